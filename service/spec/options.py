@@ -1,0 +1,250 @@
+"""The engine's settings: one declaration each, which validates input, documents itself in openapi.yaml and in the README.
+
+A setting is written nested (`{"distinct_split": {"enabled": true}}`) or under its dotted key
+(`"distinct_split.enabled": true`), or under Flink's key of either generation. Unknown keys are refused with the nearest
+known ones; the same setting given twice with different values is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+from service.spec.errors import did_you_mean, nearest_names
+from service.spec.model import Frozen
+from service.spec.quantities import ByteSize, Duration, format_bytes, format_duration
+
+
+class Toggle(StrEnum):
+    """A rewrite that is decided by cost (`auto`), forced (`true`) or forbidden (`false`)."""
+
+    AUTO = "auto"
+    TRUE = "true"
+    FALSE = "false"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Toggle | None:
+        if isinstance(value, bool):
+            return cls.TRUE if value else cls.FALSE
+        return cls.__members__.get(value.upper()) if isinstance(value, str) else None
+
+
+class AggPhase(StrEnum):
+    """In how many phases an aggregate runs. Flink's older NONE is read as AUTO."""
+
+    AUTO = "AUTO"
+    ONE_PHASE = "ONE_PHASE"
+    TWO_PHASE = "TWO_PHASE"
+
+    @classmethod
+    def _missing_(cls, value: object) -> AggPhase | None:
+        if not isinstance(value, str):
+            return None
+        return cls.__members__.get("AUTO" if value.upper() == "NONE" else value.upper())
+
+
+def _aliases(*keys: str) -> dict[str, Any]:
+    return {"x-aliases": list(keys)}
+
+
+class MiniBatchSettings(Frozen):
+    """How rows of a stream are gathered before state is touched. A batch job reports them as not applicable."""
+
+    enabled: Toggle = Field(
+        default=Toggle.AUTO,
+        description="Gather rows before aggregating them; concerns the streaming modes alone.",
+        json_schema_extra=_aliases("table.exec.mini-batch.enabled"),
+    )
+    allow_latency: Duration = Field(
+        default=timedelta(seconds=5),
+        ge=timedelta(milliseconds=1),
+        le=timedelta(hours=1),
+        description="How long a row may wait for its mini-batch.",
+        json_schema_extra=_aliases(
+            "table.exec.mini-batch.allow-latency", "sql.exec.mini-batch.allowLatency.ms"
+        ),
+    )
+    size: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000_000,
+        description="Rows after which a mini-batch is complete; unbounded by default.",
+        json_schema_extra=_aliases("table.exec.mini-batch.size", "sql.exec.mini-batch.size"),
+    )
+
+
+class DistinctSplitSettings(Frozen):
+    """Splitting a distinct aggregate into buckets of its distinct values."""
+
+    enabled: Toggle = Field(
+        default=Toggle.AUTO,
+        description="Aggregate distinct values per bucket first, then over the buckets. "
+        "`auto` applies it where Spark's own plan would leave a hot key on one task.",
+        json_schema_extra=_aliases(
+            "table.optimizer.distinct-agg.split.enabled", "sql.optimizer.data-skew.distinct-agg"
+        ),
+    )
+    bucket_num: int = Field(
+        default=1024,
+        ge=1,
+        le=65536,
+        description="Buckets per group; a hot key is spread over at most so many tasks.",
+        json_schema_extra=_aliases(
+            "table.optimizer.distinct-agg.split.bucket-num", "sql.optimizer.data-skew.distinct-agg.bucket"
+        ),
+    )
+
+
+class SkewSettings(Frozen):
+    """When a key or a task counts as skewed."""
+
+    factor: float = Field(
+        default=4.0,
+        ge=1.0,
+        le=1000.0,
+        description="A task is skewed when it takes more than this many times the median of its stage.",
+        json_schema_extra=_aliases("table.optimizer.skewed-join-optimization.skewed-factor"),
+    )
+    threshold: ByteSize = Field(
+        default=64 << 20,
+        description="A key is hot only when its rows are estimated to take at least this many bytes.",
+        json_schema_extra=_aliases("table.optimizer.skewed-join-optimization.skewed-threshold"),
+    )
+
+
+class JobSettings(Frozen):
+    """How a job is optimised. Every setting has a default that needs no thought."""
+
+    agg_phase: AggPhase = Field(
+        default=AggPhase.AUTO,
+        description="Aggregate locally before the shuffle (`TWO_PHASE`), only after it (`ONE_PHASE`), "
+        "or as the estimated reduction tells (`AUTO`).",
+        json_schema_extra=_aliases("table.optimizer.agg-phase-strategy", "sql.optimizer.agg.phase.enforcer"),
+    )
+    distinct_split: DistinctSplitSettings = DistinctSplitSettings()
+    mini_batch: MiniBatchSettings = MiniBatchSettings()
+    skew: SkewSettings = SkewSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_every_spelling(cls, value: Any) -> Any:
+        return canonical_settings(value) if isinstance(value, Mapping) else value
+
+
+@dataclass(frozen=True)
+class SettingDeclaration:
+    """One row of the table of settings."""
+
+    key: str
+    default: str
+    bounds: str
+    description: str
+    aliases: tuple[str, ...]
+
+
+def _leaves(model: type[Frozen], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Frozen):
+            yield from _leaves(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
+
+
+def _aliases_of(field: FieldInfo) -> tuple[str, ...]:
+    extra = field.json_schema_extra
+    return tuple(str(alias) for alias in extra.get("x-aliases", [])) if isinstance(extra, dict) else ()  # type: ignore[union-attr]
+
+
+def canonical_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Every accepted spelling of the settings, as one nested mapping of canonical names.
+
+    Raises PydanticCustomError `unknown_setting` or `contradicting_settings`, which validation turns into a problem.
+    """
+    canonical_of = {alias: key for key, field in _leaves(JobSettings) for alias in _aliases_of(field)}
+    known = [key for key, _ in _leaves(JobSettings)]
+    groups = {key.split(".")[0] for key in known if "." in key}
+    given: dict[str, tuple[str, Any]] = {}
+
+    def give(spelling: str, value: Any) -> None:
+        key = canonical_of.get(spelling, spelling)
+        if spelling.endswith(".ms") and not isinstance(value, timedelta):
+            value = f"{value}ms"
+        if key not in known:
+            suggestions = nearest_names(spelling, [*known, *canonical_of])
+            raise PydanticCustomError(
+                "unknown_setting",
+                "There is no setting '{setting}'.{hint}",
+                {"setting": spelling, "hint": did_you_mean(suggestions), "suggestions": list(suggestions)},
+            )
+        if key in given and given[key][1] != value:
+            raise PydanticCustomError(
+                "contradicting_settings",
+                "'{one}' and '{other}' set the same thing to different values: remove one of them.",
+                {"one": given[key][0], "other": spelling},
+            )
+        given[key] = (spelling, value)
+
+    for spelling, value in raw.items():
+        if spelling in groups and isinstance(value, Frozen):
+            for name, inner in value:
+                give(f"{spelling}.{name}", inner)
+        elif spelling in groups and isinstance(value, Mapping):
+            for name, inner in value.items():
+                give(f"{spelling}.{name}", inner)
+        else:
+            give(str(spelling), value)
+
+    nested: dict[str, Any] = {}
+    for key, (_, value) in given.items():
+        target = nested
+        *path, leaf = key.split(".")
+        for part in path:
+            target = target.setdefault(part, {})
+        target[leaf] = value
+    return nested
+
+
+def declared_settings() -> list[SettingDeclaration]:
+    """Every setting in order of declaration, as the README and the tests read them."""
+    declarations = []
+    for key, field in _leaves(JobSettings):
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+            bounds = ", ".join(member.value for member in annotation)
+        else:
+            limits = {type(item).__name__: item for item in field.metadata}
+            low = getattr(limits.get("Ge"), "ge", None)
+            high = getattr(limits.get("Le"), "le", None)
+            bounds = f"{_text(key, low)} to {_text(key, high)}" if low is not None else "a size such as 64MB"
+        declarations.append(
+            SettingDeclaration(key, _text(key, field.default), bounds, field.description or "", _aliases_of(field))
+        )
+    return declarations
+
+
+def _text(key: str, value: Any) -> str:
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    if value is None:
+        return "none"
+    return format_bytes(value) if key == "skew.threshold" else str(value)
+
+
+__all__ = [
+    "AggPhase",
+    "DistinctSplitSettings",
+    "Duration",
+    "JobSettings",
+    "SettingDeclaration",
+    "SkewSettings",
+    "Toggle",
+    "canonical_settings",
+    "declared_settings",
+]

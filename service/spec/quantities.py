@@ -1,0 +1,120 @@
+"""Durations and sizes as people and Flink write them: `5s`, `500 ms`, `2 min`, `64MB`, `256mb`."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+_UNITS_MS = {
+    "ms": 1,
+    "milli": 1,
+    "millis": 1,
+    "millisecond": 1,
+    "milliseconds": 1,
+    "s": 1000,
+    "sec": 1000,
+    "secs": 1000,
+    "second": 1000,
+    "seconds": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "minute": 60_000,
+    "minutes": 60_000,
+    "h": 3_600_000,
+    "hour": 3_600_000,
+    "hours": 3_600_000,
+    "d": 86_400_000,
+    "day": 86_400_000,
+    "days": 86_400_000,
+}
+_UNITS_BYTES = {
+    "": 1,
+    "b": 1,
+    "bytes": 1,
+    "k": 1 << 10,
+    "kb": 1 << 10,
+    "m": 1 << 20,
+    "mb": 1 << 20,
+    "g": 1 << 30,
+    "gb": 1 << 30,
+    "t": 1 << 40,
+    "tb": 1 << 40,
+}
+_QUANTITY = re.compile(r"\s*(\d{1,15})\s*([A-Za-z]*)\s*")
+_LONGEST = timedelta(days=3650)
+
+
+def parse_duration(value: Any) -> timedelta:
+    """A duration from text with a unit, or from a `timedelta`. A bare number is refused: its unit is a guess.
+
+    Raises ValueError, with the accepted forms.
+    """
+    if isinstance(value, timedelta):
+        duration = value
+    else:
+        match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+        unit = _UNITS_MS.get(match.group(2).lower()) if match else None
+        if match is None or unit is None:
+            raise ValueError("a duration is a whole number and a unit, for example '500ms', '5s', '10min', '1h'")
+        milliseconds = int(match.group(1)) * unit
+        if milliseconds > _LONGEST / timedelta(milliseconds=1):
+            raise ValueError("a duration is at most 3650 days")
+        duration = timedelta(milliseconds=milliseconds)
+    if not timedelta() <= duration <= _LONGEST:
+        raise ValueError("a duration is between 0 and 3650 days")
+    return duration
+
+
+def format_duration(duration: timedelta) -> str:
+    """The shortest exact text: `500ms`, `5s`, `2min`, `1h`, `3d`."""
+    milliseconds = round(duration / timedelta(milliseconds=1))
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if milliseconds and milliseconds % size == 0:
+            return f"{milliseconds // size}{unit}"
+    return f"{milliseconds}ms"
+
+
+def parse_bytes(value: Any) -> int:
+    """A number of bytes from an integer or from text such as `64MB` (powers of 1024, as Flink and Spark count).
+
+    Raises ValueError, with the accepted forms.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        size = value
+    else:
+        match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+        unit = _UNITS_BYTES.get(match.group(2).lower()) if match else None
+        if match is None or unit is None:
+            raise ValueError("a size is a whole number and a unit, for example '512kb', '64MB', '1GB'")
+        size = int(match.group(1)) * unit
+    if not 0 <= size <= 1 << 60:
+        raise ValueError("a size is between 0 and 2^60 bytes")
+    return size
+
+
+def format_bytes(size: int) -> str:
+    """The shortest exact text: `64MB`, `1GB`, `1000b`."""
+    for unit, scale in (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
+        if size and size % scale == 0:
+            return f"{size // scale}{unit}"
+    return f"{size}b"
+
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": r"^\s*\d+\s*[A-Za-z]+\s*$", "examples": ["5s", "500ms", "1h"]}),
+]
+"""A `timedelta` written as `5s`; the unit is required."""
+
+ByteSize = Annotated[
+    int,
+    BeforeValidator(parse_bytes),
+    PlainSerializer(format_bytes, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": r"^\s*\d+\s*[A-Za-z]*\s*$", "examples": ["64MB"]}),
+]
+"""Bytes, written as `64MB` (powers of 1024)."""

@@ -1,0 +1,83 @@
+"""The states of a job and of an attempt, and the moves between them, as a table.
+
+    QUEUED -> PLANNING -> RUNNING -> SUCCEEDED | FAILED | CANCELLED | TIMED_OUT | CRASHED
+       |         |           |
+       |         +-----------+--> CANCELLING -> CANCELLED (or the end that came first)
+       |         +-----------+--> QUEUED   (the attempt lost its lease; the job is tried again)
+       +--> CANCELLED
+
+A move is applied by a conditional UPDATE on the current state; a move that is not in the table is a bug.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class JobStatus(StrEnum):
+    """Where a job stands."""
+
+    QUEUED = "QUEUED"
+    PLANNING = "PLANNING"
+    RUNNING = "RUNNING"
+    CANCELLING = "CANCELLING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMED_OUT = "TIMED_OUT"
+    CRASHED = "CRASHED"
+
+    @property
+    def is_terminal(self) -> bool:
+        """True once nothing will change the job any more."""
+        return self in TERMINAL
+
+    @property
+    def is_leased(self) -> bool:
+        """True while a worker must hold a live lease for the state to be true."""
+        return self in LEASED
+
+
+class AttemptStatus(StrEnum):
+    """How one try of a job stands. `CRASHED` means the lease or the JVM was lost, not that the query failed."""
+
+    PLANNING = "PLANNING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMED_OUT = "TIMED_OUT"
+    CRASHED = "CRASHED"
+
+
+TERMINAL: frozenset[JobStatus] = frozenset(
+    {
+        JobStatus.SUCCEEDED,
+        JobStatus.FAILED,
+        JobStatus.CANCELLED,
+        JobStatus.TIMED_OUT,
+        JobStatus.CRASHED,
+    }
+)
+
+LEASED: frozenset[JobStatus] = frozenset({JobStatus.PLANNING, JobStatus.RUNNING, JobStatus.CANCELLING})
+
+_ENDS_OF_A_RUN = TERMINAL
+
+MOVES: dict[JobStatus, frozenset[JobStatus]] = {
+    JobStatus.QUEUED: frozenset({JobStatus.PLANNING, JobStatus.CANCELLED}),
+    JobStatus.PLANNING: frozenset({JobStatus.RUNNING, JobStatus.CANCELLING, JobStatus.QUEUED}) | _ENDS_OF_A_RUN,
+    JobStatus.RUNNING: frozenset({JobStatus.CANCELLING, JobStatus.QUEUED}) | _ENDS_OF_A_RUN,
+    JobStatus.CANCELLING: _ENDS_OF_A_RUN,
+    **{terminal: frozenset[JobStatus]() for terminal in TERMINAL},
+}
+
+
+def may_move(source: JobStatus, target: JobStatus) -> bool:
+    """Whether a job in `source` may become `target`."""
+    return target in MOVES[source]
+
+
+def sources_of(target: JobStatus) -> frozenset[JobStatus]:
+    """The states from which `target` may be reached: the condition of the UPDATE that moves a job there."""
+    return frozenset(source for source, targets in MOVES.items() if target in targets)

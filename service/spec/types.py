@@ -1,0 +1,106 @@
+"""Column types: the atomic types of Spark SQL, as values, with their DDL spelling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class TypeName(StrEnum):
+    """The type names that a column may have. `OTHER` stands for nested and engine-only types: readable, not computable."""
+
+    BOOLEAN = "BOOLEAN"
+    TINYINT = "TINYINT"
+    SMALLINT = "SMALLINT"
+    INT = "INT"
+    BIGINT = "BIGINT"
+    FLOAT = "FLOAT"
+    DOUBLE = "DOUBLE"
+    DECIMAL = "DECIMAL"
+    STRING = "STRING"
+    BINARY = "BINARY"
+    DATE = "DATE"
+    TIMESTAMP = "TIMESTAMP"
+    TIMESTAMP_NTZ = "TIMESTAMP_NTZ"
+    NULL = "VOID"
+    OTHER = "OTHER"
+
+
+INTEGRAL = frozenset({TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT, TypeName.BIGINT})
+FRACTIONAL = frozenset({TypeName.FLOAT, TypeName.DOUBLE})
+NUMERIC = INTEGRAL | FRACTIONAL | {TypeName.DECIMAL}
+TEMPORAL = frozenset({TypeName.DATE, TypeName.TIMESTAMP, TypeName.TIMESTAMP_NTZ})
+
+MAX_PRECISION = 38
+
+
+@dataclass(frozen=True)
+class DataType:
+    """A column type. `precision` and `scale` are set for DECIMAL alone; `text` names an OTHER type for messages."""
+
+    name: TypeName
+    precision: int | None = None
+    scale: int | None = None
+    text: str | None = None
+
+    def __str__(self) -> str:
+        if self.name is TypeName.DECIMAL:
+            return f"DECIMAL({self.precision},{self.scale})"
+        return self.text if self.name is TypeName.OTHER and self.text else self.name.value
+
+    @property
+    def is_numeric(self) -> bool:
+        """Integral, fractional or decimal."""
+        return self.name in NUMERIC
+
+    @property
+    def is_integral(self) -> bool:
+        """TINYINT to BIGINT."""
+        return self.name in INTEGRAL
+
+    @property
+    def is_fractional(self) -> bool:
+        """FLOAT or DOUBLE: sums depend on the order of the rows, -0.0 = 0.0 and NaN = NaN when grouped."""
+        return self.name in FRACTIONAL
+
+
+BOOLEAN = DataType(TypeName.BOOLEAN)
+INT = DataType(TypeName.INT)
+BIGINT = DataType(TypeName.BIGINT)
+DOUBLE = DataType(TypeName.DOUBLE)
+STRING = DataType(TypeName.STRING)
+DATE = DataType(TypeName.DATE)
+TIMESTAMP = DataType(TypeName.TIMESTAMP)
+
+
+def decimal(precision: int, scale: int) -> DataType:
+    """A DECIMAL bounded to Spark's 38 digits."""
+    return DataType(TypeName.DECIMAL, min(precision, MAX_PRECISION), min(scale, MAX_PRECISION))
+
+
+@dataclass(frozen=True)
+class Field:
+    """A named, typed column of a table or of a plan node's output."""
+
+    name: str
+    type: DataType
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table, in order."""
+
+    fields: tuple[Field, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in order."""
+        return tuple(field.name for field in self.fields)
+
+    def find(self, name: str) -> Field | None:
+        """The column called `name`: the exact spelling first, else the only one that differs in case alone."""
+        for field in self.fields:
+            if field.name == name:
+                return field
+        folded = [field for field in self.fields if field.name.casefold() == name.casefold()]
+        return folded[0] if len(folded) == 1 else None

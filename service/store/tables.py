@@ -1,0 +1,182 @@
+"""The tables. Times are whole milliseconds since the epoch, by the database's clock.
+
+Every row carries its tenant. `jobs.version` grows with every change a client can see: it is the ETag and what waiting
+requests watch. `jobs.fence` grows with every claim: a writer whose fence is older changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+Json = JSON().with_variant(JSONB(), "postgresql")
+RowId = BigInteger().with_variant(Integer(), "sqlite")
+
+ID_LENGTH = 36
+TENANT_LENGTH = 64
+
+
+class Base(DeclarativeBase):
+    """Names every constraint, so that migrations can find them on both databases."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {dict[str, Any]: Json}  # noqa: RUF012 - read by SQLAlchemy as it is
+
+
+class JobRow(Base):
+    """A job as posted and as it stands."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        Index("ix_jobs_tenant_submitted_at_id", "tenant", "submitted_at", "id"),
+        Index("ix_jobs_status_lease_expires_at", "status", "lease_expires_at"),
+    )
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH))
+    kind: Mapped[str] = mapped_column(String(16))
+    """`run`, or `explain`: planned and never run, not listed, removed once answered."""
+    name: Mapped[str] = mapped_column(String(200))
+    spec: Mapped[dict[str, Any]]
+    """The accepted `JobSpec` as JSON, every spelling of a setting made canonical."""
+    status: Mapped[str] = mapped_column(String(16))
+    version: Mapped[int] = mapped_column(BigInteger, default=1)
+    request_id: Mapped[str | None] = mapped_column(String(64))
+    submitted_at: Mapped[int] = mapped_column(BigInteger)
+    updated_at: Mapped[int] = mapped_column(BigInteger)
+    started_at: Mapped[int | None] = mapped_column(BigInteger)
+    """First claim; the time limit counts from here."""
+    finished_at: Mapped[int | None] = mapped_column(BigInteger)
+    cancel_requested_at: Mapped[int | None] = mapped_column(BigInteger)
+    rung_at: Mapped[int] = mapped_column(BigInteger)
+    """When workers were last told of this job."""
+    fence: Mapped[int] = mapped_column(Integer, default=0)
+    """Number of claims so far; the fencing token of the newest attempt."""
+    lease_owner: Mapped[str | None] = mapped_column(String(128))
+    lease_expires_at: Mapped[int | None] = mapped_column(BigInteger)
+    max_attempts: Mapped[int] = mapped_column(Integer)
+    timeout_ms: Mapped[int] = mapped_column(BigInteger)
+    progress: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    error: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """A `Problem`, once the job ended otherwise than SUCCEEDED."""
+    result_path: Mapped[str | None] = mapped_column(Text)
+    """Directory of the published attempt, relative to the results directory."""
+    result_rows: Mapped[int | None] = mapped_column(BigInteger)
+    result_bytes: Mapped[int | None] = mapped_column(BigInteger)
+
+
+class AttemptRow(Base):
+    """One try of a job by one worker. `fence` numbers them from 1."""
+
+    __tablename__ = "attempts"
+    __table_args__ = (UniqueConstraint("job_id", "fence"),)
+
+    id: Mapped[int] = mapped_column(RowId, primary_key=True, autoincrement=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH))
+    fence: Mapped[int] = mapped_column(Integer)
+    status: Mapped[str] = mapped_column(String(16))
+    worker: Mapped[str] = mapped_column(String(128))
+    started_at: Mapped[int] = mapped_column(BigInteger)
+    finished_at: Mapped[int | None] = mapped_column(BigInteger)
+    error: Mapped[dict[str, Any] | None] = mapped_column(Json)
+
+
+class JobEventRow(Base):
+    """What happened to a job, in order of `id`; the source of `/events`."""
+
+    __tablename__ = "job_events"
+    __table_args__ = (Index("ix_job_events_job_id_id", "job_id", "id"),)
+
+    id: Mapped[int] = mapped_column(RowId, primary_key=True, autoincrement=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH))
+    at: Mapped[int] = mapped_column(BigInteger)
+    type: Mapped[str] = mapped_column(String(32))
+    """`status`, `progress`, `attempt`, `plan`."""
+    data: Mapped[dict[str, Any]]
+
+
+class PlanRow(Base):
+    """The plan and skew reports of one attempt."""
+
+    __tablename__ = "plans"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    fence: Mapped[int] = mapped_column(Integer, primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH))
+    report: Mapped[dict[str, Any]]
+    """A `PlanReport`."""
+    planning_ms: Mapped[int] = mapped_column(BigInteger)
+    execution_ms: Mapped[int | None] = mapped_column(BigInteger)
+    skew: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """A `SkewReport`, once the attempt has run."""
+
+
+class StageMetricsRow(Base):
+    """Task quantiles of one Spark stage of one attempt."""
+
+    __tablename__ = "stage_metrics"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    fence: Mapped[int] = mapped_column(Integer, primary_key=True)
+    stage_id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    stage_attempt: Mapped[int] = mapped_column(Integer, primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH))
+    metrics: Mapped[dict[str, Any]]
+    """A `StageMetrics`."""
+
+
+class OutboxRow(Base):
+    """A message owed to the broker; written with what it announces, removed once sent."""
+
+    __tablename__ = "outbox"
+
+    id: Mapped[int] = mapped_column(RowId, primary_key=True, autoincrement=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
+    tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH))
+    created_at: Mapped[int] = mapped_column(BigInteger)
+
+
+class IdempotencyKeyRow(Base):
+    """A key that a client gave with a submission, and what it submitted."""
+
+    __tablename__ = "idempotency_keys"
+
+    tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH), primary_key=True)
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    payload_sha256: Mapped[str] = mapped_column(String(64))
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
+    expires_at: Mapped[int] = mapped_column(BigInteger, index=True)
+
+
+class WorkerRow(Base):
+    """A worker process that has given a sign of life; belongs to no tenant."""
+
+    __tablename__ = "workers"
+
+    id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    started_at: Mapped[int] = mapped_column(BigInteger)
+    heartbeat_at: Mapped[int] = mapped_column(BigInteger)
+    version: Mapped[str] = mapped_column(String(32))
+
+
+class LeaderRow(Base):
+    """Which process does a task that one process at a time does, and until when; belongs to no tenant."""
+
+    __tablename__ = "leaders"
+
+    task: Mapped[str] = mapped_column(String(32), primary_key=True)
+    owner: Mapped[str] = mapped_column(String(128))
+    expires_at: Mapped[int] = mapped_column(BigInteger)

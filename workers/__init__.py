@@ -1,0 +1,1 @@
+"""Plans and runs jobs: Celery, Spark, and the skew-aware engine."""
