@@ -41,7 +41,10 @@ class ApiSettings(_Group):
     max_body_bytes: int = Field(default=1 << 20, ge=1024, le=1 << 30, description="Largest request body.")
     max_wait_seconds: float = Field(default=45, ge=0, le=300, description="Longest `Prefer: wait`.")
     poll_interval_seconds: float = Field(
-        default=0.1, gt=0, le=10, description="How often waiting requests look for changes, together, once a process."
+        default=0.1,
+        gt=0,
+        le=10,
+        description="How often waiting requests look for changes, together, once a process.",
     )
     explain_timeout_seconds: float = Field(
         default=30, gt=0, le=300, description="How long `POST /v1/explain` waits for a worker."
@@ -54,7 +57,8 @@ class DatabaseSettings(_Group):
     model_config = SettingsConfigDict(env_prefix="EVENKEEL_DATABASE_", frozen=True, env_ignore_empty=True)
 
     url: SecretStr | None = Field(
-        default=None, description="SQLAlchemy URL (`postgresql+psycopg://…`); SQLite in the state directory by default."
+        default=None,
+        description="SQLAlchemy URL (`postgresql+psycopg://…`); SQLite in the state directory by default.",
     )
 
 
@@ -75,7 +79,8 @@ class DataSettings(_Group):
 
     roots: str = Field(
         default="",
-        description="Directories that jobs may read, separated by the path separator; `data` in the state directory by default.",
+        description="Directories that jobs may read, separated by the path separator; "
+        "`data` in the state directory by default.",
     )
     results: Path | None = Field(
         default=None, description="Directory of results; `results` in the state directory by default."
@@ -89,21 +94,30 @@ class WorkerSettings(_Group):
 
     concurrency: int = Field(default=4, ge=1, le=256, description="Jobs that one worker runs at once.")
     lease_seconds: float = Field(
-        default=30, ge=1, le=3600, description="How long a job stays with a worker that gives no sign of life."
+        default=30,
+        ge=1,
+        le=3600,
+        description="How long a job stays with a worker that gives no sign of life.",
     )
     heartbeat_seconds: float = Field(default=5, ge=0.1, le=600, description="How often a lease is renewed.")
     sweep_seconds: float = Field(
         default=5, ge=0.1, le=600, description="How often expired leases and forgotten jobs are looked for."
     )
     ring_again_seconds: float = Field(
-        default=10, ge=0.1, le=3600, description="A job queued for longer without being claimed is announced again."
+        default=10,
+        ge=0.1,
+        le=3600,
+        description="A job queued for longer without being claimed is announced again.",
     )
     watch_seconds: float = Field(
         default=0.2, ge=0.05, le=10, description="How often cancel requests and time limits are looked at."
     )
     progress_seconds: float = Field(default=1, ge=0.1, le=60, description="How often progress is stored.")
     drain_seconds: float = Field(
-        default=30, ge=0, le=3600, description="How long a stopping worker lets its jobs finish before it hands them back."
+        default=30,
+        ge=0,
+        le=3600,
+        description="How long a stopping worker lets its jobs finish before it hands them back.",
     )
 
 
@@ -114,10 +128,15 @@ class SparkSettings(_Group):
 
     master: str = Field(default="local[*]", description="Spark master URL.")
     driver_memory: str = Field(
-        default="2g", pattern=r"^\d+[mg]$", description="Heap of the driver; in local mode of the executors too."
+        default="2g",
+        pattern=r"^\d+[mg]$",
+        description="Heap of the driver; in local mode of the executors too.",
     )
     shuffle_partitions: int = Field(
-        default=0, ge=0, le=100_000, description="Partitions of a shuffle; 0 takes twice the cores of the cluster."
+        default=0,
+        ge=0,
+        le=100_000,
+        description="Partitions of a shuffle; 0 takes twice the cores of the cluster.",
     )
     gateway_timeout_seconds: float = Field(
         default=10, ge=1, le=300, description="A JVM that does not answer for so long counts as dead."
@@ -129,7 +148,9 @@ class LogSettings(_Group):
 
     model_config = SettingsConfigDict(env_prefix="EVENKEEL_LOG_", frozen=True, env_ignore_empty=True)
 
-    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Least severe level written.")
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="Least severe level written."
+    )
     format: Literal["json", "console"] = Field(default="json", description="One JSON object a line, or for people.")
 
 

@@ -40,7 +40,10 @@ class TableSource(Frozen):
 
     format: TableFormat
     path: str = Field(
-        min_length=1, max_length=4096, description="Relative to a data root, or absolute inside one.", examples=["orders/"]
+        min_length=1,
+        max_length=4096,
+        description="Relative to a data root, or absolute inside one.",
+        examples=["orders/"],
     )
     declared_schema: str | None = Field(
         default=None,
@@ -82,7 +85,10 @@ class Limits(Frozen):
         description="After so long since its first start the job ends TIMED_OUT.",
     )
     max_attempts: int = Field(
-        default=3, ge=1, le=10, description="How often the job is started before lost workers make it CRASHED."
+        default=3,
+        ge=1,
+        le=10,
+        description="How often the job is started before lost workers make it CRASHED.",
     )
 
 
@@ -90,7 +96,11 @@ class JobSpec(Frozen):
     """What to compute, from which tables, how, and within which limits. One of `sql` and `query` is given."""
 
     name: str = Field(
-        default="unnamed", min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$", examples=["orders-per-user"]
+        default="unnamed",
+        min_length=1,
+        max_length=200,
+        pattern=r"^[^\x00-\x1f\x7f]+$",
+        examples=["orders-per-user"],
     )
     mode: Literal["batch"] = Field(default="batch", description="`batch` reads the tables once, as they are.")
     tables: dict[Identifier, TableSource] = Field(min_length=1, max_length=64)

@@ -1,4 +1,4 @@
-"""The engine's settings: one declaration each, which validates input, documents itself in openapi.yaml and in the README.
+"""The engine's settings: one declaration each, which validates input and documents itself in openapi.yaml and README.
 
 A setting is written nested (`{"distinct_split": {"enabled": true}}`) or under its dotted key
 (`"distinct_split.enabled": true`), or under Flink's key of either generation. Unknown keys are refused with the nearest
@@ -67,9 +67,7 @@ class MiniBatchSettings(Frozen):
         ge=timedelta(milliseconds=1),
         le=timedelta(hours=1),
         description="How long a row may wait for its mini-batch.",
-        json_schema_extra=_aliases(
-            "table.exec.mini-batch.allow-latency", "sql.exec.mini-batch.allowLatency.ms"
-        ),
+        json_schema_extra=_aliases("table.exec.mini-batch.allow-latency", "sql.exec.mini-batch.allowLatency.ms"),
     )
     size: int | None = Field(
         default=None,

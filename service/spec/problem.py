@@ -14,7 +14,9 @@ class Problem(BaseModel):
 
     type: str = Field(description="Relative URI of this kind of problem.", examples=["/problems/unknown_column"])
     title: str = Field(description="The kind of problem, in a few words.")
-    status: int = Field(description="HTTP status; 422 for a job that failed by its own fault, 500 for one that did not.")
+    status: int = Field(
+        description="HTTP status; 422 for a job that failed by its own fault, 500 for one that did not."
+    )
     detail: str = Field(description="What happened this time and what to do about it.")
     code: str = Field(description="Stable code, the last part of `type`.")
     instance: str | None = Field(default=None, description="The path that was asked for.")

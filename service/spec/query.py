@@ -102,7 +102,8 @@ class AggregateCall(Frozen):
     distinct: bool = False
     filter: ExpressionText | None = Field(default=None, description="Only rows for which this is true count.")
     order_by: ExpressionText | None = Field(
-        default=None, description="What FIRST_VALUE and LAST_VALUE are first or last by; required there, refused elsewhere."
+        default=None,
+        description="What FIRST_VALUE and LAST_VALUE are first or last by; required there, refused elsewhere.",
     )
     name: Identifier
 
@@ -118,8 +119,9 @@ class SortKey(Frozen):
 class Query(Frozen):
     """FROM, joins, WHERE, GROUP BY with aggregates, HAVING, SELECT, ORDER BY, LIMIT, applied in this order.
 
-    Without `group_by` and `aggregates` the query is a plain selection and `select` is required; with `aggregates` and no
-    `group_by` it aggregates everything into one row. Without `select` the output is the group keys, then the aggregates.
+    Without `group_by` and `aggregates` the query is a plain selection and `select` is required; with `aggregates` and
+    no `group_by` it aggregates everything into one row. Without `select` the output is the group keys, then the
+    aggregates.
     """
 
     source: TableRef = Field(description="The first table (FROM).")

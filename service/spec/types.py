@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class TypeName(StrEnum):
-    """The type names that a column may have. `OTHER` stands for nested and engine-only types: readable, not computable."""
+    """The types that a column may have. `OTHER` stands for nested and engine-only ones: readable, not computable."""
 
     BOOLEAN = "BOOLEAN"
     TINYINT = "TINYINT"

@@ -116,7 +116,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Expand:
-    """Emits each input row once per branch, with the branch's number (from 1) in an INT column `name`, behind its input's columns."""
+    """Emits each input row once per branch, with the branch's number (from 1) in an INT column `name` at the end."""
 
     input: Node
     branches: int
