@@ -1,7 +1,7 @@
 """A child process that ends with its parent, however the parent ended: `kill -9` included.
 
-The parent sets `EVENKEEL_PARENT_PID` to its own process id; the child calls `die_with_parent()` first thing. Without the
-variable nothing happens: a worker or an API started by a service manager answers to that alone.
+The parent sets `EVENKEEL_PARENT_PID` to its own process id; the child calls `die_with_parent()` first thing. Without
+the variable nothing happens: a worker or an API started by a service manager answers to that alone.
 """
 
 from __future__ import annotations
