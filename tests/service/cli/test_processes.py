@@ -1,0 +1,184 @@
+"""The supervisor, with trivial children that are real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from service.cli.processes import Backoff, Exit, Program, Supervisor, group_members, tail
+from tests.support.processes import is_running, start_python, wait_for, wait_until_gone
+
+SLEEP = "import time; print('up', flush=True); time.sleep(120)"
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(120)"
+WITH_GRANDCHILD = (
+    "import subprocess, sys, time; g = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(120)']); "
+    "print(g.pid, flush=True); time.sleep(120)"
+)
+
+
+def program(directory: Path, code: str, name: str = "child") -> Program:
+    return Program(
+        name=name,
+        command=(sys.executable, "-P", "-c", code),
+        environment={**os.environ, "EVENKEEL_PARENT_PID": str(os.getpid())},
+        directory=directory,
+        log=directory / "logs" / f"{name}.log",
+    )
+
+
+@pytest.fixture
+def supervise(tmp_path: Path) -> Iterator[Callable[..., Supervisor]]:
+    started: list[Supervisor] = []
+
+    def start(*programs: Program, backoff: Backoff | None = None) -> Supervisor:
+        supervisor = Supervisor(programs, backoff=backoff or Backoff(first=0.01, most=0.05))
+        started.append(supervisor)
+        supervisor.start()
+        return supervisor
+
+    yield start
+    for supervisor in started:
+        supervisor.kill()
+
+
+def said(supervised: Program, text: str = "up") -> None:
+    wait_for(f"{supervised.name} to say {text!r}", lambda: text in tail(supervised.log))
+
+
+def test_children_are_started_and_end_when_asked(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+    one, two = program(tmp_path, SLEEP, "one"), program(tmp_path, SLEEP, "two")
+    supervisor = supervise(one, two)
+    said(one)
+    said(two)
+    pids = supervisor.pids()
+    assert sorted(pids) == ["one", "two"]
+    assert supervisor.check() == ()
+    began = time.monotonic()
+    supervisor.stop(seconds=20)
+    assert time.monotonic() - began < 10
+    wait_until_gone(list(pids.values()), 1)
+    assert supervisor.pids() == {}
+    assert supervisor.check() == ()
+    assert supervisor.pids() == {}, "a stopped supervisor starts nothing again"
+
+
+def test_children_have_a_session_of_their_own(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+    pid = supervise(program(tmp_path, SLEEP)).pids()["child"]
+    assert os.getsid(pid) == pid != os.getsid(0)
+
+
+def test_a_dead_child_is_reported_once_and_started_again(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+    child = program(tmp_path, SLEEP)
+    supervisor = supervise(child)
+    said(child)
+    first = supervisor.pids()["child"]
+    os.kill(first, signal.SIGKILL)
+    exits = wait_for("the exit", supervisor.check)
+    assert exits == (Exit("child", first, -9, 0.01),)
+    assert exits[0].how == "SIGKILL"
+    again = wait_for("the restart", lambda: supervisor.check() or supervisor.pids().get("child"))
+    assert again != first
+
+
+def test_restarts_wait_longer_each_time_and_forget_failures_after_a_steady_run(tmp_path: Path) -> None:
+    now = 0.0
+    failing = program(tmp_path, "raise SystemExit(3)")
+    supervisor = Supervisor([failing], backoff=Backoff(first=1, most=4, steady=60), now=lambda: now)
+    supervisor.start()
+    waits = []
+    for lasted in (0, 0, 0, 0, 61):
+        now += lasted
+        (exit_,) = wait_for("the exit", supervisor.check)
+        assert exit_.how == "exit code 3"
+        waits.append(exit_.restart_in)
+        assert supervisor.check() == ()
+        assert supervisor.pids() == {}, "not before its time"
+        now += exit_.restart_in
+        supervisor.check()
+    supervisor.kill()
+    assert waits == [1, 2, 4, 4, 1]
+
+
+def test_a_deaf_child_is_killed_at_the_deadline(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+    deaf = program(tmp_path, DEAF)
+    supervisor = supervise(deaf)
+    said(deaf)
+    pid = supervisor.pids()["child"]
+    supervisor.stop(seconds=0.3)
+    assert not is_running(pid)
+
+
+def test_in_a_hurry_nothing_is_waited_for(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+    deaf = program(tmp_path, DEAF)
+    supervisor = supervise(deaf)
+    said(deaf)
+    pid = supervisor.pids()["child"]
+    began = time.monotonic()
+    supervisor.stop(seconds=60, hurried=lambda: True)
+    assert time.monotonic() - began < 5
+    assert not is_running(pid)
+
+
+@pytest.mark.parametrize("how", ["stop", "death"])
+def test_what_a_child_started_ends_with_it(tmp_path: Path, supervise: Callable[..., Supervisor], how: str) -> None:
+    child = program(tmp_path, WITH_GRANDCHILD)
+    supervisor = supervise(child)
+    grandchild = int(wait_for("the grandchild", lambda: tail(child.log).strip()))
+    pid = supervisor.pids()["child"]
+    assert sorted(group_members(pid)) == sorted([pid, grandchild])
+    if how == "stop":
+        supervisor.stop(seconds=0.5, hurried=lambda: True)
+    else:
+        os.kill(pid, signal.SIGKILL)
+        wait_for("the exit", supervisor.check)
+    wait_until_gone([pid, grandchild], 5)
+
+
+def test_logs_are_kept_once_and_joined_over_restarts(tmp_path: Path) -> None:
+    child = program(tmp_path, "print('line', flush=True)")
+    for _ in range(2):
+        supervisor = Supervisor([child], backoff=Backoff(first=0))
+        supervisor.start()
+        for _ in range(2):
+            wait_for("an exit", supervisor.check)
+            supervisor.check()
+        supervisor.kill()
+    assert child.log.with_name("child.log.1").read_text().startswith("line\nline\n")
+    assert tail(child.log).startswith("line\nline")
+
+
+def test_the_tail_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    assert tail(log) == ""
+    log.write_text("\n".join(str(number) for number in range(100)))
+    assert tail(log, lines=2) == "98\n99"
+
+
+def test_a_killed_supervisor_leaves_nothing(tmp_path: Path) -> None:
+    supervisor = start_python(
+        [
+            "-c",
+            "import os, sys, time; from pathlib import Path; from service.cli.processes import Program, Supervisor\n"
+            "here = Path(sys.argv[1])\n"
+            "code = 'from service.lifeline import die_with_parent; die_with_parent(); import time; time.sleep(120)'\n"
+            "env = {**os.environ, 'EVENKEEL_PARENT_PID': str(os.getpid())}\n"
+            "s = Supervisor([Program('c', (sys.executable, '-P', '-c', code), env, here, here / 'c.log')])\n"
+            "s.start()\n"
+            "time.sleep(120)",
+            str(tmp_path),
+        ],
+        cwd=tmp_path,
+    )
+    try:
+        (child,) = wait_for("the child", lambda: psutil.Process(supervisor.pid).children())
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+    wait_until_gone([child.pid], 5)

@@ -1,0 +1,100 @@
+"""Processes for tests: they die with the test run, and waiting has a deadline."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+T = TypeVar("T")
+
+
+def free_port() -> int:
+    """A TCP port on loopback that was free a moment ago. Whoever can should bind port 0 instead."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 30, every: float = 0.05) -> T:
+    """Calls `probe` until it gives something true and returns that; AssertionError after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = probe()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds} s in vain for {what}")
+        time.sleep(every)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is more than a zombie."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until_gone(pids: Sequence[int], seconds: float = 15) -> None:
+    """Waits until none of the processes is running; AssertionError with those that are."""
+
+    def gone() -> bool:
+        return not any(is_running(pid) for pid in pids)
+
+    try:
+        wait_for("processes to end", gone, seconds)
+    except AssertionError:
+        left = [" ".join(psutil.Process(pid).cmdline())[:200] for pid in pids if is_running(pid)]
+        raise AssertionError(f"still running after {seconds} s: {left}") from None
+
+
+def family(pid: int) -> dict[int, str]:
+    """A process and all its descendants: process id -> name."""
+    found: dict[int, str] = {}
+    with suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        for process in [root, *root.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                found[process.pid] = process.name()
+    return found
+
+
+def start_python(
+    arguments: Sequence[str], *, environment: Mapping[str, str] | None = None, log: Path | None = None, cwd: Path
+) -> subprocess.Popen[bytes]:
+    """`python -P <arguments>` in a session of its own; with `EVENKEEL_PARENT_PID` set to this process.
+
+    What calls `die_with_parent` therefore ends with the test run. Start it from the main thread.
+    """
+    output = subprocess.DEVNULL if log is None else log.open("ab")
+    return subprocess.Popen(
+        [sys.executable, "-P", *arguments],
+        env={**os.environ, **(environment or {}), "EVENKEEL_PARENT_PID": str(os.getpid())},
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def end(process: subprocess.Popen[bytes], seconds: float = 30) -> int:
+    """SIGTERM, then SIGKILL to its whole group after `seconds`; returns the exit code."""
+    with suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        return process.wait(10)
