@@ -1,0 +1,228 @@
+"""How each aggregate call is computed in two steps: a partial aggregate over part of a group, a final one over those.
+
+`ALGEBRA` is the whole of it, as data: per function, DISTINCT and argument types, the calls of the partial aggregate,
+the calls of the final one over their columns, and the expression over those that is the call's value. The parts of a
+DISTINCT call must be disjoint in its argument's values. A call that no row covers is not split.
+
+Types are Spark's: SUM widens (integral to BIGINT, fractional to DOUBLE, DECIMAL(p,s) to DECIMAL(p+10,s)), AVG is a
+DOUBLE but for DECIMAL(p,s), where it is DECIMAL(p+4,s+4) rounded half up.
+
+Where a sum overflows or loses digits on the way depends on the order of the rows, in Spark's own two phases as here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from service.spec.query import AggregateFunction
+from service.spec.scalar import Scalar, column
+from service.spec.types import BIGINT, DOUBLE, FRACTIONAL, INTEGRAL, DataType, Field, TypeName, decimal
+from workers.engine.plan.nodes import Call, Named, PlanFunction
+from workers.engine.plan.scalars import compose
+from workers.engine.plan.schema import UNKNOWN
+
+MAX_AVG_PRECISION = 14
+"""Most digits of a DECIMAL whose AVG is split.
+
+The quotient of DECIMAL(p+10,s) by DECIMAL(20,0) keeps 24-p digits behind the s+4 of the result, and is then rounded to
+those. A quotient by a count c is off a tie by at least 1/(2c), so rounding twice is rounding once while c < 10^(24-p):
+at 14 digits for 10^10 rows in one group.
+"""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An argument of a part: the `position`-th of what it is computed from, cast to `cast` where that is given.
+
+    A partial call is computed from the call's arguments, `order_by` last; a final one from the partial calls' columns.
+    """
+
+    position: int
+    cast: DataType | None = None
+
+    def of(self, sources: tuple[Scalar, ...]) -> Scalar:
+        """The operand as an expression."""
+        source = sources[self.position]
+        return source if self.cast is None else compose(f"CAST({{0}} AS {self.cast})", (source,), self.cast)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One call of the partial or of the final aggregate. No operands: the call's own arguments as they are."""
+
+    function: AggregateFunction | PlanFunction
+    operands: tuple[Operand, ...] = ()
+    distinct: bool = False
+
+
+@dataclass(frozen=True)
+class AlgebraRow:
+    """One row of the table.
+
+    `argument_types` are the types of the first argument that the row is for (None: all, COUNT(*) included). In
+    `result`, `{0}`, `{1}`, … stand for the final calls' columns and `{type}` for the type of the call. A row with a
+    `refusal` says why the call is not split; `max_precision` bounds a row to DECIMALs of so many digits.
+    """
+
+    function: AggregateFunction
+    distinct: bool
+    argument_types: frozenset[TypeName] | None
+    partial: tuple[Part, ...] = ()
+    final: tuple[Part, ...] = ()
+    result: str = "{0}"
+    max_precision: int | None = None
+    refusal: str | None = None
+
+
+_FIRST, _SECOND = Operand(0), Operand(1)
+_FIRST_AS_DOUBLE = Operand(0, DOUBLE)
+_FIRST_AS_DECIMAL = Operand(0, decimal(20, 0))
+
+_COUNT, _SUM, _AVG = AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.AVG
+_MIN, _MAX = AggregateFunction.MIN, AggregateFunction.MAX
+
+_DECIMAL = frozenset({TypeName.DECIMAL})
+_SMALL_INTEGRAL = INTEGRAL - {TypeName.BIGINT}
+_BIGINT = frozenset({TypeName.BIGINT})
+
+_SUM_OF_FIRST = Part(_SUM, (_FIRST,))
+_SUM_OF_SECOND = Part(_SUM, (_SECOND,))
+_QUOTIENT = "CAST({0} AS DOUBLE) / NULLIF(CAST({1} AS DOUBLE), 0.0D)"
+_DECIMAL_QUOTIENT = "CAST({0} / NULLIF(CAST({1} AS DECIMAL(20,0)), 0) AS {type})"
+_TOO_MANY_DIGITS = f"the quotient of a DECIMAL of more than {MAX_AVG_PRECISION} digits would be rounded twice"
+
+
+def _average(
+    types: frozenset[TypeName], operand: Operand, distinct: bool, result: str, max_precision: int | None = None
+) -> AlgebraRow:
+    return AlgebraRow(
+        _AVG,
+        distinct,
+        types,
+        partial=(Part(_SUM, (operand,), distinct), Part(_COUNT, (operand,), distinct)),
+        final=(_SUM_OF_FIRST, _SUM_OF_SECOND),
+        result=result,
+        max_precision=max_precision,
+    )
+
+
+def _extreme(function: AggregateFunction, distinct: bool) -> AlgebraRow:
+    """DISTINCT changes nothing here, and is left out of the parts."""
+    part = Part(function, (_FIRST,))
+    return AlgebraRow(function, distinct, None, partial=(part,), final=(part,))
+
+
+def _nearest(function: AggregateFunction, by: PlanFunction, bound: AggregateFunction) -> AlgebraRow:
+    """The value at the bound of the order; rows whose order is NULL do not count, as with Spark's MIN_BY."""
+    return AlgebraRow(
+        function,
+        False,
+        None,
+        partial=(Part(by, (_FIRST, _SECOND)), Part(bound, (_SECOND,))),
+        final=(Part(by, (_FIRST, _SECOND)),),
+    )
+
+
+ALGEBRA: tuple[AlgebraRow, ...] = (
+    # A final SUM over no parts at all is NULL where COUNT is 0: a global aggregate of nothing.
+    AlgebraRow(_COUNT, False, None, (Part(_COUNT),), (_SUM_OF_FIRST,), "COALESCE({0}, 0L)"),
+    AlgebraRow(_COUNT, True, None, (Part(_COUNT, distinct=True),), (_SUM_OF_FIRST,), "COALESCE({0}, 0L)"),
+    AlgebraRow(_SUM, False, INTEGRAL | FRACTIONAL, (Part(_SUM, (_FIRST,)),), (_SUM_OF_FIRST,)),
+    AlgebraRow(_SUM, True, INTEGRAL | FRACTIONAL, (Part(_SUM, (_FIRST,), True),), (_SUM_OF_FIRST,)),
+    # The sum of sums is ten digits wider again: cast back.
+    AlgebraRow(_SUM, False, _DECIMAL, (Part(_SUM, (_FIRST,)),), (_SUM_OF_FIRST,), "CAST({0} AS {type})"),
+    AlgebraRow(_SUM, True, _DECIMAL, (Part(_SUM, (_FIRST,), True),), (_SUM_OF_FIRST,), "CAST({0} AS {type})"),
+    # Spark's AVG adds integers up as doubles, and so cannot overflow where their SUM would.
+    _average(INTEGRAL | FRACTIONAL, _FIRST_AS_DOUBLE, False, _QUOTIENT),
+    # Distinct values are told apart before they become doubles; a BIGINT's distinct sum needs more than 64 bits.
+    _average(_SMALL_INTEGRAL | FRACTIONAL, _FIRST, True, _QUOTIENT),
+    _average(_BIGINT, _FIRST_AS_DECIMAL, True, _QUOTIENT),
+    _average(_DECIMAL, _FIRST, False, _DECIMAL_QUOTIENT, MAX_AVG_PRECISION),
+    _average(_DECIMAL, _FIRST, True, _DECIMAL_QUOTIENT, MAX_AVG_PRECISION),
+    AlgebraRow(_AVG, False, _DECIMAL, refusal=_TOO_MANY_DIGITS),
+    AlgebraRow(_AVG, True, _DECIMAL, refusal=_TOO_MANY_DIGITS),
+    _extreme(_MIN, False),
+    _extreme(_MIN, True),
+    _extreme(_MAX, False),
+    _extreme(_MAX, True),
+    _nearest(AggregateFunction.FIRST_VALUE, PlanFunction.MIN_BY, _MIN),
+    _nearest(AggregateFunction.LAST_VALUE, PlanFunction.MAX_BY, _MAX),
+)
+"""The first row that covers a call is the one that holds for it."""
+
+
+@dataclass(frozen=True)
+class SplitCall:
+    """A call in its parts. `result` goes over the final calls' outputs and has the call's own name and type."""
+
+    partial: tuple[Call, ...]
+    final: tuple[Call, ...]
+    result: Named
+
+
+def row_of(call: Call) -> AlgebraRow | None:
+    """The row that covers `call`, a refusing one included; None where there is none."""
+    return next((row for row in ALGEBRA if _covers(row, call)), None)
+
+
+def refusal_of(call: Call) -> str | None:
+    """Why `call` cannot be split, as the end of a sentence; None where it can."""
+    row = row_of(call)
+    if row is not None:
+        return row.refusal
+    of = call.arguments[0].type if call.arguments else None
+    return f"{call.function} of {of} has no parts" if of else "the type of its argument is known to Spark alone"
+
+
+def is_distinct(call: Call) -> bool:
+    """Whether DISTINCT matters to the parts of `call`: not for MIN and MAX, which it does not change."""
+    row = row_of(call)
+    return call.distinct and (row is None or row.refusal is not None or any(part.distinct for part in row.partial))
+
+
+def split_call(call: Call, partial_names: Iterator[str], final_names: Iterator[str]) -> SplitCall:
+    """The parts of `call`, their columns named from the two iterators; its FILTER goes with the partial calls.
+
+    Raises ValueError for a call that `refusal_of` refuses.
+    """
+    row = row_of(call)
+    if row is None or row.refusal is not None:
+        raise ValueError(f"{call.function} cannot be split: {refusal_of(call)}")
+    arguments = call.arguments if call.order_by is None else (*call.arguments, call.order_by)
+    partial = tuple(_part(part, arguments, next(partial_names), call.filter) for part in row.partial)
+    final = tuple(_part(part, _columns(partial), next(final_names), None) for part in row.final)
+    template = row.result.replace("{type}", str(call.output.type))
+    return SplitCall(partial, final, Named(compose(template, _columns(final), call.output.type), call.output.name))
+
+
+def _covers(row: AlgebraRow, call: Call) -> bool:
+    if (row.function, row.distinct) != (call.function, call.distinct):
+        return False
+    if row.argument_types is None:
+        return True
+    of = call.arguments[0].type
+    if of is None or of.name not in row.argument_types:
+        return False
+    return row.max_precision is None or (of.precision is not None and of.precision <= row.max_precision)
+
+
+def _part(part: Part, sources: tuple[Scalar, ...], name: str, filter_: Scalar | None) -> Call:
+    used = tuple(operand.of(sources) for operand in part.operands) or sources
+    return Call(part.function, used, Field(name, _type_of(part.function, used)), part.distinct, filter_)
+
+
+def _type_of(function: AggregateFunction | PlanFunction, arguments: tuple[Scalar, ...]) -> DataType:
+    """The type of `function` over `arguments`, as Spark has it."""
+    if function is AggregateFunction.COUNT:
+        return BIGINT
+    of = arguments[0].type
+    if of is None or function is not AggregateFunction.SUM:
+        return of or UNKNOWN
+    if of.name is TypeName.DECIMAL:
+        return decimal((of.precision or 0) + 10, of.scale or 0)
+    return BIGINT if of.is_integral else DOUBLE
+
+
+def _columns(calls: tuple[Call, ...]) -> tuple[Scalar, ...]:
+    return tuple(column(call.output.name, call.output.type) for call in calls)

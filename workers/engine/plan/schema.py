@@ -1,0 +1,40 @@
+"""What a plan node emits."""
+
+from __future__ import annotations
+
+from service.spec.query import JoinKind
+from service.spec.types import INT, DataType, Field, TypeName
+from workers.engine.plan.nodes import Aggregate, Expand, Join, Named, Node, Project, Scan
+
+UNKNOWN = DataType(TypeName.OTHER)
+"""The type of an expression that only Spark can type."""
+
+ONE_SIDED = frozenset({JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI})
+"""Joins that emit their left columns alone."""
+
+
+def output_of(node: Node) -> tuple[Field, ...]:
+    """The columns that `node` emits, in order. An expression without a known type has type OTHER."""
+    match node:
+        case Scan():
+            return tuple(field for field, _ in node.columns)
+        case Project():
+            return tuple(_field(item) for item in node.items)
+        case Aggregate():
+            return (*(_field(key) for key in node.keys), *(call.output for call in node.calls))
+        case Join():
+            left = output_of(node.left)
+            return left if node.kind in ONE_SIDED else (*left, *output_of(node.right))
+        case Expand():
+            return (*output_of(node.input), Field(node.name, INT))
+        case _:
+            return output_of(node.input)
+
+
+def names_of(node: Node) -> frozenset[str]:
+    """The names of the columns that `node` emits."""
+    return frozenset(field.name for field in output_of(node))
+
+
+def _field(item: Named) -> Field:
+    return Field(item.name, item.expression.type or UNKNOWN)
