@@ -1,0 +1,80 @@
+"""Structured logs on standard error: one JSON object a line, or coloured text for people.
+
+Context such as `request_id`, `job_id` and `attempt` is bound with `structlog.contextvars.bound_contextvars` and appears
+in every line written below it, those of libraries included.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+from structlog.typing import Processor
+
+from service.settings import LogSettings
+
+_NOISY = {
+    # Requests are logged by the API itself, with their ids.
+    "uvicorn.access": logging.WARNING,
+    "py4j": logging.WARNING,
+    "alembic": logging.WARNING,
+    "httpx": logging.WARNING,
+    "sqlglot": logging.ERROR,
+}
+_REROUTED = ("uvicorn", "uvicorn.error", "uvicorn.access", "celery", "celery.task", "celery.redirected", "kombu")
+
+
+def configure_logging(settings: LogSettings) -> None:
+    """Routes structlog and the standard library's loggers through one format. May be called again."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=_shared_processors(),
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(settings)],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.level)
+    for name in _REROUTED:
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+    for name, level in _NOISY.items():
+        logging.getLogger(name).setLevel(max(level, root.level))
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *_shared_processors(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
+def _shared_processors() -> list[Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        _drop_color_message,
+    ]
+
+
+def _renderers(settings: LogSettings) -> list[Processor]:
+    if settings.format == "console":
+        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
+
+
+def _drop_color_message(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    # uvicorn repeats its message with terminal colours.
+    event.pop("color_message", None)
+    return event

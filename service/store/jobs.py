@@ -1,0 +1,193 @@
+"""Jobs: insert, find, list, ask to cancel, delete, count. Claims and results are in `leases` and `publication`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Select, case, delete, func, select, tuple_, update
+from sqlalchemy.engine import CursorResult
+from sqlalchemy.orm import Session
+
+from service.spec.status import JobStatus, sources_of
+from service.store.events import append_event
+from service.store.tables import JobRow
+
+RUN = "run"
+"""`jobs.kind` of what clients submit."""
+
+EXPLAIN = "explain"
+"""`jobs.kind` of what is planned only, never listed, and removed once answered."""
+
+_IDS_PER_QUERY = 500
+_RECOVERING = (JobStatus.PLANNING, JobStatus.RUNNING)
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """What is known of a job when it is accepted. `spec` is its canonical JSON; `timeout_ms` counts from the start."""
+
+    id: str
+    tenant: str
+    kind: str
+    name: str
+    spec: dict[str, Any]
+    request_id: str | None
+    max_attempts: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True)
+class JobFilter:
+    """Which jobs a list holds. Times in milliseconds, both ends excluded; an empty part lets everything pass."""
+
+    statuses: frozenset[JobStatus] = frozenset()
+    name_prefix: str = ""
+    submitted_after: int | None = None
+    submitted_before: int | None = None
+
+
+@dataclass(frozen=True)
+class JobPosition:
+    """Where a page of a list ended: the next one goes on with what was submitted before."""
+
+    submitted_at: int
+    id: str
+
+
+def effective_status(row: JobRow, now: int) -> JobStatus:
+    """The status that is true: without a live lease nothing runs, the job waits to be taken over."""
+    status = JobStatus(row.status)
+    if status in _RECOVERING and (row.lease_expires_at is None or row.lease_expires_at <= now):
+        return JobStatus.QUEUED
+    return status
+
+
+def insert_job(session: Session, job: NewJob, now: int) -> JobRow:
+    """Adds a QUEUED job and its first event."""
+    row = JobRow(
+        id=job.id,
+        tenant=job.tenant,
+        kind=job.kind,
+        name=job.name,
+        spec=job.spec,
+        status=JobStatus.QUEUED.value,
+        version=1,
+        request_id=job.request_id,
+        submitted_at=now,
+        updated_at=now,
+        rung_at=now,
+        fence=0,
+        max_attempts=job.max_attempts,
+        timeout_ms=job.timeout_ms,
+    )
+    session.add(row)
+    session.flush()
+    append_event(session, job_id=job.id, tenant=job.tenant, now=now, type="status", data={"status": row.status})
+    return row
+
+
+def find_job(session: Session, *, tenant: str, job_id: str, kind: str = RUN) -> JobRow | None:
+    """The tenant's job of this id and kind."""
+    statement = select(JobRow).where(JobRow.id == job_id, JobRow.tenant == tenant, JobRow.kind == kind)
+    return session.scalars(statement).one_or_none()
+
+
+def list_jobs(
+    session: Session, *, tenant: str, wanted: JobFilter, after: JobPosition | None, limit: int, now: int
+) -> Sequence[JobRow]:
+    """At most `limit` jobs, newest first, from behind `after` on."""
+    statement = select(JobRow).where(JobRow.tenant == tenant, JobRow.kind == RUN)
+    statement = _restrict(statement, wanted, now)
+    if after is not None:
+        statement = statement.where(tuple_(JobRow.submitted_at, JobRow.id) < (after.submitted_at, after.id))
+    return session.scalars(statement.order_by(JobRow.submitted_at.desc(), JobRow.id.desc()).limit(limit)).all()
+
+
+def move_job(
+    session: Session,
+    *,
+    job_id: str,
+    tenant: str,
+    target: JobStatus,
+    sources: Collection[JobStatus],
+    now: int,
+    values: Mapping[str, Any],
+) -> bool:
+    """Moves a job to `target` if it still stands in one of `sources`, with an event; False where it does not.
+
+    `sources` must be among those from which the table of moves reaches `target`.
+    """
+    if not sources_of(target).issuperset(sources):
+        raise ValueError(f"no move from {sorted(sources)} to {target}")
+    statement = (
+        update(JobRow)
+        .where(JobRow.id == job_id, JobRow.status.in_([source.value for source in sources]))
+        .values(status=target.value, version=JobRow.version + 1, updated_at=now, **values)
+        .execution_options(synchronize_session=False)
+    )
+    if _rows_changed(session, statement) == 0:
+        return False
+    append_event(session, job_id=job_id, tenant=tenant, now=now, type="status", data={"status": target.value})
+    return True
+
+
+def delete_job(session: Session, job_id: str) -> None:
+    """Removes a job with everything that hangs on it."""
+    session.execute(delete(JobRow).where(JobRow.id == job_id).execution_options(synchronize_session=False))
+
+
+def delete_forgotten_explains(session: Session, submitted_before: int) -> int:
+    """Removes explanations whose asker has gone; gives how many."""
+    return _rows_changed(session, delete(JobRow).where(JobRow.kind == EXPLAIN, JobRow.submitted_at < submitted_before))
+
+
+def read_versions(session: Session, job_ids: Collection[str]) -> dict[str, int]:
+    """The current version of each of these jobs that exists."""
+    ids = list(job_ids)
+    versions: dict[str, int] = {}
+    for start in range(0, len(ids), _IDS_PER_QUERY):
+        chunk = ids[start : start + _IDS_PER_QUERY]
+        found = session.execute(select(JobRow.id, JobRow.version).where(JobRow.id.in_(chunk)))
+        versions.update((job_id, version) for job_id, version in found)
+    return versions
+
+
+def count_by_status(session: Session, now: int) -> dict[JobStatus, int]:
+    """Number of jobs in each effective status that any job is in, over all tenants."""
+    status = _effective_status_column(now)
+    found = session.execute(select(status, func.count()).where(JobRow.kind == RUN).group_by(status))
+    return {JobStatus(value): count for value, count in found}
+
+
+def oldest_queued_at(session: Session, now: int) -> int | None:
+    """When the job that has waited longest was submitted; None while none waits."""
+    statement = select(func.min(JobRow.submitted_at)).where(_effective_status_column(now) == JobStatus.QUEUED.value)
+    return session.execute(statement).scalar_one_or_none()
+
+
+def _restrict(statement: Select[JobRow], wanted: JobFilter, now: int) -> Select[JobRow]:
+    if wanted.statuses:
+        statement = statement.where(_effective_status_column(now).in_([status.value for status in wanted.statuses]))
+    if wanted.name_prefix:
+        # Not LIKE: it ignores case on SQLite and has characters of its own.
+        statement = statement.where(func.substr(JobRow.name, 1, len(wanted.name_prefix)) == wanted.name_prefix)
+    if wanted.submitted_after is not None:
+        statement = statement.where(JobRow.submitted_at > wanted.submitted_after)
+    if wanted.submitted_before is not None:
+        statement = statement.where(JobRow.submitted_at < wanted.submitted_before)
+    return statement
+
+
+def _effective_status_column(now: int) -> Any:
+    lost = JobRow.status.in_([status.value for status in _RECOVERING]) & (
+        func.coalesce(JobRow.lease_expires_at, 0) <= now
+    )
+    return case((lost, JobStatus.QUEUED.value), else_=JobRow.status)
+
+
+def _rows_changed(session: Session, statement: Any) -> int:
+    result = session.execute(statement)
+    assert isinstance(result, CursorResult)  # noqa: S101 - what every UPDATE and DELETE gives
+    return result.rowcount
