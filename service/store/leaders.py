@@ -1,0 +1,40 @@
+"""Tasks that one process at a time does: who it is and until when."""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, or_, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from service.store.tables import LeaderRow
+
+_NO_SYNC = {"synchronize_session": False}
+
+
+def elect(session: Session, task: str, owner: str, now: int, ttl_ms: int) -> bool:
+    """Makes `owner` the leader of `task` for `ttl_ms`, or extends its time; False while another one leads."""
+    won = session.execute(
+        update(LeaderRow)
+        .where(LeaderRow.task == task, or_(LeaderRow.owner == owner, LeaderRow.expires_at <= now))
+        .values(owner=owner, expires_at=now + ttl_ms)
+        .returning(LeaderRow.task)
+        .execution_options(**_NO_SYNC)
+    ).scalar_one_or_none()
+    if won is not None:
+        return True
+    if session.execute(select(LeaderRow.task).where(LeaderRow.task == task)).scalar_one_or_none() is not None:
+        return False
+    try:
+        with session.begin_nested():
+            session.add(LeaderRow(task=task, owner=owner, expires_at=now + ttl_ms))
+    except IntegrityError:
+        # Another process was first to lead this task ever.
+        return False
+    return True
+
+
+def resign(session: Session, task: str, owner: str) -> None:
+    """Lets another process lead at once."""
+    session.execute(
+        delete(LeaderRow).where(LeaderRow.task == task, LeaderRow.owner == owner).execution_options(**_NO_SYNC)
+    )

@@ -1,0 +1,256 @@
+"""Who works on what, and until when.
+
+A claim gives a worker a lease on a job and a fencing token, `fence`, which grows with every claim. Everything a worker
+writes about the job afterwards is conditional on that token: a worker that lost its lease without noticing changes
+nothing. All times are milliseconds by the database's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import func, null, select, tuple_, update
+from sqlalchemy.orm import Session
+
+from service.spec import ends
+from service.spec.problem import Problem
+from service.spec.reports import Progress
+from service.spec.status import LEASED, AttemptStatus, JobStatus, sources_of
+from service.store.attempts import crashed_attempts, end_attempt, mark_attempt_running, start_attempt
+from service.store.events import append_event
+from service.store.tables import JobRow
+
+_NO_SYNC = {"synchronize_session": False}
+_LEASED_VALUES = tuple(sorted(status.value for status in LEASED))
+NO_LEASE: Mapping[str, Any] = {"lease_owner": None, "lease_expires_at": None}
+"""The columns of a job that nobody works on."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A job in the hands of a worker. `fence` is the fencing token and the number of the attempt."""
+
+    job_id: str
+    tenant: str
+    kind: str
+    name: str
+    spec: Mapping[str, Any] = field(compare=False)
+    fence: int
+    worker: str
+    claimed_at: int
+    started_at: int
+    """First claim of the job: its time limit counts from here."""
+    timeout_ms: int
+
+    @property
+    def remaining_ms(self) -> int:
+        """What was left of the time limit at the moment of the claim; may be negative."""
+        return self.started_at + self.timeout_ms - self.claimed_at
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A claimed job as the database has it now."""
+
+    status: JobStatus
+    cancel_requested: bool
+
+
+def claim(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -> Claim | None:
+    """Takes a QUEUED job: QUEUED -> PLANNING with the next fencing token, a lease and an attempt.
+
+    None where there is nothing to take: another worker has the job, it has ended, it is gone; or its cancellation was
+    asked for, and it is now CANCELLED.
+    """
+    row = session.execute(
+        update(JobRow)
+        .where(JobRow.id == job_id, _reaches(JobStatus.PLANNING), JobRow.cancel_requested_at.is_(None))
+        .values(
+            status=JobStatus.PLANNING.value,
+            fence=JobRow.fence + 1,
+            lease_owner=worker,
+            lease_expires_at=now + lease_ms,
+            started_at=func.coalesce(JobRow.started_at, now),
+            progress=null(),
+            **_touched(now),
+        )
+        .returning(
+            JobRow.tenant, JobRow.kind, JobRow.name, JobRow.spec, JobRow.fence, JobRow.started_at, JobRow.timeout_ms
+        )
+        .execution_options(**_NO_SYNC)
+    ).one_or_none()
+    if row is None:
+        _cancel_unclaimed(session, job_id, now)
+        return None
+    taken = Claim(
+        job_id=job_id,
+        tenant=row.tenant,
+        kind=row.kind,
+        name=row.name,
+        spec=row.spec,
+        fence=row.fence,
+        worker=worker,
+        claimed_at=now,
+        started_at=row.started_at if row.started_at is not None else now,
+        timeout_ms=row.timeout_ms,
+    )
+    start_attempt(session, job_id=job_id, tenant=taken.tenant, fence=taken.fence, worker=worker, now=now)
+    tell_status(session, taken, JobStatus.PLANNING, now)
+    return taken
+
+
+def renew(session: Session, worker: str, claims: Collection[Claim], now: int, lease_ms: int) -> set[Claim]:
+    """Extends the leases of these claims in one statement; gives those that still hold."""
+    if not claims:
+        return set()
+    tokens = [(item.job_id, item.fence) for item in claims]
+    held = session.execute(
+        update(JobRow)
+        .where(
+            JobRow.lease_owner == worker,
+            JobRow.status.in_(_LEASED_VALUES),
+            tuple_(JobRow.id, JobRow.fence).in_(tokens),
+        )
+        .values(lease_expires_at=now + lease_ms)
+        .returning(JobRow.id, JobRow.fence)
+        .execution_options(**_NO_SYNC)
+    ).all()
+    still = {(job_id, fence) for job_id, fence in held}
+    return {item for item in claims if (item.job_id, item.fence) in still}
+
+
+def standings(session: Session, claims: Collection[Claim]) -> dict[Claim, Standing]:
+    """How the claimed jobs stand, in one query; a claim whose lease another has, or none, is left out."""
+    if not claims:
+        return {}
+    by_token = {(item.job_id, item.fence): item for item in claims}
+    rows = session.execute(
+        select(JobRow.id, JobRow.fence, JobRow.status, JobRow.cancel_requested_at).where(
+            JobRow.id.in_([item.job_id for item in claims]), JobRow.status.in_(_LEASED_VALUES)
+        )
+    )
+    return {
+        by_token[job_id, fence]: Standing(JobStatus(status), cancel_requested_at is not None)
+        for job_id, fence, status, cancel_requested_at in rows
+        if (job_id, fence) in by_token
+    }
+
+
+def mark_running(session: Session, held: Claim, now: int) -> bool:
+    """PLANNING -> RUNNING. False, and nothing changed, where the lease is lost or the job is being cancelled."""
+    if not update_fenced(session, held, now, target=JobStatus.RUNNING):
+        return False
+    mark_attempt_running(session, held.job_id, held.fence)
+    tell_status(session, held, JobStatus.RUNNING, now)
+    return True
+
+
+def save_progress(session: Session, held: Claim, progress: Progress, now: int) -> bool:
+    """Stores how far the attempt is, with an event. False, and nothing changed, where the lease is lost."""
+    data = progress.model_dump(mode="json")
+    if not update_fenced(session, held, now, values={"progress": data}):
+        return False
+    append_event(session, job_id=held.job_id, tenant=held.tenant, now=now, type="progress", data=data)
+    return True
+
+
+def hand_back(session: Session, held: Claim, now: int, *, status: AttemptStatus, error: Problem) -> JobStatus | None:
+    """Gives a job up before its end, so that another attempt may follow at once; gives what became of it.
+
+    `status` CRASHED (the Spark driver was lost) counts against the job's attempts; CANCELLED (the worker is told to
+    stop) does not. The job becomes QUEUED, or CANCELLED where that was asked for, or CRASHED where its attempts are
+    spent. None, and nothing changed, where the lease is lost. The caller removes files and rings.
+    """
+    standing = standings(session, [held]).get(held)
+    if standing is None:
+        return None
+    end_attempt(session, job_id=held.job_id, tenant=held.tenant, fence=held.fence, status=status, error=error, now=now)
+    return give_up(session, held, standing, now)
+
+
+def give_up(session: Session, held: Claim, standing: Standing, now: int) -> JobStatus | None:
+    """Moves a job whose attempt just ended without a result to where it belongs; None where it has moved before."""
+    crashes = crashed_attempts(session, held.job_id)
+    values: dict[str, Any] = {**NO_LEASE}
+    if standing.cancel_requested or standing.status is JobStatus.CANCELLING:
+        target, error = JobStatus.CANCELLED, ends.cancelled()
+    elif crashes >= _max_attempts(session, held.job_id):
+        target, error = JobStatus.CRASHED, ends.worker_lost(crashes)
+    else:
+        target, error = JobStatus.QUEUED, None
+        values |= {"rung_at": now, "progress": null()}
+    if error is not None:
+        values |= {"finished_at": now, "error": error.model_dump(mode="json")}
+    if not update_fenced(session, held, now, target=target, values=values):
+        return None
+    tell_status(session, held, target, now)
+    return target
+
+
+def update_fenced(
+    session: Session,
+    held: Claim,
+    now: int,
+    *,
+    target: JobStatus | None = None,
+    values: Mapping[str, Any] | None = None,
+) -> bool:
+    """Changes a job on behalf of a claim; False, and nothing changed, unless the claim is the newest and still held.
+
+    Also False where the table of moves does not lead from the job's status to `target`.
+    """
+    changes: dict[str, Any] = {**_touched(now), **(values or {})}
+    allowed = JobRow.status.in_(_LEASED_VALUES)
+    if target is not None:
+        changes["status"] = target.value
+        allowed = allowed & _reaches(target)
+    found = session.execute(
+        update(JobRow)
+        .where(JobRow.id == held.job_id, JobRow.fence == held.fence, JobRow.lease_owner == held.worker, allowed)
+        .values(**changes)
+        .returning(JobRow.id)
+        .execution_options(**_NO_SYNC)
+    ).scalar_one_or_none()
+    return found is not None
+
+
+def tell_status(session: Session, held: Claim, status: JobStatus, now: int) -> None:
+    """Appends the event of a move, with the attempt that made it."""
+    data = {"status": status.value, "attempt": held.fence}
+    append_event(session, job_id=held.job_id, tenant=held.tenant, now=now, type="status", data=data)
+
+
+def _cancel_unclaimed(session: Session, job_id: str, now: int) -> None:
+    tenant = session.execute(
+        update(JobRow)
+        .where(
+            JobRow.id == job_id,
+            JobRow.status == JobStatus.QUEUED.value,
+            JobRow.cancel_requested_at.is_not(None),
+        )
+        .values(
+            status=JobStatus.CANCELLED.value,
+            finished_at=now,
+            error=ends.cancelled().model_dump(mode="json"),
+            **_touched(now),
+        )
+        .returning(JobRow.tenant)
+        .execution_options(**_NO_SYNC)
+    ).scalar_one_or_none()
+    if tenant is not None:
+        data = {"status": JobStatus.CANCELLED.value}
+        append_event(session, job_id=job_id, tenant=tenant, now=now, type="status", data=data)
+
+
+def _max_attempts(session: Session, job_id: str) -> int:
+    return session.execute(select(JobRow.max_attempts).where(JobRow.id == job_id)).scalar_one()
+
+
+def _reaches(target: JobStatus) -> Any:
+    return JobRow.status.in_(sorted(source.value for source in sources_of(target)))
+
+
+def _touched(now: int) -> dict[str, Any]:
+    return {"version": JobRow.version + 1, "updated_at": now}

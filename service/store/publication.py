@@ -1,0 +1,124 @@
+"""What attempts write for readers: the plan before the run, then result, metrics and end in one fenced transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import null, update
+from sqlalchemy.orm import Session
+
+from service.spec.problem import Problem
+from service.spec.reports import PlanReport, SkewReport, StageMetrics
+from service.spec.status import AttemptStatus, JobStatus
+from service.store.attempts import end_attempt
+from service.store.events import append_event
+from service.store.leases import NO_LEASE, Claim, tell_status, update_fenced
+from service.store.tables import PlanRow, StageMetricsRow
+
+
+@dataclass(frozen=True)
+class PublishedResult:
+    """Where the rows are (`path` is relative to the results directory) and how many."""
+
+    path: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class AttemptMetrics:
+    """What was measured. `skew` is None where the attempt ended before it could be told."""
+
+    execution_ms: int
+    stages: Sequence[StageMetrics]
+    skew: SkewReport | None
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a job ends: `error` is set unless `status` is SUCCEEDED, `result` only then."""
+
+    status: JobStatus
+    error: Problem | None = None
+    result: PublishedResult | None = None
+    metrics: AttemptMetrics | None = None
+
+
+def save_plan(session: Session, held: Claim, report: PlanReport, planning_ms: int, now: int) -> bool:
+    """Stores the plan of an attempt, with an event. False, and nothing changed, where the lease is lost."""
+    if not update_fenced(session, held, now):
+        return False
+    session.add(
+        PlanRow(
+            job_id=held.job_id,
+            fence=held.fence,
+            tenant=held.tenant,
+            report=report.model_dump(mode="json"),
+            planning_ms=planning_ms,
+        )
+    )
+    data = {"attempt": held.fence, "rules": {trace.rule: trace.outcome.value for trace in report.rules}}
+    append_event(session, job_id=held.job_id, tenant=held.tenant, now=now, type="plan", data=data)
+    return True
+
+
+def publish(session: Session, held: Claim, ending: Ending, now: int) -> bool:
+    """Ends the job: status, error, result, metrics, attempt and events at once.
+
+    False, and nothing changed, where the claim is no longer the newest and held: the attempt's result counts for
+    nothing then, and the caller removes it.
+    """
+    if not ending.status.is_terminal:
+        raise ValueError(f"{ending.status} does not end a job")
+    result = ending.result
+    moved = update_fenced(
+        session,
+        held,
+        now,
+        target=ending.status,
+        values={
+            **NO_LEASE,
+            "finished_at": now,
+            "error": null() if ending.error is None else ending.error.model_dump(mode="json"),
+            "result_path": None if result is None else result.path,
+            "result_rows": None if result is None else result.rows,
+            "result_bytes": None if result is None else result.bytes,
+        },
+    )
+    if not moved:
+        return False
+    if ending.metrics is not None:
+        _save_metrics(session, held, ending.metrics)
+    end_attempt(
+        session,
+        job_id=held.job_id,
+        tenant=held.tenant,
+        fence=held.fence,
+        status=AttemptStatus(ending.status.value),
+        error=ending.error,
+        now=now,
+    )
+    tell_status(session, held, ending.status, now)
+    return True
+
+
+def _save_metrics(session: Session, held: Claim, metrics: AttemptMetrics) -> None:
+    skew = null() if metrics.skew is None else metrics.skew.model_dump(mode="json")
+    session.execute(
+        update(PlanRow)
+        .where(PlanRow.job_id == held.job_id, PlanRow.fence == held.fence)
+        .values(execution_ms=metrics.execution_ms, skew=skew)
+        .execution_options(synchronize_session=False)
+    )
+    for stage in metrics.stages:
+        session.add(
+            StageMetricsRow(
+                job_id=held.job_id,
+                fence=held.fence,
+                stage_id=stage.stage_id,
+                stage_attempt=stage.stage_attempt,
+                tenant=held.tenant,
+                metrics=stage.model_dump(mode="json"),
+            )
+        )

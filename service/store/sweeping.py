@@ -1,0 +1,134 @@
+"""What falls by the wayside is picked up here: lost attempts, jobs nobody came for, messages never sent.
+
+Any number of processes may sweep at once: every change is conditional on what was read, so each is made once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlalchemy import and_, delete, or_, select, update
+from sqlalchemy.orm import Session
+
+from service.spec import ends
+from service.spec.status import LEASED, AttemptStatus, JobStatus
+from service.store.attempts import end_attempt
+from service.store.leases import Claim, Standing, give_up
+from service.store.tables import JobRow, OutboxRow
+
+_AT_ONCE = 200
+_SLOWEST_RING = 10
+_OUTBOX_GRACE_MS = 2_000
+_NO_SYNC = {"synchronize_session": False}
+
+
+@dataclass
+class Sweep:
+    """What a sweep found: jobs to announce, and jobs (tenant, id) that ended and whose files are of no use."""
+
+    ring: list[str] = field(default_factory=list)
+    ended: list[tuple[str, str]] = field(default_factory=list)
+    recovered: list[str] = field(default_factory=list)
+    """Of those to announce: whose lease had expired."""
+
+
+def sweep(session: Session, now: int, *, ring_again_ms: int) -> Sweep:
+    """Ends attempts whose lease expired and finds every job that workers must be told of, again.
+
+    A lost attempt is CRASHED; its job is QUEUED again, or CRASHED where its attempts are spent, or CANCELLED where that
+    was asked for. A job queued for `ring_again_ms` is announced again, each time after a longer pause, up to ten times
+    as long: workers that are merely busy must not drown in messages. The caller rings after the commit.
+    """
+    found = Sweep()
+    _end_lost_attempts(session, now, found)
+    _collect_owed(session, now, found)
+    _collect_forgotten(session, now, ring_again_ms, found)
+    found.ring = list(dict.fromkeys(found.ring))
+    return found
+
+
+def _end_lost_attempts(session: Session, now: int, found: Sweep) -> None:
+    lost = session.scalars(
+        select(JobRow)
+        .where(JobRow.status.in_([status.value for status in LEASED]), JobRow.lease_expires_at <= now)
+        .order_by(JobRow.lease_expires_at)
+        .limit(_AT_ONCE)
+        # On PostgreSQL a heartbeat that is just renewing, or another sweeper, has the row: leave it to them.
+        .with_for_update(skip_locked=True)
+    ).all()
+    for row in lost:
+        held = _claim_of(row, now)
+        standing = Standing(JobStatus(row.status), row.cancel_requested_at is not None)
+        end_attempt(
+            session,
+            job_id=held.job_id,
+            tenant=held.tenant,
+            fence=held.fence,
+            status=AttemptStatus.CRASHED,
+            error=ends.lease_lost(held.worker),
+            now=now,
+        )
+        target = give_up(session, held, standing, now)
+        if target is JobStatus.QUEUED:
+            found.ring.append(held.job_id)
+            found.recovered.append(held.job_id)
+        elif target is not None:
+            found.ended.append((held.tenant, held.job_id))
+
+
+def _collect_owed(session: Session, now: int, found: Sweep) -> None:
+    # Younger rows are those of submissions that are just ringing themselves.
+    owed = session.execute(
+        select(OutboxRow.id, OutboxRow.job_id).where(OutboxRow.created_at <= now - _OUTBOX_GRACE_MS).limit(_AT_ONCE)
+    ).all()
+    if not owed:
+        return
+    session.execute(
+        delete(OutboxRow).where(OutboxRow.id.in_([row_id for row_id, _ in owed])).execution_options(**_NO_SYNC)
+    )
+    # Should ringing fail now, these are rung again like every job that nobody claims.
+    rung = session.execute(
+        update(JobRow)
+        .where(JobRow.id.in_([job_id for _, job_id in owed]), JobRow.status == JobStatus.QUEUED.value)
+        .values(rung_at=now)
+        .returning(JobRow.id)
+        .execution_options(**_NO_SYNC)
+    )
+    found.ring.extend(rung.scalars())
+
+
+def _collect_forgotten(session: Session, now: int, ring_again_ms: int, found: Sweep) -> None:
+    due = or_(
+        JobRow.rung_at <= now - _SLOWEST_RING * ring_again_ms,
+        # Rung last at least as long ago as it had waited by then: the pauses double.
+        and_(JobRow.rung_at <= now - ring_again_ms, 2 * JobRow.rung_at - JobRow.updated_at <= now),
+    )
+    forgotten = (
+        select(JobRow.id)
+        .where(JobRow.status == JobStatus.QUEUED.value, due)
+        .order_by(JobRow.submitted_at)
+        .limit(_AT_ONCE)
+    )
+    rung = session.execute(
+        update(JobRow)
+        .where(JobRow.id.in_(forgotten), JobRow.status == JobStatus.QUEUED.value, due)
+        .values(rung_at=now)
+        .returning(JobRow.id)
+        .execution_options(**_NO_SYNC)
+    )
+    found.ring.extend(rung.scalars())
+
+
+def _claim_of(row: JobRow, now: int) -> Claim:
+    return Claim(
+        job_id=row.id,
+        tenant=row.tenant,
+        kind=row.kind,
+        name=row.name,
+        spec=row.spec,
+        fence=row.fence,
+        worker=row.lease_owner or "",
+        claimed_at=now,
+        started_at=row.started_at if row.started_at is not None else now,
+        timeout_ms=row.timeout_ms,
+    )
