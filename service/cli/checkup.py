@@ -1,0 +1,209 @@
+"""The checks behind `evenkeel doctor`: each looks at one thing and gives a finding with what to do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.broker import broker_fault, celery_config, is_embedded
+from service.cli.errors import CliError
+from service.cli.java import find_java
+from service.cli.listening import listen
+from service.settings import Settings
+from service.spec.quantities import parse_bytes
+from service.store.migrate import SchemaMismatchError, head_revision, require_current
+from service.store.session import Database
+
+_GIB = 1 << 30
+_DISK_NEEDED, _DISK_WANTED = 1 * _GIB, 5 * _GIB
+_BESIDE_THE_HEAP = _GIB // 2
+
+
+class Level(StrEnum):
+    """How bad it is: `WARN` may work, `FAIL` will not."""
+
+    OK = "OK"
+    WARN = "WARN"
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found and, unless all is well, what to do."""
+
+    name: str
+    level: Level
+    detail: str
+    advice: str = ""
+
+
+def examine(settings: Settings, environment: Mapping[str, str], *, with_worker: bool = True) -> list[Finding]:
+    """Every check in order. Changes nothing but the embedded broker's folders, which it makes where a state directory
+    is already."""
+    findings = [check_python()]
+    if with_worker:
+        findings += [check_java(environment), check_pyspark(), check_memory(settings)]
+    findings += [
+        check_state_dir(settings.state_dir),
+        check_disk(settings.state_dir),
+        check_port(settings),
+        check_database(settings),
+        check_broker(settings),
+        *check_data_roots(settings),
+        check_results_dir(settings),
+    ]
+    return findings
+
+
+def check_python() -> Finding:
+    """Which interpreter this is; the package does not install on one that is too old."""
+    return Finding("Python", Level.OK, f"{platform.python_version()} at {sys.executable}")
+
+
+def check_java(environment: Mapping[str, str]) -> Finding:
+    """A Java that Spark can use."""
+    try:
+        java = find_java(environment)
+    except CliError as error:
+        return Finding("Java", Level.FAIL, error.message, error.advice)
+    return Finding("Java", Level.OK, f"version {java.version} at {java.path}")
+
+
+def check_pyspark() -> Finding:
+    """Whether the worker's extra is installed."""
+    try:
+        return Finding("pyspark", Level.OK, version("pyspark"))
+    except PackageNotFoundError:
+        return Finding("pyspark", Level.FAIL, "not installed", "Run: pip install 'evenkeel[worker]'")
+
+
+def check_memory(settings: Settings) -> Finding:
+    """Memory for the worker's JVM, where Spark runs on this machine."""
+    memory = psutil.virtual_memory()
+    heap = parse_bytes(settings.spark.driver_memory)
+    found = f"{_gib(memory.available)} free of {_gib(memory.total)}; the worker's JVM takes up to {_gib(heap)}"
+    advice = "Close something, or set EVENKEEL_SPARK_DRIVER_MEMORY to less, such as 1g."
+    if heap >= memory.total:
+        return Finding("memory", Level.FAIL, found, advice)
+    if heap + _BESIDE_THE_HEAP > memory.available:
+        return Finding("memory", Level.WARN, found, advice)
+    return Finding("memory", Level.OK, found)
+
+
+def check_state_dir(state_dir: Path) -> Finding:
+    """Whether the state directory can be written to, or made."""
+    nearest = _nearest_existing(state_dir)
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        return Finding(
+            "state directory",
+            Level.FAIL,
+            f"{nearest} cannot be written to",
+            "Set EVENKEEL_STATE_DIR to a directory of yours.",
+        )
+    return Finding("state directory", Level.OK, str(state_dir) if nearest == state_dir else f"{state_dir}, to be made")
+
+
+def check_disk(directory: Path) -> Finding:
+    """Free space for results and shuffles."""
+    free = shutil.disk_usage(_nearest_existing(directory)).free
+    advice = f"Free some space, or set EVENKEEL_STATE_DIR elsewhere; {_gib(_DISK_WANTED)} is comfortable."
+    if free < _DISK_NEEDED:
+        return Finding("disk", Level.FAIL, f"{_gib(free)} free", advice)
+    if free < _DISK_WANTED:
+        return Finding("disk", Level.WARN, f"{_gib(free)} free", advice)
+    return Finding("disk", Level.OK, f"{_gib(free)} free")
+
+
+def check_port(settings: Settings) -> Finding:
+    """Whether the API could listen. A service that runs already takes its own port: that is a warning."""
+    try:
+        listen(settings.api).close()
+    except CliError as error:
+        taken = "taken" in error.message
+        return Finding("port", Level.WARN if taken else Level.FAIL, error.message, error.advice)
+    return Finding("port", Level.OK, f"{settings.api.host}, port {settings.api.port} is free")
+
+
+def check_database(settings: Settings) -> Finding:
+    """Whether the database answers and has the right schema."""
+    embedded = settings.database.url is None
+    if embedded and not (settings.state_dir / "evenkeel.db").exists():
+        return Finding("database", Level.OK, "SQLite in the state directory, to be made by `evenkeel up`")
+    kind = settings.database_url.split(":", 1)[0]
+    try:
+        database = Database(settings.database_url)
+        try:
+            require_current(database)
+        finally:
+            database.close()
+    except SchemaMismatchError as error:
+        return Finding("database", Level.WARN, f"{kind}: {error}", "`evenkeel up` migrates by itself.")
+    except (SQLAlchemyError, OSError) as error:
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        return Finding(
+            "database", Level.FAIL, f"{kind} does not answer: {reason}", "Start it, or correct EVENKEEL_DATABASE_URL."
+        )
+    return Finding("database", Level.OK, f"{kind}, at revision {head_revision()}")
+
+
+def check_broker(settings: Settings) -> Finding:
+    """Whether messages can be sent."""
+    if is_embedded(settings):
+        if not settings.state_dir.exists():
+            return Finding("broker", Level.OK, "folders in the state directory, to be made by `evenkeel up`")
+        try:
+            celery_config(settings)
+        except OSError as error:
+            return Finding("broker", Level.FAIL, str(error), "Make the state directory writable.")
+    fault = broker_fault(settings)
+    if fault is not None:
+        return Finding("broker", Level.FAIL, fault, "Start it, or correct EVENKEEL_BROKER_URL.")
+    return Finding("broker", Level.OK, "folders in the state directory" if is_embedded(settings) else "Redis answers")
+
+
+def check_data_roots(settings: Settings) -> list[Finding]:
+    """Whether jobs can read what they are allowed to; one finding a root."""
+    findings = []
+    for root in settings.data_roots:
+        if root.is_dir() and os.access(root, os.R_OK | os.X_OK):
+            findings.append(Finding("data root", Level.OK, str(root)))
+        elif not settings.data.roots:
+            findings.append(Finding("data root", Level.OK, f"{root}, to be made by `evenkeel up`"))
+        else:
+            findings.append(
+                Finding(
+                    "data root",
+                    Level.FAIL,
+                    f"{root} is no readable directory",
+                    "Make it, or correct EVENKEEL_DATA_ROOTS.",
+                )
+            )
+    return findings
+
+
+def check_results_dir(settings: Settings) -> Finding:
+    """Whether results can be written."""
+    nearest = _nearest_existing(settings.results_dir)
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+        return Finding("results", Level.OK, str(settings.results_dir))
+    return Finding(
+        "results", Level.FAIL, f"{nearest} cannot be written to", "Set EVENKEEL_DATA_RESULTS to a directory of yours."
+    )
+
+
+def _nearest_existing(path: Path) -> Path:
+    return next(part for part in (path, *path.parents) if part.exists())
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:.1f} GiB"

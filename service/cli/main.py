@@ -1,0 +1,44 @@
+"""The command `evenkeel`. One command a module; each imports what it needs when it runs, so that help is instant."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from service.cli.demo.command import demo
+from service.cli.doctor import doctor
+from service.cli.migrate import migrate
+from service.cli.openapi import openapi
+from service.cli.serve import serve
+from service.cli.up import up
+from service.cli.worker import worker
+
+app = typer.Typer(
+    name="evenkeel",
+    help="Skew-aware aggregation and join jobs on Apache Spark, over HTTP.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"evenkeel {version('evenkeel')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _evenkeel(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Skew-aware aggregation and join jobs on Apache Spark, over HTTP."""
+
+
+for command in (up, demo, doctor, serve, worker, migrate, openapi):
+    app.command()(command)

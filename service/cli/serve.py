@@ -1,0 +1,49 @@
+"""`evenkeel serve`: the API alone."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from service.cli.errors import told_plainly
+
+Port = Annotated[
+    int | None,
+    typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.", show_default="8080"),
+]
+
+_DRAIN_SECONDS = 5
+
+
+@told_plainly
+def serve(
+    port: Port = None,
+    fd: Annotated[int | None, typer.Option("--fd", hidden=True, help="An inherited listening socket.")] = None,
+) -> None:
+    """Serve the HTTP API alone; workers run elsewhere. Needs no Spark."""
+    import socket
+
+    import uvicorn
+
+    from service.cli.configuration import read_settings
+    from service.cli.listening import address_of, listen
+    from service.cli.stack import prepare_directories
+    from service.lifeline import die_with_parent
+    from service.main import create_app
+
+    die_with_parent()
+    settings = read_settings()
+    prepare_directories(settings)
+    # The family is read from the descriptor: uvicorn's own --fd takes it for a Unix socket and leaves Nagle's delay on.
+    listener = listen(settings.api, port) if fd is None else socket.socket(fileno=fd)
+    if fd is None:
+        typer.echo(f"Evenkeel listens on {address_of(listener)}")
+    config = uvicorn.Config(
+        create_app(settings),
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+        server_header=False,
+    )
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,73 @@
+"""`evenkeel up`: everything on this machine, until stopped."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from service.cli.errors import told_plainly
+from service.cli.serve import Port
+
+if TYPE_CHECKING:
+    from service.cli.stack import Stack
+
+READY_SECONDS = 180.0
+_LOOK_SECONDS = 0.2
+
+
+@told_plainly
+def up(port: Port = None) -> None:
+    """Start the API and a worker here and run until Ctrl-C. A second Ctrl-C kills."""
+    import os
+
+    from rich.console import Console
+
+    from service.cli.configuration import read_settings
+    from service.cli.errors import StopRequestedError
+    from service.cli.listening import listen
+    from service.cli.migrate import upgrade_database
+    from service.cli.signals import StopSignals
+    from service.cli.stack import Stack, prepare_directories
+    from service.cli.worker import require_spark
+    from service.lifeline import die_with_parent
+
+    die_with_parent()
+    console = Console(highlight=False, soft_wrap=True)
+    settings = read_settings()
+    require_spark()
+    with listen(settings.api, port) as listener, StopSignals() as signals:
+        prepare_directories(settings)
+        upgrade_database(settings)
+        stack = Stack(settings, listener, os.environ)
+        try:
+            stack.start()
+            with console.status("Starting") as status:
+                stack.wait_until_ready(READY_SECONDS, lambda part: status.update(f"Waiting for {part}"))
+            console.print(welcome(stack))
+            while True:
+                stack.look_after(console.print)
+                time.sleep(_LOOK_SECONDS)
+        except StopRequestedError:
+            console.print("Stopping; Ctrl-C again kills.")
+        finally:
+            stack.stop(lambda: signals.hurried)
+    console.print("Stopped.")
+
+
+def welcome(stack: Stack) -> str:
+    """Where everything is, and what to try first."""
+    settings = stack.settings
+    roots = ", ".join(str(root) for root in settings.data_roots)
+    job = '{"tables": {"t": {"format": "parquet", "path": "FOLDER"}}, "sql": "SELECT COUNT(*) AS n FROM t"}'
+    return "\n".join(
+        (
+            f"Evenkeel is ready at {stack.address}",
+            f"  documentation  {stack.address}/docs",
+            f"  data           {roots} (put files below it)",
+            f"  results        {settings.results_dir}",
+            f"  logs           {stack.log_of('api')}, {stack.log_of('worker')}",
+            "Submit a job:",
+            f"  curl -s {stack.address}/v1/jobs -H 'content-type: application/json' -d '{job}'",
+            "Ctrl-C stops it.",
+        )
+    )

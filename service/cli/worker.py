@@ -1,0 +1,48 @@
+"""`evenkeel worker`: a Celery worker in this process's place."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+
+from service.cli.errors import CliError, ExitCode, told_plainly
+from service.settings import Settings
+
+
+@told_plainly
+def worker() -> None:
+    """Run a worker alone: it takes jobs from the queue and runs them on Spark."""
+    from service.cli.configuration import read_settings
+    from service.cli.stack import prepare_directories
+    from service.lifeline import die_with_parent
+
+    die_with_parent()
+    settings = read_settings()
+    require_spark()
+    prepare_directories(settings)
+    command = worker_command(settings)
+    os.execv(command[0], command)  # noqa: S606 - no shell is wanted
+
+
+def require_spark() -> None:
+    """Raises CliError where a worker cannot run here: no pyspark, or no Java for it."""
+    from service.cli.java import find_java
+
+    if find_spec("pyspark") is None:
+        raise CliError(
+            "pyspark is not installed, and a worker needs it",
+            "Install the extra: pip install 'evenkeel[worker]'",
+            code=ExitCode.MISSING,
+        )
+    find_java(os.environ)
+
+
+def worker_command(settings: Settings) -> tuple[str, ...]:
+    """The command of a worker process. A threads pool, since all jobs of a worker share one JVM; no gossip and no
+    mingle, since workers agree through the database."""
+    return (
+        *(sys.executable, "-P", "-m", "celery", "-A", "workers.celery_app", "worker"),
+        *("--pool", "threads", "--concurrency", str(settings.worker.concurrency)),
+        *("--loglevel", settings.log.level, "--without-gossip", "--without-mingle"),
+    )
