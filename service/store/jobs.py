@@ -88,10 +88,10 @@ def insert_job(session: Session, job: NewJob, now: int) -> JobRow:
     return row
 
 
-def find_job(session: Session, *, tenant: str, job_id: str, kind: str = RUN) -> JobRow | None:
-    """The tenant's job of this id and kind."""
+def find_job(session: Session, *, tenant: str, job_id: str, kind: str = RUN, lock: bool = False) -> JobRow | None:
+    """The tenant's job of this id and kind; with `lock`, nobody else changes it before the transaction ends."""
     statement = select(JobRow).where(JobRow.id == job_id, JobRow.tenant == tenant, JobRow.kind == kind)
-    return session.scalars(statement).one_or_none()
+    return session.scalars(statement.with_for_update() if lock else statement).one_or_none()
 
 
 def list_jobs(

@@ -1,0 +1,239 @@
+"""What the service answers when it does not do what was asked.
+
+    ServiceError                            status  code
+    ├── RequestError                                        the request itself is wrong
+    │   ├── MalformedJsonError              400     malformed_json
+    │   ├── InvalidCursorError              400     invalid_cursor
+    │   ├── OriginNotAllowedError           403     origin_not_allowed
+    │   ├── NotAcceptableError              406     not_acceptable
+    │   ├── BodyTooLargeError               413     body_too_large
+    │   ├── UnsupportedMediaTypeError       415     unsupported_media_type
+    │   ├── HostNotAllowedError             421     host_not_allowed
+    │   ├── NestingTooDeepError             422     nesting_too_deep
+    │   ├── InvalidRequestError             422     invalid_request
+    │   └── IdempotencyKeyReusedError       422     idempotency_key_reused
+    ├── NotFoundError                                       there is no such thing (yet)
+    │   ├── RouteNotFoundError              404     not_found
+    │   ├── JobNotFoundError                404     job_not_found
+    │   ├── PlanNotReadyError               404     plan_not_ready
+    │   ├── MetricsNotReadyError            404     metrics_not_ready
+    │   └── ResultMissingError              410     result_missing
+    ├── ConflictError                                       not in the state that the job is in
+    │   ├── JobNotFinishedError             409     job_not_finished
+    │   ├── JobAlreadyFinishedError         409     job_already_finished
+    │   └── ResultNotReadyError             409     result_not_ready
+    └── UnavailableError                                    try again later
+        ├── DatabaseUnavailableError        503     database_unavailable
+        ├── NotReadyError                   503     not_ready
+        └── WorkerUnavailableError          503     worker_unavailable
+
+What is wrong with a job itself is a `service.spec.errors.SpecError`, answered with 422. `service.api.problems` renders
+both; nothing else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from service.spec.errors import Issue
+
+
+class ServiceError(Exception):
+    """A refusal. The class carries HTTP status, stable code and title; the message says what to do about it."""
+
+    status: ClassVar[int]
+    code: ClassVar[str]
+    title: ClassVar[str]
+
+    def __init__(self, detail: str, *, issues: Sequence[Issue] = (), headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.issues = tuple(issues)
+        self.headers = dict(headers or {})
+
+
+class RequestError(ServiceError):
+    """The request itself is wrong: sent again, it fails again."""
+
+
+class MalformedJsonError(RequestError):
+    """The body is not JSON."""
+
+    status = 400
+    code = "malformed_json"
+    title = "The body is not JSON"
+
+
+class InvalidCursorError(RequestError):
+    """A cursor that this service did not make, or made for another list."""
+
+    status = 400
+    code = "invalid_cursor"
+    title = "The cursor does not belong to this list"
+
+
+class OriginNotAllowedError(RequestError):
+    """A browser sent the request for a page of another site."""
+
+    status = 403
+    code = "origin_not_allowed"
+    title = "Requests from this origin are refused"
+
+
+class NotAcceptableError(RequestError):
+    """No offered representation is acceptable."""
+
+    status = 406
+    code = "not_acceptable"
+    title = "No acceptable representation"
+
+
+class BodyTooLargeError(RequestError):
+    """The body exceeds the limit."""
+
+    status = 413
+    code = "body_too_large"
+    title = "The body is too large"
+
+
+class UnsupportedMediaTypeError(RequestError):
+    """The body is not declared as JSON."""
+
+    status = 415
+    code = "unsupported_media_type"
+    title = "The body must be JSON"
+
+
+class HostNotAllowedError(RequestError):
+    """The request names a host that this service is not."""
+
+    status = 421
+    code = "host_not_allowed"
+    title = "This host is not served here"
+
+
+class NestingTooDeepError(RequestError):
+    """The body nests arrays or objects without end."""
+
+    status = 422
+    code = "nesting_too_deep"
+    title = "The body is nested too deeply"
+
+
+class InvalidRequestError(RequestError):
+    """Parameters or body do not have the required shape; `issues` names every place."""
+
+    status = 422
+    code = "invalid_request"
+    title = "The request is not valid"
+
+
+class IdempotencyKeyReusedError(RequestError):
+    """The key was given before, with another body."""
+
+    status = 422
+    code = "idempotency_key_reused"
+    title = "The idempotency key belongs to another submission"
+
+
+class NotFoundError(ServiceError):
+    """There is no such thing, or not yet."""
+
+
+class RouteNotFoundError(NotFoundError):
+    """No such path."""
+
+    status = 404
+    code = "not_found"
+    title = "There is nothing here"
+
+
+class JobNotFoundError(NotFoundError):
+    """No such job, or no longer."""
+
+    status = 404
+    code = "job_not_found"
+    title = "There is no such job"
+
+
+class PlanNotReadyError(NotFoundError):
+    """The job has no plan (yet)."""
+
+    status = 404
+    code = "plan_not_ready"
+    title = "The job has no plan yet"
+
+
+class MetricsNotReadyError(NotFoundError):
+    """The job has no metrics (yet)."""
+
+    status = 404
+    code = "metrics_not_ready"
+    title = "The job has no metrics yet"
+
+
+class ResultMissingError(NotFoundError):
+    """The job succeeded and its files have since been removed from the results directory."""
+
+    status = 410
+    code = "result_missing"
+    title = "The result's files are gone"
+
+
+class ConflictError(ServiceError):
+    """Not possible in the state that the job is in."""
+
+
+class JobNotFinishedError(ConflictError):
+    """Only finished jobs are deleted."""
+
+    status = 409
+    code = "job_not_finished"
+    title = "The job has not finished"
+
+
+class JobAlreadyFinishedError(ConflictError):
+    """A finished job cannot be cancelled."""
+
+    status = 409
+    code = "job_already_finished"
+    title = "The job has already finished"
+
+
+class ResultNotReadyError(ConflictError):
+    """Only a job that SUCCEEDED has a result."""
+
+    status = 409
+    code = "result_not_ready"
+    title = "The job has no result"
+
+
+class UnavailableError(ServiceError):
+    """Not now: the same request may succeed later. Carries Retry-After."""
+
+    def __init__(self, detail: str, *, issues: Sequence[Issue] = (), retry_after_seconds: int = 5) -> None:
+        super().__init__(detail, issues=issues, headers={"Retry-After": str(retry_after_seconds)})
+
+
+class DatabaseUnavailableError(UnavailableError):
+    """The database does not answer, or not in time."""
+
+    status = 503
+    code = "database_unavailable"
+    title = "The database does not answer"
+
+
+class NotReadyError(UnavailableError):
+    """A part that jobs need is missing; `issues` names each."""
+
+    status = 503
+    code = "not_ready"
+    title = "The service is not ready"
+
+
+class WorkerUnavailableError(UnavailableError):
+    """No worker answered in time."""
+
+    status = 503
+    code = "worker_unavailable"
+    title = "No worker answered in time"

@@ -1,0 +1,28 @@
+"""Deletes a finished job with its plan, metrics, events and result files."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from service.errors import JobNotFinishedError
+from service.jobs.find import require_job
+from service.spec.status import JobStatus
+from service.store import jobs
+from service.store.session import Database
+
+
+def delete_job(database: Database, results: Path, tenant: str, job_id: str) -> None:
+    """Removes the job, then every file below `results` that its attempts wrote.
+
+    Raises JobNotFoundError and, while the job may still change, JobNotFinishedError.
+    """
+    with database.write() as session:
+        row = require_job(session, tenant, job_id, for_change=True)
+        status = JobStatus(row.status)
+        if not status.is_terminal:
+            raise JobNotFinishedError(f"The job is {status.value}: cancel it first, and delete it when it has ended.")
+        directory = results / row.id
+        jobs.delete_job(session, row.id)
+    # After the commit: files without a job are garbage, a job without its files would be a broken promise.
+    shutil.rmtree(directory, ignore_errors=True)

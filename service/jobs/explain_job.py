@@ -1,0 +1,98 @@
+"""Plans a job without running it. A worker plans it, on the way that every job takes, and nothing of it is kept."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sqlalchemy.orm import Session
+
+from service.dispatch import Dispatcher
+from service.errors import WorkerUnavailableError
+from service.jobs.submit_job import Submission, submit_job
+from service.jobs.watch import JobWatcher
+from service.settings import Settings
+from service.spec.problem import Problem
+from service.spec.reports import PlanReport
+from service.spec.status import JobStatus
+from service.store import jobs, plans
+from service.store.session import Database
+
+FORGOTTEN_AFTER_MS = 10 * 60 * 1000
+"""Longer than any caller may wait: an explanation that old has lost its asker."""
+
+
+class ExplainFailedError(Exception):
+    """A worker found out that the job cannot be planned."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.detail)
+        self.problem = problem
+
+
+async def explain_job(
+    database: Database, watcher: JobWatcher, dispatcher: Dispatcher, settings: Settings, submission: Submission
+) -> PlanReport:
+    """The plan report of a job that is not run.
+
+    Raises SpecError for a job that cannot run, ExplainFailedError where only a worker found that out, and
+    WorkerUnavailableError where none answered in time.
+    """
+    accepted = await asyncio.to_thread(submit_job, database, dispatcher, settings, submission)
+    job_id, tenant = accepted.job.id, submission.tenant
+    try:
+        async with asyncio.timeout(settings.api.explain_timeout_seconds):
+            return await _wait_for_report(database, watcher, tenant, job_id)
+    except TimeoutError:
+        raise WorkerUnavailableError(
+            f"No worker has planned the job within {settings.api.explain_timeout_seconds:g} s. "
+            "Is one running (GET /readyz), and is it busy?"
+        ) from None
+    finally:
+        # Also for a caller that went away; a worker that still plans it notices that its claim is void.
+        await asyncio.shield(asyncio.to_thread(_forget, database, job_id))
+
+
+def forget_abandoned(database: Database) -> None:
+    """Removes explanations that a killed process left behind."""
+    with database.write() as session:
+        jobs.delete_forgotten_explains(session, database.now(session) - FORGOTTEN_AFTER_MS)
+
+
+async def _wait_for_report(database: Database, watcher: JobWatcher, tenant: str, job_id: str) -> PlanReport:
+    version = 0
+    while True:
+        # Every wait ends by itself now and then: a change may be missed while the database does not answer.
+        await watcher.wait_for_change(job_id, version, seconds=5)
+        version, report = await asyncio.to_thread(_read_report, database, tenant, job_id)
+        if report is not None:
+            return report
+
+
+def _read_report(database: Database, tenant: str, job_id: str) -> tuple[int, PlanReport | None]:
+    with database.read() as session:
+        row = jobs.find_job(session, tenant=tenant, job_id=job_id, kind=jobs.EXPLAIN)
+        if row is None:
+            raise WorkerUnavailableError("The explanation was removed before it was read.")
+        if not JobStatus(row.status).is_terminal:
+            return row.version, None
+        if row.status != JobStatus.SUCCEEDED.value:
+            raise ExplainFailedError(_problem(row.error, row.status))
+        return row.version, _report(session, job_id)
+
+
+def _report(session: Session, job_id: str) -> PlanReport:
+    plan = plans.latest_plan(session, job_id)
+    if plan is None:
+        raise WorkerUnavailableError("The worker ended the explanation without a plan.")
+    return PlanReport.model_validate(plan.report)
+
+
+def _problem(error: object, status: str) -> Problem:
+    if error is None:
+        raise WorkerUnavailableError(f"The explanation ended {status} without a reason.")
+    return Problem.model_validate(error)
+
+
+def _forget(database: Database, job_id: str) -> None:
+    with database.write() as session:
+        jobs.delete_job(session, job_id)

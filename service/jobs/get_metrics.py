@@ -1,0 +1,27 @@
+"""Reads what was measured while a job ran."""
+
+from __future__ import annotations
+
+from service.errors import MetricsNotReadyError
+from service.jobs.find import require_job
+from service.spec.reports import MetricsReport, SkewReport, StageMetrics
+from service.store import plans
+from service.store.session import Database
+
+
+def get_metrics(database: Database, tenant: str, job_id: str) -> MetricsReport:
+    """Stages and skew of the attempt that ended the job. Raises JobNotFoundError and MetricsNotReadyError."""
+    with database.read() as session:
+        row = require_job(session, tenant, job_id)
+        plan = plans.latest_plan(session, row.id)
+        if plan is None or plan.skew is None or plan.execution_ms is None:
+            raise MetricsNotReadyError(f"The job is {row.status} and no attempt of it has run to its end.")
+        stages = plans.stage_metrics(session, row.id, plan.fence)
+        return MetricsReport(
+            stages=tuple(StageMetrics.model_validate(stage.metrics) for stage in stages),
+            skew=SkewReport.model_validate(plan.skew),
+            planning_ms=plan.planning_ms,
+            execution_ms=plan.execution_ms,
+            result_rows=row.result_rows,
+            result_bytes=row.result_bytes,
+        )

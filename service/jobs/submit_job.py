@@ -1,0 +1,126 @@
+"""Accepts a job: one transaction holds job, first event, idempotency key and the message owed to workers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from service.dispatch import Dispatcher
+from service.errors import IdempotencyKeyReusedError
+from service.jobs.check_job import check_job
+from service.jobs.find import require_job
+from service.jobs.views import Job
+from service.settings import Settings
+from service.spec.job import JobSpec
+from service.store import idempotency, jobs, outbox
+from service.store.jobs import NewJob
+from service.store.session import Database
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What a client posted. `idempotency_key` is empty where it gave none."""
+
+    tenant: str
+    spec: JobSpec
+    idempotency_key: str
+    request_id: str | None
+    kind: str = jobs.RUN
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The job, and whether it had been submitted before under the same key."""
+
+    job: Job
+    replayed: bool
+
+
+def submit_job(database: Database, dispatcher: Dispatcher, settings: Settings, submission: Submission) -> Accepted:
+    """Checks the job against the files of its tables, stores it and rings the workers.
+
+    Raises SpecError for a job that cannot run and IdempotencyKeyReusedError for a key given before with another body.
+    """
+    spec = submission.spec.model_dump(mode="json", by_alias=True)
+    payload = _sha256(submission.kind, spec)
+    # First: a repeated submission is answered even when its files have gone since.
+    earlier = _earlier(database, submission, payload)
+    if earlier is not None:
+        return earlier
+    check_job(submission.spec, settings.data_roots)
+    try:
+        job = _store(database, submission, spec, payload)
+    except IntegrityError:
+        # The same key was committed between our look and our insert.
+        earlier = _earlier(database, submission, payload)
+        if earlier is None:
+            raise
+        return earlier
+    ring(database, dispatcher, job.id)
+    return Accepted(job, replayed=False)
+
+
+def ring(database: Database, dispatcher: Dispatcher, job_id: str) -> None:
+    """Tells workers of a stored job. When the broker is away, its outbox row stays and a worker's sweeper rings."""
+    sent = dispatcher.ring([job_id])
+    if sent:
+        with database.write() as session:
+            outbox.settle_messages(session, sent)
+
+
+def _earlier(database: Database, submission: Submission, payload: str) -> Accepted | None:
+    if not submission.idempotency_key:
+        return None
+    with database.read() as session:
+        now = database.now(session)
+        return _replay(session, submission, payload, now)
+
+
+def _replay(session: Session, submission: Submission, payload: str, now: int) -> Accepted | None:
+    known = idempotency.find_key(session, tenant=submission.tenant, key=submission.idempotency_key, now=now)
+    if known is None:
+        return None
+    if known.payload_sha256 != payload:
+        raise IdempotencyKeyReusedError(
+            "This Idempotency-Key was given with another body within the last 24 hours. Use a new key for a new job."
+        )
+    return Accepted(Job.of(require_job(session, submission.tenant, known.job_id), now), replayed=True)
+
+
+def _store(database: Database, submission: Submission, spec: dict[str, Any], payload: str) -> Job:
+    new = NewJob(
+        id=str(uuid.uuid4()),
+        tenant=submission.tenant,
+        kind=submission.kind,
+        name=submission.spec.name,
+        spec=spec,
+        request_id=submission.request_id,
+        max_attempts=submission.spec.limits.max_attempts,
+        timeout_ms=submission.spec.limits.timeout // timedelta(milliseconds=1),
+    )
+    with database.write() as session:
+        now = database.now(session)
+        row = jobs.insert_job(session, new, now)
+        outbox.owe_message(session, job_id=new.id, tenant=new.tenant, now=now)
+        if submission.idempotency_key:
+            idempotency.remember_key(
+                session,
+                tenant=new.tenant,
+                key=submission.idempotency_key,
+                payload_sha256=payload,
+                job_id=new.id,
+                now=now,
+            )
+        return Job.of(row, now)
+
+
+def _sha256(kind: str, spec: dict[str, Any]) -> str:
+    # Over the canonical spec: spaces, the order of keys and the spelling of settings make no other job.
+    return hashlib.sha256(json.dumps([kind, spec], sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,103 @@
+"""Jobs as clients see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Self
+
+from pydantic import Field, WithJsonSchema
+
+from service.spec.job import JobSpec
+from service.spec.model import Frozen
+from service.spec.problem import Problem
+from service.spec.reports import Progress
+from service.spec.status import JobStatus
+from service.store.jobs import effective_status
+from service.store.tables import JobRow
+
+_STATES = [status.value for status in JobStatus]
+
+StatusText = Annotated[
+    JobStatus,
+    WithJsonSchema(
+        {
+            "type": "string",
+            "examples": ["RUNNING"],
+            "x-extensible-enum": _STATES,
+            "description": f"One of {', '.join(_STATES)}. More may come: use `finished` to know when to stop waiting.",
+        }
+    ),
+]
+
+
+def timestamp(milliseconds: int) -> datetime:
+    """Milliseconds since the epoch as a time in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, tz=UTC)
+
+
+def _optional_timestamp(milliseconds: int | None) -> datetime | None:
+    return None if milliseconds is None else timestamp(milliseconds)
+
+
+class ResultSummary(Frozen):
+    """How large the result is."""
+
+    rows: int
+    bytes: int = Field(description="Size of its files.")
+
+
+class JobSummary(Frozen):
+    """A job as it stands, without what was posted."""
+
+    id: str = Field(examples=["0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a"])
+    name: str
+    status: StatusText
+    finished: bool = Field(description="Whether nothing will change any more.")
+    version: int = Field(description="Grows with every change.")
+    attempts: int = Field(description="How often a worker has started it.")
+    submitted_at: datetime
+    updated_at: datetime
+    started_at: datetime | None = Field(description="When it was first started.")
+    finished_at: datetime | None
+    progress: Progress | None = Field(description="How far the running attempt is; null before it runs.")
+    error: Problem | None = Field(description="Why it ended otherwise than SUCCEEDED.")
+    result: ResultSummary | None = Field(description="Null until SUCCEEDED.")
+    request_id: str | None = Field(description="`X-Request-Id` of its submission.")
+
+    @classmethod
+    def of(cls, row: JobRow, now: int) -> Self:
+        """The job of `row` as it truly stands at `now` (milliseconds)."""
+        return cls.model_validate(_fields(row, now))
+
+
+class Job(JobSummary):
+    """A job as posted and as it stands."""
+
+    spec: JobSpec = Field(description="What was posted, every setting under its canonical name, defaults filled in.")
+
+    @classmethod
+    def of(cls, row: JobRow, now: int) -> Self:
+        """The job of `row` as it truly stands at `now` (milliseconds)."""
+        return cls.model_validate({**_fields(row, now), "spec": row.spec})
+
+
+def _fields(row: JobRow, now: int) -> Mapping[str, object]:
+    status = effective_status(row, now)
+    has_result = status is JobStatus.SUCCEEDED and row.result_rows is not None
+    return {
+        "id": row.id,
+        "name": row.name,
+        "status": status,
+        "finished": status.is_terminal,
+        "version": row.version,
+        "attempts": row.fence,
+        "submitted_at": timestamp(row.submitted_at),
+        "updated_at": timestamp(row.updated_at),
+        "started_at": _optional_timestamp(row.started_at),
+        "finished_at": _optional_timestamp(row.finished_at),
+        "progress": row.progress,
+        "error": row.error,
+        "result": {"rows": row.result_rows, "bytes": row.result_bytes or 0} if has_result else None,
+        "request_id": row.request_id,
+    }

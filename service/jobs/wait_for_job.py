@@ -1,0 +1,28 @@
+"""Reads a job once it has changed, or at the end of the caller's patience."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from service.jobs.get_job import get_job
+from service.jobs.views import Job
+from service.jobs.watch import JobWatcher
+from service.store.session import Database
+
+
+async def wait_for_job(
+    database: Database, watcher: JobWatcher, tenant: str, job_id: str, *, known_version: int | None, seconds: float
+) -> Job:
+    """The job when its version is no longer `known_version`; with None, when it has finished; else after `seconds`.
+
+    Raises JobNotFoundError, also when the job is deleted meanwhile.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        job = await asyncio.to_thread(get_job, database, tenant, job_id)
+        done = job.finished or (known_version is not None and job.version != known_version)
+        remaining = deadline - time.monotonic()
+        if done or remaining <= 0:
+            return job
+        await watcher.wait_for_change(job_id, job.version, remaining)
