@@ -1,0 +1,104 @@
+"""The README's tables of settings and variables, made from their declarations.
+
+`python -m service.cli.readme_tables` fails when README.md differs from them; with `--write` it brings it up to date.
+Each table stands between `<!-- table NAME -->` and `<!-- end of table -->`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from service.settings import GROUPS
+from service.spec.options import declared_settings
+
+README = Path("README.md")
+_END = "<!-- end of table -->"
+
+
+def settings_table() -> str:
+    """Settings of a job, as Markdown."""
+    rows = [
+        (
+            f"`{one.key}`",
+            one.bounds,
+            f"`{one.default}`",
+            one.description,
+            "<br>".join(f"`{key}`" for key in one.aliases),
+        )
+        for one in declared_settings()
+    ]
+    return _markdown(("setting", "values", "default", "meaning", "accepted as well (Flink)"), rows)
+
+
+def variables_table() -> str:
+    """Environment variables, as Markdown."""
+    rows = []
+    for group in GROUPS:
+        prefix = str(group.model_config.get("env_prefix", ""))
+        for name, field in group.model_fields.items():
+            rows.append((f"`{prefix}{name.upper()}`", _default(field), _bounds(field), field.description or ""))
+    return _markdown(("variable", "default", "bounds", "meaning"), rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {"settings": settings_table, "variables": variables_table}
+
+
+def with_tables(text: str) -> str:
+    """`text` with every table between its markers made anew. Raises ValueError where a table has no markers."""
+    for name, make in TABLES.items():
+        start = f"<!-- table {name} -->"
+        before, found, rest = text.partition(start)
+        _, ended, after = rest.partition(_END)
+        if not found or not ended:
+            raise ValueError(f"the README has no place for the table {name!r}: {start} … {_END}")
+        text = f"{before}{start}\n{make()}\n{_END}{after}"
+    return text
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code 0 when README.md is up to date, or has been brought so."""
+    text = README.read_text(encoding="utf-8")
+    wanted = with_tables(text)
+    if "--write" in arguments:
+        README.write_text(wanted, encoding="utf-8")
+        return 0
+    if text != wanted:
+        sys.stderr.write("README.md is out of date: python -m service.cli.readme_tables --write\n")
+        return 1
+    return 0
+
+
+def _markdown(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def _default(field: FieldInfo) -> str:
+    default = field.default
+    if default is PydanticUndefined or default is None or default == "":
+        return ""
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+def _bounds(field: FieldInfo) -> str:
+    return ", ".join(_limits(field))
+
+
+def _limits(field: FieldInfo) -> Iterator[str]:
+    choices = getattr(field.annotation, "__args__", ())
+    if choices and all(isinstance(choice, str) for choice in choices):
+        yield " or ".join(f"`{choice}`" for choice in choices)
+    for item in field.metadata:
+        for name, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<")):
+            limit = getattr(item, name, None)
+            if limit is not None:
+                yield f"{sign} {limit}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
