@@ -1,0 +1,118 @@
+"""Tables reach Spark under `alias.column`, pruned, file by file, and malformed text is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from service.spec.errors import SpecError
+from service.spec.job import TableFormat
+from service.spec.query import JoinKind
+from service.spec.scalar import column
+from service.spec.types import BIGINT, STRING, Field
+from workers.engine.plan.nodes import Join, Scan
+from workers.engine.spark.sources import TableInput, read_scan, read_scans, scans_of
+
+pytestmark = pytest.mark.spark
+
+Tables = Callable[..., TableInput]
+Scans = Callable[..., Scan]
+
+UID_NAME = (Field("uid", BIGINT), Field("name", STRING))
+
+
+def test_reads_the_scans_columns_under_its_alias(spark: SparkSession, parquet_table: Tables, scan_of: Scans) -> None:
+    table = parquet_table(pa.table({"a": [1, 2], "b": ["x", "y"], "c": [True, False]}))
+    frame = read_scan(spark, scan_of(table, "o", "b", "a"), table)
+    assert frame.columns == ["o.a", "o.b"]
+    assert sorted(map(tuple, frame.collect())) == [(1, "x"), (2, "y")]
+
+
+def test_a_table_may_be_scanned_under_two_aliases(spark: SparkSession, parquet_table: Tables, scan_of: Scans) -> None:
+    table = parquet_table(pa.table({"a": [1, 2]}))
+    left, right = scan_of(table, "x"), scan_of(table, "y")
+    keys = ((column("x.a", BIGINT), column("y.a", BIGINT)),)
+    frames = read_scans(spark, Join(left, right, JoinKind.INNER, keys), {"t": table})
+    assert {alias: frame.columns for alias, frame in frames.items()} == {"x": ["x.a"], "y": ["y.a"]}
+
+
+def test_scans_of_one_alias_are_merged(parquet_table: Tables, scan_of: Scans) -> None:
+    table = parquet_table(pa.table({"a": [1], "b": [2]}))
+    plan = Join(scan_of(table, "o", "a"), scan_of(table, "o", "b"), JoinKind.CROSS, ())
+    assert scans_of(plan) == (scan_of(table, "o"),)
+
+
+@pytest.mark.parametrize("format_", list(TableFormat))
+def test_a_scan_of_no_column_has_every_row(
+    spark: SparkSession, parquet_table: Tables, text_table: Tables, format_: TableFormat
+) -> None:
+    if format_ is TableFormat.PARQUET:
+        table = parquet_table(pa.table({"uid": [1, 2, 3]}))
+    else:
+        text = "1,a\n2,b\n3,c\n" if format_ is TableFormat.CSV else '{"uid":1}\n{"uid":2}\n{"uid":3}\n'
+        table = text_table(format_, [text], UID_NAME)
+    frame = read_scan(spark, Scan("t", "o", ()), table)
+    assert frame.columns == []
+    assert frame.count() == 3
+
+
+def test_a_pattern_in_a_file_name_is_a_name(spark: SparkSession, parquet_table: Tables, scan_of: Scans) -> None:
+    table = parquet_table(pa.table({"a": [1, 2, 3]}), file_name="p[1]{x}* a%20#")
+    assert read_scan(spark, scan_of(table), table).count() == 3
+
+
+def test_a_colon_in_a_file_name_is_refused(spark: SparkSession, parquet_table: Tables, scan_of: Scans) -> None:
+    table = parquet_table(pa.table({"a": [1]}), file_name="12:30")
+    with pytest.raises(SpecError) as caught:
+        read_scan(spark, scan_of(table), table)
+    assert caught.value.code == "unreadable_file"
+
+
+def test_only_the_files_of_the_list_are_read(spark: SparkSession, parquet_table: Tables, scan_of: Scans) -> None:
+    table = parquet_table(pa.table({"a": [1, 2, 3]}))
+    newcomer = Path(table.files.files[0]).with_name("part-late.parquet")
+    newcomer.write_bytes(table.files.files[0].read_bytes())
+    assert read_scan(spark, scan_of(table), table).count() == 3
+
+
+def test_csv_by_rfc_4180(spark: SparkSession, text_table: Tables, scan_of: Scans) -> None:
+    table = text_table(TableFormat.CSV, ['uid,name\n1,"a ""q"" \\, b"\n2,\n,c\n'], UID_NAME, header=True)
+    rows = set(map(tuple, read_scan(spark, scan_of(table), table).collect()))
+    assert rows == {(1, 'a "q" \\, b'), (2, None), (None, "c")}
+
+
+def test_csv_options_are_honoured(spark: SparkSession, text_table: Tables, scan_of: Scans) -> None:
+    table = text_table(
+        TableFormat.CSV, ["1|'x|y'\nNA|NA\n"], UID_NAME, delimiter="|", quote="'", null_value="NA", header=False
+    )
+    assert set(map(tuple, read_scan(spark, scan_of(table), table).collect())) == {(1, "x|y"), (None, None)}
+
+
+def test_json_over_several_lines(spark: SparkSession, text_table: Tables, scan_of: Scans) -> None:
+    table = text_table(TableFormat.JSON, ['[{"uid": 1,\n"name": "a"},\n{"uid": 2}]'], UID_NAME, multi_line=True)
+    assert set(map(tuple, read_scan(spark, scan_of(table), table).collect())) == {(1, "a"), (2, None)}
+
+
+@pytest.mark.parametrize(
+    ("format_", "text"),
+    [
+        (TableFormat.CSV, "uid,name\n1,a\nx,b\n"),
+        (TableFormat.CSV, "uid,name\n1,a\n2\n"),
+        (TableFormat.CSV, "name,uid\na,1\n"),
+        (TableFormat.JSON, '{"uid":1}\n{"uid":"x"}\n'),
+        (TableFormat.JSON, '{"uid":1}\n{"uid"\n'),
+    ],
+    ids=["csv type", "csv too short", "csv header in another order", "json type", "json syntax"],
+)
+def test_malformed_text_fails_the_query(
+    spark: SparkSession, text_table: Tables, scan_of: Scans, format_: TableFormat, text: str
+) -> None:
+    options = {"header": True} if format_ is TableFormat.CSV else {}
+    table = text_table(format_, [text], UID_NAME, **options)
+    with pytest.raises(Py4JJavaError, match=r"part-000"):
+        read_scan(spark, scan_of(table), table).collect()

@@ -1,0 +1,156 @@
+"""Spark's errors as problems: its condition and message, never its stack.
+
+problem_of_spark_error
+    arithmetic_overflow    ANSI: a number does not fit its type
+    divide_by_zero         ANSI: division by zero
+    invalid_cast           ANSI: a value is not of the type it is cast to
+    corrupt_file           a file that is not what its format says, or a text row that does not fit the schema
+    schema_mismatch        columns of a file differ from the table's schema, or a CSV header from the declared names
+    path_not_found         a file that was there at submission is gone
+    duplicate_column       two columns whose names differ in case alone
+    out_of_memory          the JVM's heap or Spark's memory did not suffice
+    engine_error           any other error of Spark's
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from py4j.java_gateway import JavaObject, is_instance_of
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors.exceptions.captured import CapturedException
+
+from service.spec.problem import Problem
+
+_MAX_DETAIL = 1000
+_MAX_CAUSES = 16
+
+_CODES: tuple[tuple[str, str], ...] = (
+    ("DIVIDE_BY_ZERO", "divide_by_zero"),
+    ("REMAINDER_BY_ZERO", "divide_by_zero"),
+    ("ARITHMETIC_OVERFLOW", "arithmetic_overflow"),
+    ("BINARY_ARITHMETIC_OVERFLOW", "arithmetic_overflow"),
+    ("NUMERIC_VALUE_OUT_OF_RANGE", "arithmetic_overflow"),
+    ("NUMERIC_OUT_OF_SUPPORTED_RANGE", "arithmetic_overflow"),
+    ("CAST_OVERFLOW", "arithmetic_overflow"),
+    ("INTERVAL_ARITHMETIC_OVERFLOW", "arithmetic_overflow"),
+    ("DATETIME_OVERFLOW", "arithmetic_overflow"),
+    ("CAST_INVALID_INPUT", "invalid_cast"),
+    ("CANNOT_PARSE_TIMESTAMP", "invalid_cast"),
+    ("FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH", "schema_mismatch"),
+    ("_LEGACY_ERROR_TEMP_3241", "schema_mismatch"),  # the header of a CSV file
+    ("_LEGACY_ERROR_TEMP_2093", "duplicate_column"),
+    ("COLUMN_ALREADY_EXISTS", "duplicate_column"),
+    ("MALFORMED_RECORD_IN_PARSING", "corrupt_file"),
+    ("FAILED_READ_FILE.FILE_NOT_EXIST", "path_not_found"),
+    ("PATH_NOT_FOUND", "path_not_found"),
+    ("FAILED_READ_FILE", "corrupt_file"),
+    ("UNABLE_TO_ACQUIRE_MEMORY", "out_of_memory"),
+    ("_LEGACY_ERROR_TEMP_2250", "out_of_memory"),  # a table too large to broadcast
+)
+"""The first entry of which some condition of the chain of causes is, or is a kind of, gives the code."""
+
+_OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
+
+# Advice that a job cannot follow: it names options of Spark that no setting reaches.
+_UNREACHABLE_ADVICE = re.compile(
+    r"\s*(If necessary set \"?spark\.\S+ to \S+ to bypass this error\."
+    r"|Parse Mode: FAILFAST\. To process malformed records.*?'PERMISSIVE'\.)"
+)
+_SQL_STATE = re.compile(r"\s*SQLSTATE: \w{5}\.?")
+
+
+@dataclass(frozen=True)
+class _Cause:
+    """One Java exception of a chain. `condition` is None where it is none of Spark's own."""
+
+    java_class: str
+    condition: str | None
+    message: str
+
+
+def problem_of_spark_error(error: Exception) -> Problem | None:
+    """The problem that tells a client why Spark gave up; None for what is not an error of Spark's.
+
+    A JVM that no longer answers is no error of Spark's either: it is for the caller to notice. `status` is 422 where
+    data or query are at fault, and 500 where memory or Spark are.
+    """
+    java = _java_exception(error)
+    if java is None:
+        return None
+    try:
+        causes = _chain(java)
+    except (Py4JError, OSError):
+        return None
+    code = _code(causes)
+    return Problem(
+        type=f"/problems/{code}",
+        title=code.replace("_", " ").capitalize(),
+        status=500 if code == "out_of_memory" or (code == "engine_error" and _is_sparks_fault(causes)) else 422,
+        detail=_detail(causes),
+        code=code,
+    )
+
+
+def _java_exception(error: Exception) -> JavaObject | None:
+    if isinstance(error, Py4JJavaError):
+        return error.java_exception
+    return error._origin if isinstance(error, CapturedException) else None
+
+
+def _chain(java: JavaObject) -> tuple[_Cause, ...]:
+    """The exception and its causes, outermost first."""
+    causes: list[_Cause] = []
+    current: JavaObject | None = java
+    while current is not None and len(causes) < _MAX_CAUSES:
+        causes.append(_cause(current))
+        current = current.getCause()
+    return tuple(causes)
+
+
+def _cause(java: JavaObject) -> _Cause:
+    name, message, condition = str(java.getClass().getName()), str(java.getMessage() or ""), None
+    gateway = SparkContext._gateway
+    if gateway is not None and is_instance_of(gateway, java, "org.apache.spark.SparkThrowable"):
+        condition = gateway.jvm.PythonErrorUtils.getCondition(java)
+    if gateway is not None and condition is not None:
+        # Without the text of the query and the plan, which the exception's own message goes on with.
+        parameters = gateway.jvm.PythonErrorUtils.getMessageParameters(java)
+        message = str(gateway.jvm.org.apache.spark.SparkThrowableHelper.getMessage(condition, parameters))
+    return _Cause(name, condition, message)
+
+
+def _code(causes: tuple[_Cause, ...]) -> str:
+    # Where a task died, its error is but a name in the first line of the message that aborts the job.
+    if any(_OUT_OF_MEMORY in (cause.java_class, *_first_line(cause.message).split(": ")) for cause in causes):
+        return "out_of_memory"
+    conditions = [cause.condition for cause in causes if cause.condition is not None]
+    for kind, code in _CODES:
+        if any(condition == kind or condition.startswith(f"{kind}.") for condition in conditions):
+            return code
+    return "engine_error"
+
+
+def _is_sparks_fault(causes: tuple[_Cause, ...]) -> bool:
+    conditions = [cause.condition for cause in causes if cause.condition is not None]
+    return not conditions or any(condition.startswith("INTERNAL_ERROR") for condition in conditions)
+
+
+def _detail(causes: tuple[_Cause, ...]) -> str:
+    """From Spark's first condition to the innermost cause; the innermost cause alone where there is no condition."""
+    named = next((index for index, cause in enumerate(causes) if cause.condition is not None), len(causes) - 1)
+    told = dict.fromkeys(text for cause in causes[named:] if (text := _text(cause)))
+    detail = " ".join(told) or causes[-1].java_class
+    return detail if len(detail) <= _MAX_DETAIL else detail[: _MAX_DETAIL - 1] + "…"
+
+
+def _text(cause: _Cause) -> str:
+    if cause.condition is None:
+        return f"{cause.java_class.rpartition('.')[2]}: {_first_line(cause.message)}"
+    return re.sub(r"\s+", " ", _SQL_STATE.sub("", _UNREACHABLE_ADVICE.sub("", cause.message))).strip()
+
+
+def _first_line(message: str) -> str:
+    return message.split("\n", 1)[0].strip()

@@ -1,0 +1,217 @@
+"""A bounded, repeatable sample of a table's files: spread over the files, and over the rows within each."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from service.spec.job import ReadOptions, TableFormat, TableSource
+
+MAX_FILES = 8
+"""Files of a table that are sampled."""
+
+MAX_ROWS_PER_FILE = 65_536
+"""Rows kept of one file."""
+
+MAX_FOOTERS = 64
+"""Footers read for row counts; the rows of more files are extrapolated by bytes."""
+
+_MAX_DECODED_ROWS = 2_000_000
+"""Rows of a table that are decoded to choose the kept ones from: a quarter of a second at most."""
+
+_MAX_ROW_GROUPS = 8
+_BATCH_ROWS = 16_384
+_SEED = 20_130_101
+
+_BLOCKS_PER_FILE = 4
+_BLOCK_BYTES = 64 << 10
+_BYTES_PER_ROW = 100
+"""Assumed where nothing can be measured: compressed text, and documents over several lines."""
+
+_COMPRESSED = frozenset({".gz", ".gzip", ".bz2", ".zst", ".zstd", ".lz4", ".snappy", ".xz", ".deflate"})
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows of a table, with the columns asked for under their names in the files; None where none could be read."""
+
+    rows: int
+    rows_are_exact: bool
+    table: pa.Table | None
+
+
+def spread(items: Sequence[T], count: int) -> list[T]:
+    """At most `count` of the items, evenly spread, the first and the last among them; in order.
+
+    >>> spread(range(10), 4)
+    [0, 3, 6, 9]
+    """
+    if len(items) <= count:
+        return list(items)
+    if count == 1:
+        return [items[len(items) // 2]]
+    return [items[round(index * (len(items) - 1) / (count - 1))] for index in range(count)]
+
+
+def sample_parquet(files: Sequence[Path], total_bytes: int, columns: Sequence[str]) -> Sample:
+    """Rows by the footers, exact up to 64 files, and at most 64 Ki rows of `columns` from each of at most 8 files."""
+    footers: dict[Path, pq.FileMetaData] = {}
+    for path in spread(files, MAX_FOOTERS):
+        try:
+            footers[path] = pq.read_metadata(path)
+        except (OSError, pa.ArrowException) as error:
+            _log.warning("footer of %s is unreadable: %s", path, error)
+    rows = sum(footer.num_rows for footer in footers.values())
+    exact = len(footers) == len(files)
+    if not exact:
+        read_bytes = sum(path.stat().st_size for path in footers)
+        rows = round(rows * total_bytes / read_bytes) if read_bytes else total_bytes // _BYTES_PER_ROW
+    return Sample(rows, exact, _parquet_rows(footers, columns) if columns else None)
+
+
+def _parquet_rows(footers: dict[Path, pq.FileMetaData], columns: Sequence[str]) -> pa.Table | None:
+    chosen = spread([path for path, footer in footers.items() if footer.num_rows], MAX_FILES)
+    if not chosen:
+        return None
+    # One rate for all files, so that a row of a large file is as likely to be kept as one of a small file.
+    rate = min(1.0, MAX_ROWS_PER_FILE / max(footers[path].num_rows for path in chosen))
+    parts: list[pa.Table] = []
+    for number, path in enumerate(chosen):
+        try:
+            part = _sample_file(path, columns, rate, _MAX_DECODED_ROWS // len(chosen), _SEED + number)
+            parts.append(part if not parts else part.cast(parts[0].schema))
+        except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+            _log.warning("no sample of %s: %s", path, error)
+    return pa.concat_tables(parts) if parts else None
+
+
+def _sample_file(path: Path, columns: Sequence[str], rate: float, max_decoded: int, seed: int) -> pa.Table:
+    """About `rate` of the file's rows, from row groups spread over the file.
+
+    Of each group at most its share of `max_decoded` rows is decoded: a page that is not reached is not read.
+    """
+    with pq.ParquetFile(path, memory_map=True) as file:
+        groups = spread(range(file.num_row_groups), _MAX_ROW_GROUPS)
+        per_group = max(_BATCH_ROWS, max_decoded // len(groups))
+        decoded = sum(min(per_group, file.metadata.row_group(group).num_rows) for group in groups)
+        keep = min(1.0, rate * file.metadata.num_rows / max(1, decoded))
+        batches: list[pa.RecordBatch] = []
+        for group in groups:
+            for batch in _head(file, group, columns, per_group):
+                batches.append(_thin(batch, keep, seed + len(batches)))
+        return pa.Table.from_batches(batches)
+
+
+def _head(file: pq.ParquetFile, group: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+    read = 0
+    for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=list(columns), use_threads=False):
+        yield batch.slice(0, rows - read)
+        read += batch.num_rows
+        if read >= rows:
+            return
+
+
+def _thin(batch: pa.RecordBatch, keep: float, seed: int) -> pa.RecordBatch:
+    if keep >= 1.0:
+        return batch
+    # Each row by itself, and not every n-th: data repeats in periods more often than by a pseudo-random sequence.
+    return batch.filter(pc.less(pc.random(batch.num_rows, initializer=seed), pa.scalar(keep)))
+
+
+def sample_text(
+    source: TableSource, files: Sequence[Path], total_bytes: int, names: Sequence[str], columns: Sequence[str]
+) -> Sample:
+    """Rows by the average line of a few blocks of at most 8 files, and these blocks' `columns`, as text.
+
+    `names` are all declared columns, in order. Compressed files and documents over several lines are not sampled.
+    """
+    if source.options.multi_line or any(path.suffix.lower() in _COMPRESSED for path in files):
+        return Sample(total_bytes // _BYTES_PER_ROW, False, None)
+    lines: list[bytes] = []
+    skip_header = source.format is TableFormat.CSV and source.options.header
+    for path in spread([path for path in files if path.stat().st_size], MAX_FILES):
+        try:
+            lines.extend(_lines(path, skip_header))
+        except OSError as error:
+            _log.warning("no sample of %s: %s", path, error)
+    read_bytes = sum(len(line) + 1 for line in lines)
+    rows = round(total_bytes * len(lines) / read_bytes) if read_bytes else total_bytes // _BYTES_PER_ROW
+    if not columns or not lines:
+        return Sample(rows, False, None)
+    try:
+        table = (
+            _csv_table(lines, source.options, names, columns)
+            if source.format is TableFormat.CSV
+            else _json_table(lines, columns)
+        )
+    except (pa.ArrowException, ValueError) as error:
+        _log.warning("no sample of table at %s: %s", source.path, error)
+        table = None
+    return Sample(rows, False, table)
+
+
+def _lines(path: Path, skip_header: bool) -> Iterable[bytes]:
+    """Whole lines from the blocks of one file; all lines of a small one."""
+    size = path.stat().st_size
+    lines: list[bytes] = []
+    with path.open("rb") as file:
+        if size <= _BLOCKS_PER_FILE * _BLOCK_BYTES:
+            lines = file.read().splitlines()[int(skip_header) :]
+            return [line for line in lines if line.strip()]
+        for offset in spread(range(0, size - _BLOCK_BYTES + 1, _BLOCK_BYTES), _BLOCKS_PER_FILE):
+            file.seek(offset)
+            block = file.read(_BLOCK_BYTES).splitlines()
+            # What stands at both ends of a block is part of a line, or may be.
+            lines.extend(block[1 if offset or skip_header else 0 : -1])
+    return [line for line in lines if line.strip()]
+
+
+def _csv_table(lines: list[bytes], options: ReadOptions, names: Sequence[str], columns: Sequence[str]) -> pa.Table:
+    # By position, since names may repeat in another case.
+    positions = {name: str(index) for index, name in enumerate(names)}
+    wanted = [positions[column] for column in columns]
+    table = pa_csv.read_csv(
+        pa.BufferReader(b"\n".join(lines) + b"\n"),
+        read_options=pa_csv.ReadOptions(column_names=list(positions.values())),
+        parse_options=pa_csv.ParseOptions(
+            delimiter=options.delimiter,
+            quote_char=options.quote,
+            invalid_row_handler=lambda _row: "skip",
+        ),
+        convert_options=pa_csv.ConvertOptions(
+            include_columns=wanted,
+            column_types=dict.fromkeys(wanted, pa.string()),
+            strings_can_be_null=True,
+            null_values=[options.null_value],
+        ),
+    )
+    return table.rename_columns(list(columns))
+
+
+def _json_table(lines: list[bytes], columns: Sequence[str]) -> pa.Table:
+    documents = [document for line in lines if isinstance(document := json.loads(line), dict)]
+    return pa.table(
+        {
+            column: pa.array(
+                [None if (value := document.get(column)) is None else _json_text(value) for document in documents],
+                pa.string(),
+            )
+            for column in columns
+        }
+    )
+
+
+def _json_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,114 @@
+"""Tables as DataFrames whose columns are called `alias.column`.
+
+Files are passed one by one, with the schema that was checked at submission: Spark infers nothing, follows no glob
+pattern and sees no option but those of `ReadOptions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
+from service.datasets.files import TableFiles
+
+from service.spec.errors import SpecError
+from service.spec.job import ReadOptions, TableFormat, TableSource
+from service.spec.scalar import quoted
+from service.spec.types import Field, Schema
+from workers.engine.plan.nodes import Node, Scan, inputs_of
+
+
+@dataclass(frozen=True)
+class TableInput:
+    """A table of the job as found on disk: where it was said to be, its files and their schema."""
+
+    source: TableSource
+    files: TableFiles
+    schema: Schema
+
+
+def scans_of(node: Node) -> tuple[Scan, ...]:
+    """One scan an alias, in order of appearance, with every column that any scan of the alias reads.
+
+    A rewrite may read a table twice under its one alias, with fewer columns here than there.
+    """
+    merged: dict[str, Scan] = {}
+    for scan in _scans(node):
+        known = merged.get(scan.alias)
+        columns = dict.fromkeys((*(known.columns if known else ()), *scan.columns))
+        merged[scan.alias] = Scan(scan.table, scan.alias, tuple(columns))
+    return tuple(merged.values())
+
+
+def _scans(node: Node) -> Iterable[Scan]:
+    if isinstance(node, Scan):
+        yield node
+    for child in inputs_of(node):
+        yield from _scans(child)
+
+
+def read_scans(session: SparkSession, node: Node, tables: Mapping[str, TableInput]) -> dict[str, DataFrame]:
+    """The DataFrames of a plan's scans, by alias. `tables` is by table name; nothing is read yet."""
+    return {scan.alias: read_scan(session, scan, tables[scan.table]) for scan in scans_of(node)}
+
+
+def read_scan(session: SparkSession, scan: Scan, table: TableInput) -> DataFrame:
+    """The table under the scan's alias, with the scan's columns alone, in the scan's order.
+
+    A text row that does not fit the declared schema fails the query that reads it. Raises SpecError
+    `unreadable_file` for a file name that Spark cannot take.
+    """
+    paths = [_spark_path(table.files.table, str(path)) for path in table.files.files]
+    reader = session.read.options(**_reader_options(table.source)).schema(_ddl(_fields_to_read(scan, table)))
+    frame = reader.format(table.source.format.value).load(paths)
+    return frame.select([F.col(quoted(name)).alias(field.name) for field, name in scan.columns])
+
+
+def _spark_path(table: str, path: str) -> str:
+    # Hadoop's paths read what stands before a colon as a scheme, escaped or not (HADOOP-14217).
+    if ":" in path:
+        raise SpecError.of(
+            "unreadable_file",
+            f"Spark cannot read '{path}' of table '{table}': rename it so that its path has no colon.",
+            pointer=f"/tables/{table}",
+        )
+    return path
+
+
+def _fields_to_read(scan: Scan, table: TableInput) -> tuple[Field, ...]:
+    if table.source.format is not TableFormat.PARQUET:
+        # The columns of a CSV file have only their positions, and Spark prunes text by itself.
+        return table.schema.fields
+    wanted = {name for _, name in scan.columns}
+    # A scan of no column (COUNT(*)) still needs a schema that is not empty.
+    return tuple(field for field in table.schema.fields if field.name in wanted) or table.schema.fields[:1]
+
+
+def _ddl(fields: Iterable[Field]) -> str:
+    return ", ".join(f"{quoted(field.name)} {field.type}" for field in fields)
+
+
+def _reader_options(source: TableSource) -> dict[str, str | bool]:
+    # File names are names: a bracket or an asterisk in one is no pattern.
+    options: dict[str, str | bool] = {"__globPaths__": "false"}
+    if source.format is TableFormat.CSV:
+        options |= _csv_options(source.options)
+    if source.format is TableFormat.JSON:
+        options |= {"mode": "FAILFAST", "multiLine": source.options.multi_line}
+    return options
+
+
+def _csv_options(options: ReadOptions) -> dict[str, str | bool]:
+    return {
+        "mode": "FAILFAST",
+        "header": options.header,
+        # Names in a header must be those declared; Spark's default is to ignore them.
+        "enforceSchema": False,
+        "sep": options.delimiter,
+        "quote": options.quote,
+        # A quote inside quotes is doubled, as RFC 4180 has it; Spark's default is a backslash.
+        "escape": options.quote,
+        "nullValue": options.null_value,
+    }

@@ -1,0 +1,227 @@
+"""Progress and task quantiles of running and finished jobs, from Spark's own REST endpoint on loopback.
+
+The shapes below are those of `/api/v1/applications/{id}/jobs` and `/stages` of Spark 4.3, the used fields alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+import httpx
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic.alias_generators import to_camel
+
+from service.spec.reports import Progress, Quantiles, StageMetrics
+
+_QUANTILES = "0.0,0.25,0.5,0.75,1.0"
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fGMT"
+_SETTLE_SECONDS = 1.0
+_POLL_SECONDS = 0.03
+_SKIPPED = "SKIPPED"
+
+
+class _FromSpark(BaseModel):
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class _Job(_FromSpark):
+    job_id: int
+    job_tags: tuple[str, ...] = ()
+    stage_ids: tuple[int, ...]
+    status: str
+    num_tasks: int
+    num_completed_tasks: int
+    num_skipped_tasks: int
+    num_active_stages: int
+    num_completed_stages: int
+    num_failed_stages: int
+
+    @property
+    def is_running(self) -> bool:
+        return self.status == "RUNNING"
+
+
+class _InputDistribution(_FromSpark):
+    records_read: tuple[float, ...]
+
+
+class _ShuffleReadDistribution(_FromSpark):
+    read_bytes: tuple[float, ...]
+    read_records: tuple[float, ...]
+
+
+class _Distributions(_FromSpark):
+    """Each has the five values of `_QUANTILES`."""
+
+    duration: tuple[float, ...]
+    disk_bytes_spilled: tuple[float, ...]
+    input_metrics: _InputDistribution
+    shuffle_read_metrics: _ShuffleReadDistribution
+
+
+class _Stage(_FromSpark):
+    stage_id: int
+    attempt_id: int
+    status: str
+    num_tasks: int
+    num_complete_tasks: int
+    num_failed_tasks: int
+    submission_time: str | None = None
+    completion_time: str | None = None
+    input_bytes: int
+    input_records: int
+    output_records: int
+    shuffle_read_bytes: int
+    shuffle_read_records: int
+    shuffle_write_bytes: int
+    shuffle_write_records: int
+    disk_bytes_spilled: int
+    task_metrics_distributions: _Distributions | None = None
+
+
+_JOBS = TypeAdapter(tuple[_Job, ...])
+_STAGES = TypeAdapter(tuple[_Stage, ...])
+
+
+class SparkMonitor:
+    """Reads one application's jobs and stages. May be shared between threads; close it, or use it in `with`.
+
+    Jobs are found by a job tag (`SparkContext.addJobTag`). Methods raise httpx.HTTPError when Spark does not answer.
+    """
+
+    def __init__(
+        self,
+        ui_url: str,
+        app_id: str,
+        *,
+        timeout_seconds: float = 10.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        # No proxy of the environment: the endpoint is on loopback.
+        self._client = httpx.Client(
+            base_url=f"{ui_url.rstrip('/')}/api/v1/applications/{app_id}", timeout=timeout_seconds, trust_env=False
+        )
+        self._sleep = sleep
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def progress(self, tag: str) -> Progress:
+        """How far the jobs with `tag` are. Stages that Spark skips, or has not started yet, are not in the totals."""
+        jobs = self._jobs(tag)
+        running = {stage_id for job in jobs if job.is_running for stage_id in job.stage_ids}
+        active = [stage for stage in self._active_stages() if stage.stage_id in running] if running else []
+        done = sum(job.num_completed_tasks for job in jobs)
+        ended = [job for job in jobs if not job.is_running]
+        still_running = sum(job.num_completed_tasks for job in jobs if job.is_running)
+        waiting = sum(stage.num_tasks - stage.num_complete_tasks for stage in active)
+        return Progress(
+            stages_done=sum(job.num_completed_stages for job in jobs),
+            stages_total=sum(job.num_completed_stages + job.num_active_stages + job.num_failed_stages for job in jobs),
+            tasks_done=done,
+            tasks_total=sum(job.num_tasks - job.num_skipped_tasks for job in ended) + still_running + waiting,
+        )
+
+    def stages(self, tag: str) -> tuple[StageMetrics, ...]:
+        """Every stage attempt that ran for the jobs with `tag`, in order of their ids.
+
+        Waits, a second at most, until the end of these jobs has come through Spark's listener bus. Stages that were
+        skipped because an earlier job had computed them are left out.
+        """
+        ids = sorted({stage_id for job in self._settled_jobs(tag) for stage_id in job.stage_ids})
+        found = [stage for stage_id in ids for stage in self._stage(stage_id)]
+        return tuple(_metrics(stage) for stage in found if stage.status != _SKIPPED)
+
+    def _settled_jobs(self, tag: str) -> tuple[_Job, ...]:
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        before: tuple[_Job, ...] = ()
+        while True:
+            jobs = self._jobs(tag)
+            # Seen twice alike: a job that has only just started is not in the first answer.
+            settled = bool(jobs) and jobs == before and not any(job.is_running for job in jobs)
+            if settled or time.monotonic() >= deadline:
+                return jobs
+            before = jobs
+            self._sleep(_POLL_SECONDS)
+
+    def _jobs(self, tag: str) -> tuple[_Job, ...]:
+        jobs = _JOBS.validate_json(self._get("/jobs").content)
+        return tuple(job for job in jobs if tag in job.job_tags)
+
+    def _active_stages(self) -> tuple[_Stage, ...]:
+        return _STAGES.validate_json(self._get("/stages", status="active").content)
+
+    def _stage(self, stage_id: int) -> tuple[_Stage, ...]:
+        """The attempts of a stage; none where Spark has dropped it, or never submitted it."""
+        response = self._client.get(
+            f"/stages/{stage_id}", params={"details": "false", "withSummaries": "true", "quantiles": _QUANTILES}
+        )
+        if response.status_code == httpx.codes.NOT_FOUND:
+            return ()
+        return _STAGES.validate_json(response.raise_for_status().content)
+
+    def _get(self, path: str, **params: str) -> httpx.Response:
+        return self._client.get(path, params=params).raise_for_status()
+
+
+def _metrics(stage: _Stage) -> StageMetrics:
+    tasks = stage.task_metrics_distributions
+    return StageMetrics(
+        stage_id=stage.stage_id,
+        stage_attempt=stage.attempt_id,
+        name=_name(stage),
+        status=stage.status,
+        tasks=stage.num_tasks,
+        failed_tasks=stage.num_failed_tasks,
+        wall_ms=_wall_ms(stage),
+        input_rows=stage.input_records,
+        input_bytes=stage.input_bytes,
+        shuffle_read_rows=stage.shuffle_read_records,
+        shuffle_read_bytes=stage.shuffle_read_bytes,
+        shuffle_write_rows=stage.shuffle_write_records,
+        shuffle_write_bytes=stage.shuffle_write_bytes,
+        spilled_bytes=stage.disk_bytes_spilled,
+        duration_ms=_quantiles(tasks.duration) if tasks else None,
+        # Exact where a stage reads files or shuffles; where it reads both, the sum of two quantiles is a bound.
+        records=_quantiles(tasks.input_metrics.records_read, tasks.shuffle_read_metrics.read_records)
+        if tasks
+        else None,
+        shuffle_bytes=_quantiles(tasks.shuffle_read_metrics.read_bytes) if tasks else None,
+        spill_bytes=_quantiles(tasks.disk_bytes_spilled) if tasks else None,
+    )
+
+
+def _name(stage: _Stage) -> str:
+    """What the stage reads and writes; Spark's own name is the line of its code that started the job."""
+    reads = (("tables", stage.input_records), ("shuffle", stage.shuffle_read_records))
+    writes = (("shuffle", stage.shuffle_write_records), ("files", stage.output_records))
+    return f"{_named(reads) or 'nothing'} -> {_named(writes) or 'driver'}"
+
+
+def _named(counts: tuple[tuple[str, int], ...]) -> str:
+    return " and ".join(name for name, count in counts if count)
+
+
+def _wall_ms(stage: _Stage) -> int:
+    if stage.submission_time is None or stage.completion_time is None:
+        return 0
+    start, end = (datetime.strptime(text, _TIME_FORMAT) for text in (stage.submission_time, stage.completion_time))  # noqa: DTZ007 - both are GMT
+    return round((end - start).total_seconds() * 1000)
+
+
+def _quantiles(*distributions: tuple[float, ...]) -> Quantiles:
+    low, first, median, third, high = (sum(values) for values in zip(*distributions, strict=True))
+    return Quantiles(min=low, p25=first, median=median, p75=third, max=high)
