@@ -7,17 +7,20 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from service.spec.bound import BoundQuery
-from service.spec.options import JobSettings
-from service.spec.reports import RuleOutcome, RuleTrace
+from service.spec.options import AggPhase, DistinctSplitSettings, JobSettings, MiniBatchSettings
+from service.spec.reports import KeyStatistics, PlanReport, RuleOutcome, RuleTrace, TableStatistics
 from workers.engine.plan.builder import build
-from workers.engine.plan.explain import line_of
+from workers.engine.plan.explain import explain, line_of
 from workers.engine.plan.invariants import check
-from workers.engine.plan.nodes import Node, inputs_of
+from workers.engine.plan.nodes import Aggregate, Node, inputs_of
 from workers.engine.plan.schema import output_of
 from workers.engine.plan.transform import walk_up, with_inputs
 from workers.engine.rules.rule import N, Rule, RuleContext, Skip
 from workers.engine.rules.rulebook import RULES
-from workers.engine.stats.statistics import Statistics
+from workers.engine.rules.split_distinct_aggregate import SplitDistinctAggregate
+from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
+from workers.engine.stats.cardinality import estimate_rows
+from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,60 @@ def apply_rules(before: Node, ctx: RuleContext) -> Plan:
         check(after, rule.name, output_of(before))
     alive = frozenset(walk_up(after))
     changed_by = {node: rule_name for node, rule_name in rewriting.changed_by.items() if node in alive}
-    return Plan(before, after, tuple(rewriting.trace), MappingProxyType(changed_by))
+    trace = (*rewriting.trace, *_settings_without_effect(before, ctx.settings))
+    return Plan(before, after, trace, MappingProxyType(changed_by))
+
+
+def plan_report(plan: Plan, statistics: Statistics, physical_plan: str | None) -> PlanReport:
+    """What is told of a plan; `physical_plan` is Spark's own text of it, where Spark has been asked."""
+
+    def rows_of(node: Node) -> int | None:
+        return estimate_rows(node, statistics)
+
+    return PlanReport(
+        before=explain(plan.before, {}, rows_of),
+        after=explain(plan.after, plan.changed_by, rows_of),
+        rules=plan.trace,
+        tables=tuple(_table_report(size) for size in statistics.tables.values()),
+        keys=tuple(_key_report(sketch, statistics) for _, sketch in sorted(statistics.keys.items())),
+        statistics_ms=statistics.elapsed_ms,
+        physical_plan=physical_plan,
+    )
+
+
+def _settings_without_effect(plan: Node, settings: JobSettings) -> tuple[RuleTrace, ...]:
+    """A trace for every setting that was given and that no rule can have looked at."""
+    aggregates = [node for node in walk_up(plan) if isinstance(node, Aggregate)]
+    has_distinct = any(call.distinct for node in aggregates for call in node.calls)
+    idle = []
+    if settings.mini_batch != MiniBatchSettings():
+        idle.append(("mini_batch", "mini_batch.* concerns the streaming modes: a batch job gathers no mini-batches."))
+    if settings.agg_phase is not AggPhase.AUTO and not aggregates:
+        idle.append((TwoPhaseAggregate.name, "agg_phase is given, but the query has no aggregate."))
+    if settings.distinct_split != DistinctSplitSettings() and not has_distinct:
+        idle.append((SplitDistinctAggregate.name, "distinct_split.* is given, but the query has no DISTINCT call."))
+    root = line_of(plan)
+    return tuple(RuleTrace(rule=rule, outcome=RuleOutcome.SKIPPED, node=root, reason=reason) for rule, reason in idle)
+
+
+def _table_report(size: TableSize) -> TableStatistics:
+    return TableStatistics(
+        table=size.alias, files=size.files, bytes=size.bytes, rows=size.rows, rows_are_exact=size.rows_are_exact
+    )
+
+
+def _key_report(sketch: KeySketch, statistics: Statistics) -> KeyStatistics:
+    size = statistics.tables[sketch.alias]
+    return KeyStatistics(
+        table=sketch.alias,
+        columns=sketch.columns,
+        rows=size.rows,
+        rows_are_exact=size.rows_are_exact,
+        sampled_rows=sketch.sampled_rows,
+        distinct_keys=sketch.distinct_keys,
+        null_share=sketch.null_share,
+        hot_keys=sketch.hot_keys,
+    )
 
 
 @dataclass

@@ -46,10 +46,10 @@ class Rule(Protocol[N]):
     def name(self) -> str:
         """The rule's id: the name of its module."""
 
-    def match(self, node: Node, ctx: RuleContext) -> Match[N] | Skip | None:
+    def match(self, node: Node, ctx: RuleContext, /) -> Match[N] | Skip | None:
         """Whether the rule applies to `node`, whose inputs it has seen already; None, untraced, where it is not about
         this kind of node.
         """
 
-    def rewrite(self, match: Match[N], ctx: RuleContext) -> Node:
+    def rewrite(self, match: Match[N], ctx: RuleContext, /) -> Node:
         """The plan in place of `match.node`: the same columns, the same types, the same rows."""

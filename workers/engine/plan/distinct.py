@@ -1,0 +1,24 @@
+"""Which sets of values an aggregate's DISTINCT calls tell apart."""
+
+from __future__ import annotations
+
+from service.spec.scalar import Scalar
+from workers.engine.plan.algebra import is_distinct
+from workers.engine.plan.nodes import Aggregate, Call
+
+
+def distinct_sets(node: Aggregate) -> tuple[tuple[Scalar, ...], ...]:
+    """The arguments of the calls for which DISTINCT matters, once for each set of them, in order of appearance.
+
+    COUNT(DISTINCT a) and SUM(DISTINCT a) FILTER (…) share one set, as COUNT(DISTINCT a, b) and COUNT(DISTINCT b, a) do.
+    """
+    found: dict[frozenset[str], tuple[Scalar, ...]] = {}
+    for call in node.calls:
+        if is_distinct(call):
+            found.setdefault(distinct_set_of(call), call.arguments)
+    return tuple(found.values())
+
+
+def distinct_set_of(call: Call) -> frozenset[str]:
+    """What tells the set of a distinct call from others: the texts of its arguments."""
+    return frozenset(argument.sql for argument in call.arguments)

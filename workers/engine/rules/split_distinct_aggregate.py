@@ -1,0 +1,242 @@
+"""The rule `split_distinct_aggregate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+
+from service.spec.options import AggPhase, Toggle
+from service.spec.reports import Alternative
+from service.spec.scalar import Scalar, column
+from service.spec.types import BIGINT, BOOLEAN, DOUBLE, INT, TypeName
+from workers.engine.plan.algebra import is_distinct, refusal_of, split_call
+from workers.engine.plan.distinct import distinct_set_of, distinct_sets
+from workers.engine.plan.explain import call_text
+from workers.engine.plan.keys import columns_of
+from workers.engine.plan.nodes import (
+    Aggregate,
+    AggregateRole,
+    Call,
+    Exchange,
+    Expand,
+    Named,
+    Node,
+    Phases,
+    Project,
+)
+from workers.engine.plan.scalars import compose, conjunction, fresh_name
+from workers.engine.plan.schema import names_of
+from workers.engine.rules.rule import Match, RuleContext, Skip
+from workers.engine.stats.cardinality import KeyProfile, bytes_per_row, profile_of
+from workers.engine.stats.cost import distinct_in_place, hot_group, one_phase, split_distinct
+from workers.engine.stats.partitioning import is_partitioned_by
+
+NATIVE = "NATIVE"
+SPLIT = "SPLIT"
+
+
+class SplitDistinctAggregate:
+    """Aggregates distinct values per bucket of their hash, then the buckets: a hot group becomes many tasks' work.
+
+    >>> uid, category = column("o.uid", BIGINT), column("o.category", BIGINT)
+    >>> orders = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.category", BIGINT), "category")))
+    >>> distinct = Call(AggregateFunction.COUNT, (category,), Field("n", BIGINT), distinct=True)
+    >>> before = Aggregate(orders, (Named(uid, "uid"),), (distinct,))
+    >>> print(text_of(before))
+    Aggregate BY o.uid AS uid [COUNT(DISTINCT o.category) AS n]
+      Scan orders AS o [o.uid, o.category]
+    >>> settings = JobSettings.model_validate({"distinct_split.enabled": True, "distinct_split.bucket_num": 16})
+    >>> ctx = RuleContext(settings, Statistics({}, {}, slots=4))
+    >>> print(text_of(SplitDistinctAggregate().rewrite(Match(before, SPLIT, ""), ctx)))
+    Project uid, COALESCE($f0, 0L) AS n
+      Aggregate FINAL TWO_PHASE BY uid [SUM($p0) AS $f0]
+        Aggregate PARTIAL TWO_PHASE BY o.uid AS uid, pmod(xxhash64(o.category), 16) AS $bucket \
+[COUNT(DISTINCT o.category) AS $p0]
+          Scan orders AS o [o.uid, o.category]
+
+    Several sets of distinct values get a branch each: every row goes once into each branch (`Expand`), with the bucket
+    of that branch's values, and a call counts only its own branch's rows.
+
+    Where the rows would otherwise stay by group on their tasks (one phase forced, or a join on the group key below),
+    an `Exchange` by group and bucket goes below the partial aggregate: to Spark, rows hashed by the group alone are
+    hashed well enough for (group, bucket). The partial aggregate then has one phase. The final one has two, or, where
+    one phase is forced, one over an `Exchange` by the group.
+
+    Fires when:
+        the aggregate has DISTINCT calls, all its calls can be split, and
+        - `distinct_split.enabled` is true, or
+        - it is auto, there is one set of distinct values, the rows would stay by group on their tasks, a group is hot
+          (more than `skew.factor` times what all others leave to a slot, and `skew.threshold` bytes), and the split
+          costs less.
+
+    Does not fire when:
+        - `distinct_split.enabled` is false;
+        - DISTINCT changes nothing (MIN, MAX);
+        - a call cannot be split (the table in `plan/algebra.py` has the reasons), or a distinct value cannot be hashed;
+        - the distinct values are group keys: each group has one, in one bucket;
+        - it is auto and Spark itself shuffles by (group, value), which spreads a hot group just as well.
+
+    Why the result is the same:
+        equal distinct values of a group have equal buckets (-0.0 is made 0.0 before it is hashed; NULL has a bucket
+        too), so the buckets of a group are disjoint in them, and the algebra's final calls put disjoint parts together.
+        FILTER and NULLs are the partial calls' business, as they were the whole ones'. A global aggregate of no rows
+        has no buckets; COUNT turns the missing sum into 0.
+
+    Settings read:
+        distinct_split.enabled, distinct_split.bucket_num, agg_phase, skew.factor, skew.threshold
+    """
+
+    name = "split_distinct_aggregate"
+
+    def match(self, node: Node, ctx: RuleContext) -> Match[Aggregate] | Skip | None:
+        """As the class says; None for anything but an undecided whole aggregate with a DISTINCT call."""
+        if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
+            return None
+        if node.phases is not Phases.UNDECIDED or not any(call.distinct for call in node.calls):
+            return None
+        obstacle = _obstacle(node, ctx)
+        if obstacle is not None:
+            return Skip(obstacle)
+        if ctx.settings.distinct_split.enabled is Toggle.TRUE:
+            return Match(node, SPLIT, "distinct_split.enabled is true.", _alternatives(node, ctx, SPLIT))
+        return _decide_by_cost(node, ctx)
+
+    def rewrite(self, match: Match[Aggregate], ctx: RuleContext) -> Node:
+        """Project over FINAL over PARTIAL, as the class shows."""
+        node, sets = match.node, distinct_sets(match.node)
+        taken = names_of(node) | names_of(node.input)
+        # STEP 1: one copy of the rows for each set of distinct values, and the bucket of each copy
+        branch = column(fresh_name("$branch", taken), INT) if len(sets) > 1 else None
+        rows = node.input if branch is None else Expand(node.input, len(sets), branch.columns[0])
+        bucket = Named(_bucket(sets, branch, ctx.settings.distinct_split.bucket_num), fresh_name("$bucket", taken))
+        # STEP 2: aggregate per bucket
+        calls = node.calls if branch is None else tuple(_on_branch(call, node, branch) for call in node.calls)
+        partial_names, final_names = _names("$p", taken), _names("$f", taken)
+        parts = tuple(split_call(call, partial_names, final_names) for call in calls)
+        partial = _partial(
+            Aggregate(rows, (*node.keys, bucket), tuple(call for part in parts for call in part.partial)),
+            spread=len(sets) == 1 and _stays_by_group(node, ctx),
+        )
+        # STEP 3: aggregate the buckets, and give the columns their old names and types
+        keys = tuple(Named(column(key.name, key.expression.type), key.name) for key in node.keys)
+        final = _final(partial, keys, tuple(call for part in parts for call in part.final), ctx.settings.agg_phase)
+        return Project(final, (*keys, *(part.result for part in parts)))
+
+
+def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
+    """Why the aggregate cannot or must not be split, whatever it would gain."""
+    if ctx.settings.distinct_split.enabled is Toggle.FALSE:
+        return "distinct_split.enabled is false."
+    sets = distinct_sets(node)
+    if not sets:
+        return "MIN and MAX of distinct values are those of all values: nothing is to be told apart."
+    for call in node.calls:
+        refusal = refusal_of(call)
+        if refusal is not None:
+            return f"{call_text(call)} cannot be split: {refusal}."
+    for value in (value for values in sets for value in values):
+        if value.type is None or value.type.name is TypeName.OTHER:
+            return f"The type of {value} is not one whose equal values are known to have equal hashes."
+    keys = {key.expression.sql for key in node.keys}
+    if all(value.sql in keys for values in sets for value in values):
+        return "The distinct values are group keys: a group has one of them, and one bucket."
+    return None
+
+
+def _decide_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Skip:
+    if len(distinct_sets(node)) > 1:
+        return Skip(
+            "Spark copies the rows for each distinct argument and shuffles them by (group, value), "
+            "which spreads a hot group already."
+        )
+    if not node.keys or not _stays_by_group(node, ctx):
+        return Skip("Spark's own plan shuffles by (group, value), which spreads a hot group already.")
+    groups = _groups(node, ctx)
+    if groups is None:
+        return Skip("There are no statistics for the group keys: whether one is hot is not known.")
+    skew, slots = ctx.settings.skew, ctx.statistics.slots
+    hot = hot_group(groups, skew, slots, bytes_per_row(node.input, ctx.statistics))
+    if hot is None:
+        return Skip("No group is hot: the rows stay by group on their tasks, and are even enough there.")
+    finding = f"Group {hot.value} has {hot.share:.0%} of the rows, all on one task"
+    alternatives = _alternatives(node, ctx, SPLIT)
+    if min(alternatives, key=lambda way: way.cost).name == NATIVE:
+        return Skip(f"{finding}, but splitting it costs more.", _alternatives(node, ctx, NATIVE))
+    return Match(node, SPLIT, f"{finding}.", alternatives)
+
+
+def _stays_by_group(node: Aggregate, ctx: RuleContext) -> bool:
+    """Whether Spark would leave all rows of a group on one task while it tells the values apart."""
+    if ctx.settings.agg_phase is AggPhase.ONE_PHASE:
+        return True
+    return is_partitioned_by(node.input, (key.expression for key in node.keys), ctx.statistics)
+
+
+def _groups(node: Aggregate, ctx: RuleContext) -> KeyProfile | None:
+    columns = columns_of(key.expression for key in node.keys)
+    return profile_of(node.input, columns, ctx.statistics) if columns else None
+
+
+def _alternatives(node: Aggregate, ctx: RuleContext, chosen: str) -> tuple[Alternative, ...]:
+    """Both ways, where the rows would stay by group and the groups are known; else there is nothing to weigh."""
+    groups, sets = _groups(node, ctx), distinct_sets(node)
+    if groups is None or len(sets) > 1 or not _stays_by_group(node, ctx):
+        return ()
+    slots, buckets = ctx.statistics.slots, ctx.settings.distinct_split.bucket_num
+    columns = columns_of((*(key.expression for key in node.keys), *sets[0]))
+    pairs = profile_of(node.input, columns, ctx.statistics) if columns else None
+    if pairs is None:
+        pairs = KeyProfile(groups.rows, groups.rows, ())
+    keys = (key.expression for key in node.keys)
+    in_place = is_partitioned_by(node.input, keys, ctx.statistics)
+    native = distinct_in_place(groups, pairs, slots) if in_place else one_phase(groups, slots, pairs)
+    split = split_distinct(groups, pairs, slots, buckets)
+    return (native.alternative(NATIVE, chosen), split.alternative(SPLIT, chosen))
+
+
+def _bucket(sets: tuple[tuple[Scalar, ...], ...], branch: Scalar | None, buckets: int) -> Scalar:
+    hashes = tuple(_bucket_of(values, buckets) for values in sets)
+    if branch is None:
+        return hashes[0]
+    cases = " ".join(f"WHEN {number} THEN {{{number}}}" for number in range(1, len(hashes) + 1))
+    return compose(f"CASE {{0}} {cases} END", (branch, *hashes), BIGINT)
+
+
+def _bucket_of(values: tuple[Scalar, ...], buckets: int) -> Scalar:
+    hashable = tuple(_hashable(value) for value in values)
+    places = ", ".join(f"{{{index}}}" for index in range(len(hashable)))
+    return compose(f"pmod(xxhash64({places}), {buckets})", hashable, BIGINT)
+
+
+def _hashable(value: Scalar) -> Scalar:
+    """An expression that is equal, and hashes alike, for values that Spark groups together."""
+    if value.type is not None and value.type.is_fractional:
+        return compose("CAST({0} AS DOUBLE) + 0.0D", (value,), DOUBLE)
+    return value
+
+
+def _on_branch(call: Call, node: Aggregate, branch: Scalar) -> Call:
+    """The call over its own branch's copies alone; calls without DISTINCT ride on the first branch."""
+    numbers = {frozenset(value.sql for value in values): n for n, values in enumerate(distinct_sets(node), start=1)}
+    number = numbers[distinct_set_of(call)] if is_distinct(call) else 1
+    own = compose(f"{{0}} = {number}", (branch,), BOOLEAN)
+    return replace(call, filter=conjunction(call.filter, own))
+
+
+def _names(prefix: str, taken: frozenset[str]) -> Iterator[str]:
+    return (fresh_name(f"{prefix}{number}", taken) for number in count())
+
+
+def _partial(partial: Aggregate, spread: bool) -> Aggregate:
+    if not spread:
+        return replace(partial, role=AggregateRole.PARTIAL, phases=Phases.TWO_PHASE)
+    exchange = Exchange(partial.input, tuple(key.expression for key in partial.keys))
+    return replace(partial, input=exchange, role=AggregateRole.PARTIAL, phases=Phases.ONE_PHASE)
+
+
+def _final(partial: Aggregate, keys: tuple[Named, ...], calls: tuple[Call, ...], phase: AggPhase) -> Aggregate:
+    if phase is AggPhase.ONE_PHASE and keys:
+        exchange = Exchange(partial, tuple(key.expression for key in keys))
+        return Aggregate(exchange, keys, calls, AggregateRole.FINAL, Phases.ONE_PHASE)
+    return Aggregate(partial, keys, calls, AggregateRole.FINAL, Phases.TWO_PHASE)

@@ -1,0 +1,154 @@
+"""The rule `two_phase_aggregate`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from service.spec.options import AggPhase
+from service.spec.reports import Alternative
+from workers.engine.plan.distinct import distinct_sets
+from workers.engine.plan.keys import columns_of
+from workers.engine.plan.nodes import Aggregate, AggregateRole, Exchange, Node, Phases
+from workers.engine.rules.rule import Match, RuleContext, Skip
+from workers.engine.stats.cardinality import KeyProfile, bytes_per_row, profile_of
+from workers.engine.stats.cost import (
+    Cost,
+    hot_group,
+    input_tasks,
+    kept_by_local_phase,
+    native_distinct,
+    one_phase,
+    two_phase,
+)
+from workers.engine.stats.partitioning import is_partitioned_by
+
+MIN_ROWS = 500_000
+"""Rows below which nothing is decided; Flink looks at so many before it gives a local phase up."""
+
+ONE_PHASE = AggPhase.ONE_PHASE.value
+TWO_PHASE = AggPhase.TWO_PHASE.value
+
+
+class TwoPhaseAggregate:
+    """Decides whether rows are aggregated before the shuffle as well as after it, or only after it.
+
+    >>> uid, amount = column("o.uid", BIGINT), column("o.amount", BIGINT)
+    >>> orders = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.amount", BIGINT), "amount")))
+    >>> total = Call(AggregateFunction.SUM, (amount,), Field("total", BIGINT))
+    >>> before = Aggregate(orders, (Named(uid, "uid"),), (total,))
+    >>> print(text_of(before))
+    Aggregate BY o.uid AS uid [SUM(o.amount) AS total]
+      Scan orders AS o [o.uid, o.amount]
+    >>> ctx = RuleContext(JobSettings(), Statistics({}, {}, slots=4))
+    >>> print(text_of(TwoPhaseAggregate().rewrite(Match(before, ONE_PHASE, ""), ctx)))
+    Aggregate ONE_PHASE BY o.uid AS uid [SUM(o.amount) AS total]
+      Exchange BY o.uid
+        Scan orders AS o [o.uid, o.amount]
+
+    Spark's own plan has two phases: a local aggregate in every task, and one over its rows behind the shuffle. The
+    local one pays where it leaves few rows; where nearly every row is a group of its own it is work for nothing, and
+    the rows go as they are. `stats/cost.py` has the formulas; without a hot group the turning point is a local phase
+    that keeps half of its rows.
+
+    Fires when:
+        - `agg_phase` is ONE_PHASE or TWO_PHASE and nothing below stands against it, or
+        - it is AUTO, at least 500,000 rows come in, one phase costs less than two, and no group is hot.
+
+    Does not fire when:
+        - there are no group keys: one row comes out, and only two phases use more than one task;
+        - the rows are partitioned by group keys already: Spark aggregates them once, where they are;
+        - several sets of values are told apart by DISTINCT: Spark copies the rows for each and shuffles the copies;
+        - it is AUTO and there are no statistics for the group keys, or few rows, or two phases cost less.
+
+    Why the result is the same:
+        an exchange by exactly the group keys moves rows and changes none; all rows of a group, NULL keys included, are
+        on one task, where Spark aggregates them at once.
+
+    Settings read:
+        agg_phase, skew.factor, skew.threshold
+    """
+
+    name = "two_phase_aggregate"
+
+    def match(self, node: Node, ctx: RuleContext) -> Match[Aggregate] | Skip | None:
+        """As the class says; None for anything but an undecided whole aggregate."""
+        if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
+            return None
+        if node.phases is not Phases.UNDECIDED:
+            return None
+        forced = ctx.settings.agg_phase
+        obstacle = _obstacle(node, ctx)
+        if obstacle is not None:
+            return Skip(obstacle)
+        weighed = _weigh(node, ctx)
+        if forced is not AggPhase.AUTO:
+            alternatives = () if isinstance(weighed, Skip) else weighed.alternatives(forced.value)
+            return Match(node, forced.value, f"agg_phase is {forced.value}.", alternatives)
+        return weighed if isinstance(weighed, Skip) else _decide_by_cost(node, weighed, ctx)
+
+    def rewrite(self, match: Match[Aggregate], _ctx: RuleContext, /) -> Node:
+        """The aggregate with its phases decided, over an exchange by its keys where it has one."""
+        node = match.node
+        if match.choice == TWO_PHASE:
+            return replace(node, phases=Phases.TWO_PHASE)
+        exchange = Exchange(node.input, tuple(key.expression for key in node.keys))
+        return replace(node, input=exchange, phases=Phases.ONE_PHASE)
+
+
+@dataclass(frozen=True)
+class _Weighed:
+    """Both ways with their costs. `kept` is the share of its rows that the local phase passes on."""
+
+    groups: KeyProfile
+    one: Cost
+    two: Cost
+    kept: float
+
+    def alternatives(self, chosen: str) -> tuple[Alternative, ...]:
+        return (self.one.alternative(ONE_PHASE, chosen), self.two.alternative(TWO_PHASE, chosen))
+
+
+def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
+    """Why there is nothing to decide."""
+    if not node.keys:
+        return "There are no group keys: one row comes out, and both phases are needed to use more than one task."
+    if is_partitioned_by(node.input, (key.expression for key in node.keys), ctx.statistics):
+        return "The join below leaves the rows partitioned by group keys: Spark already runs it in one phase."
+    if len(distinct_sets(node)) > 1 and ctx.settings.agg_phase is not AggPhase.TWO_PHASE:
+        return "Spark copies the rows for each distinct argument and shuffles the copies: one phase cannot be had."
+    return None
+
+
+def _weigh(node: Aggregate, ctx: RuleContext) -> _Weighed | Skip:
+    statistics, sets = ctx.statistics, distinct_sets(node)
+    keys = tuple(key.expression for key in node.keys)
+    groups = _profile(node, columns_of(keys), ctx)
+    if groups is None:
+        return Skip("There are no statistics for the group keys: Spark's two phases stay.")
+    tasks = input_tasks(node.input, statistics)
+    if not sets:
+        one, two = one_phase(groups, statistics.slots), two_phase(groups, statistics.slots, tasks)
+        return _Weighed(groups, one, two, kept_by_local_phase(groups, tasks))
+    pairs = _profile(node, columns_of((*keys, *sets[0])), ctx)
+    if len(sets) > 1 or pairs is None:
+        return Skip("There are no statistics for the distinct values in a group: Spark's own plan stays.")
+    one, two = one_phase(groups, statistics.slots, pairs), native_distinct(groups, pairs, statistics.slots, tasks)
+    return _Weighed(groups, one, two, kept_by_local_phase(pairs, tasks))
+
+
+def _decide_by_cost(node: Aggregate, weighed: _Weighed, ctx: RuleContext) -> Match[Aggregate] | Skip:
+    rows = round(weighed.groups.rows)
+    if rows < MIN_ROWS:
+        return Skip(f"{rows:,} rows are too few to decide anything on (below {MIN_ROWS:,}): Spark's two phases stay.")
+    kept = f"A local phase keeps {weighed.kept:.0%} of its rows"
+    hot = hot_group(weighed.groups, ctx.settings.skew, ctx.statistics.slots, bytes_per_row(node.input, ctx.statistics))
+    if hot is not None:
+        reason = f"{kept}, but group {hot.value} has {hot.share:.0%} of all rows: one phase would put them on one task."
+        return Skip(reason, weighed.alternatives(TWO_PHASE))
+    if weighed.one.slowest < weighed.two.slowest:
+        return Match(node, ONE_PHASE, f"{kept}: not worth its work.", weighed.alternatives(ONE_PHASE))
+    return Skip(f"{kept}: Spark's two phases stay.", weighed.alternatives(TWO_PHASE))
+
+
+def _profile(node: Aggregate, columns: tuple[str, ...] | None, ctx: RuleContext) -> KeyProfile | None:
+    return profile_of(node.input, columns, ctx.statistics) if columns else None

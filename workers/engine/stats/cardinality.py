@@ -1,0 +1,202 @@
+"""How many rows a node emits, and how they spread over the values of a key: estimates, and None where nothing is known.
+
+The rules of thumb are those of System R (Selinger et al., 1979): a condition of which nothing is known keeps a third of
+the rows; an equi-join emits |L| * |R| / max(distinct L, distinct R) rows. Keys known to be frequent are multiplied out
+one by one, since it is they that make a join's output skewed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.spec.query import JoinKind
+from workers.engine.plan.keys import columns_of
+from workers.engine.plan.nodes import Aggregate, AggregateRole, Expand, Filter, Join, Limit, Node, Project, Scan
+from workers.engine.plan.schema import ONE_SIDED, names_of
+from workers.engine.plan.transform import walk_up
+from workers.engine.stats.statistics import KeySketch, Statistics
+
+UNKNOWN_CONDITION = 1 / 3
+"""Share of the rows that a condition keeps when nothing is known of it."""
+
+NULL_KEY = "NULL"
+
+_LEFT_KEPT = frozenset({JoinKind.LEFT, JoinKind.FULL})
+_RIGHT_KEPT = frozenset({JoinKind.RIGHT, JoinKind.FULL})
+
+
+@dataclass(frozen=True)
+class KeyProfile:
+    """How `rows` rows spread over `distinct` values of a key. `hot` has the rows of the most frequent ones, descending;
+    the others are taken to be even.
+    """
+
+    rows: float
+    distinct: float
+    hot: tuple[tuple[str, float], ...]
+
+    @property
+    def other_rows(self) -> float:
+        """Rows of all values but the hot ones."""
+        return max(self.rows - sum(rows for _, rows in self.hot), 0.0)
+
+    @property
+    def other_values(self) -> float:
+        """Number of values but the hot ones."""
+        return max(self.distinct - len(self.hot), 0.0)
+
+    @property
+    def even_rows(self) -> float:
+        """Rows of a value that is not hot."""
+        return self.other_rows / self.other_values if self.other_values else 0.0
+
+    def scaled(self, factor: float) -> KeyProfile:
+        """Every value's rows times `factor`; values that are left with less than a row drop out in proportion."""
+        even = self.even_rows * factor
+        values = self.other_values * min(even, 1.0) if self.other_values else 0.0
+        hot = tuple((value, rows * factor) for value, rows in self.hot)
+        return KeyProfile(self.rows * factor, values + len(hot), hot)
+
+
+def estimate_rows(node: Node, statistics: Statistics) -> int | None:
+    """Rows that `node` emits; None where a table's size or a key's distinct values are not known."""
+    rows = _rows(node, statistics)
+    return None if rows is None else round(rows)
+
+
+def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> KeyProfile | None:
+    """How the rows that `node` emits spread over `columns`, all of one table; None where that is not known."""
+    match node:
+        case Scan():
+            return _scan_profile(node, columns, statistics)
+        case Filter():
+            below = profile_of(node.input, columns, statistics)
+            return below and below.scaled(UNKNOWN_CONDITION)
+        case Join():
+            return _join_profile(node, columns, statistics)
+        case Project() | Aggregate():
+            return None
+        case Expand():
+            below = profile_of(node.input, columns, statistics)
+            return below and below.scaled(node.branches)
+        case _:
+            return profile_of(node.input, columns, statistics)
+
+
+def bytes_per_row(node: Node, statistics: Statistics) -> float:
+    """Bytes of a row of `node`, taking each table's rows at their size in its files."""
+    sizes = (statistics.tables.get(scan.alias) for scan in walk_up(node) if isinstance(scan, Scan))
+    return sum(size.bytes / size.rows for size in sizes if size is not None and size.rows)
+
+
+def _rows(node: Node, statistics: Statistics) -> float | None:
+    match node:
+        case Scan():
+            size = statistics.tables.get(node.alias)
+            return None if size is None else float(size.rows)
+        case Join():
+            return _join_rows(node, statistics)
+        case Aggregate():
+            return _groups(node, statistics)
+        case _:
+            below = _rows(node.input, statistics)
+            if below is None:
+                return None
+            if isinstance(node, Filter):
+                return below * UNKNOWN_CONDITION
+            if isinstance(node, Expand):
+                return below * node.branches
+            return min(below, node.count) if isinstance(node, Limit) else below
+
+
+def _groups(node: Aggregate, statistics: Statistics) -> float | None:
+    if not node.keys:
+        return 1.0
+    names = {key.name for key in node.keys}
+    partials = [part for part in walk_up(node.input) if isinstance(part, Aggregate)]
+    # The groups of a final aggregate are those of its partial one without the buckets.
+    whole = partials[-1] if node.role is AggregateRole.FINAL and partials else node
+    columns = columns_of(key.expression for key in whole.keys if key.name in names)
+    profile = profile_of(whole.input, columns, statistics) if columns else None
+    return None if profile is None else profile.distinct
+
+
+def _scan_profile(scan: Scan, columns: tuple[str, ...], statistics: Statistics) -> KeyProfile | None:
+    sketch, size = statistics.keys.get(columns), statistics.tables.get(scan.alias)
+    if sketch is None or size is None or sketch.alias != scan.alias:
+        return None
+    return _sketch_profile(sketch, size.rows)
+
+
+def _sketch_profile(sketch: KeySketch, rows: int) -> KeyProfile:
+    hot = tuple((key.value, key.share * rows) for key in sketch.hot_keys)
+    return KeyProfile(float(rows), float(max(sketch.distinct_keys, len(hot))), hot)
+
+
+def _join_rows(join: Join, statistics: Statistics) -> float | None:
+    left, right = _rows(join.left, statistics), _rows(join.right, statistics)
+    if left is None or right is None:
+        return None
+    matched = left * right if join.kind is JoinKind.CROSS else _matched_rows(join, left, right, statistics)
+    if join.residual is not None:
+        matched *= UNKNOWN_CONDITION
+    if join.kind is JoinKind.LEFT_SEMI:
+        return min(left, matched)
+    if join.kind is JoinKind.LEFT_ANTI:
+        return max(left - matched, 0.0)
+    kept = [left] if join.kind in _LEFT_KEPT else []
+    kept += [right] if join.kind in _RIGHT_KEPT else []
+    return max([matched, *kept])
+
+
+def _matched_rows(join: Join, left_rows: float, right_rows: float, statistics: Statistics) -> float:
+    left, right = _key_profiles(join, statistics)
+    if left is None or right is None:
+        # As if the smaller side's key were unique, and every row of the larger found its partner.
+        return max(left_rows, right_rows)
+    return _product(left, right, inner=True).rows
+
+
+def _key_profiles(join: Join, statistics: Statistics) -> tuple[KeyProfile | None, KeyProfile | None]:
+    left, right = columns_of(key for key, _ in join.keys), columns_of(key for _, key in join.keys)
+    return (
+        profile_of(join.left, left, statistics) if left else None,
+        profile_of(join.right, right, statistics) if right else None,
+    )
+
+
+def _product(side: KeyProfile, other: KeyProfile, inner: bool) -> KeyProfile:
+    """The rows of `side` times their partners in `other`, by value of the join key; a row without keeps itself unless
+    the join is `inner`.
+    """
+    ours, theirs = dict(side.hot), dict(other.hot)
+    values = [value for value in dict.fromkeys([*ours, *theirs]) if not (inner and value == NULL_KEY)]
+    fallback = 0.0 if inner else 1.0
+    hot = {
+        value: ours.get(value, side.even_rows) * max(theirs.get(value, other.even_rows), fallback)
+        for value in values
+        if value != NULL_KEY
+    }
+    if not inner and NULL_KEY in ours:
+        hot[NULL_KEY] = ours[NULL_KEY]
+    widest = max(side.other_values, other.other_values)
+    even = side.other_rows * other.other_rows / widest if widest else 0.0
+    rest = even if inner else max(even, side.other_rows)
+    distinct = min(side.distinct, other.distinct) if inner else side.distinct
+    ordered = tuple(sorted(((value, rows) for value, rows in hot.items() if rows), key=lambda item: -item[1]))
+    return KeyProfile(rest + sum(rows for _, rows in ordered), max(distinct, len(ordered)), ordered)
+
+
+def _join_profile(join: Join, columns: tuple[str, ...], statistics: Statistics) -> KeyProfile | None:
+    """The profile of columns of one side behind a join: value by value where they are its key, else all alike."""
+    from_left = set(columns) <= names_of(join.left)
+    side = join.left if from_left else join.right
+    profile, rows = profile_of(side, columns, statistics), _rows(join, statistics)
+    if profile is None or rows is None or not profile.rows:
+        return profile
+    if join.kind not in ONE_SIDED and columns == columns_of(key[0 if from_left else 1] for key in join.keys):
+        left, right = _key_profiles(join, statistics)
+        other = right if from_left else left
+        if other is not None:
+            return _product(profile, other, inner=join.kind not in (_LEFT_KEPT if from_left else _RIGHT_KEPT))
+    return profile.scaled(rows / profile.rows)
