@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import null, update
+from sqlalchemy import null, select, update
 from sqlalchemy.orm import Session
 
 from service.spec.problem import Problem
@@ -14,7 +14,7 @@ from service.spec.status import AttemptStatus, JobStatus
 from service.store.attempts import end_attempt
 from service.store.events import append_event
 from service.store.leases import NO_LEASE, Claim, tell_status, update_fenced
-from service.store.tables import PlanRow, StageMetricsRow
+from service.store.tables import JobRow, PlanRow, StageMetricsRow
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,12 @@ def publish(session: Session, held: Claim, ending: Ending, now: int) -> bool:
     )
     tell_status(session, held, ending.status, now)
     return True
+
+
+def is_published(session: Session, held: Claim, status: JobStatus) -> bool:
+    """Whether this very claim has ended its job with `status`."""
+    found = select(JobRow.id).where(JobRow.id == held.job_id, JobRow.fence == held.fence, JobRow.status == status.value)
+    return session.execute(found).scalar_one_or_none() is not None
 
 
 def _save_metrics(session: Session, held: Claim, metrics: AttemptMetrics) -> None:

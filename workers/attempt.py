@@ -1,0 +1,109 @@
+"""An attempt in the hands of this worker, and all of them together: what the threads beside the runner work on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+from service.spec.reports import Progress
+from service.store.leases import Claim
+from workers.spark_session import Driver
+
+
+class StopReason(StrEnum):
+    """Why an attempt is to end before its query does."""
+
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+    LEASE_LOST = "lease_lost"
+    DRIVER_LOST = "driver_lost"
+    WORKER_STOPPING = "worker_stopping"
+
+
+class AttemptStopped(Exception):  # noqa: N818 - an order to stop, no error
+    """Raised inside the runner at the next step after the attempt was told to stop."""
+
+
+class Attempt:
+    """One try of a job. The runner's thread works on it, other threads may tell it to stop.
+
+    `deadline` is the monotonic time at which the job's time limit is over.
+    """
+
+    def __init__(self, claim: Claim, deadline: float) -> None:
+        self.claim = claim
+        self.deadline = deadline
+        self.tag = f"evenkeel-{claim.job_id}-{claim.fence}"
+        self.driver: Driver | None = None
+        self.progress = Progress()
+        self._reason: StopReason | None = None
+        self._settled = False
+        self._lock = threading.Lock()
+
+    @property
+    def reason(self) -> StopReason | None:
+        """Why it is to stop; None while it is to go on. Spark does not tell, so the runner asks here."""
+        return self._reason
+
+    def stop(self, reason: StopReason) -> bool:
+        """Tells the attempt to end; the first reason stays. True where it is told for the first time and in time."""
+        with self._lock:
+            if self._settled or self._reason is not None:
+                return False
+            self._reason = reason
+            return True
+
+    def settle(self) -> None:
+        """The attempt has come to its end and is about to publish it: nothing can stop it any more."""
+        with self._lock:
+            self._settled = True
+
+    def check(self) -> None:
+        """Raises AttemptStopped once the attempt is to end: called between steps that cannot be interrupted."""
+        if self._reason is not None:
+            raise AttemptStopped(self._reason.value)
+
+
+class AttemptsAtHand:
+    """The attempts that this worker is at. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._attempts: set[Attempt] = set()
+        self._closed = False
+        self._changed = threading.Condition()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the worker takes no more jobs."""
+        return self._closed
+
+    def close(self) -> None:
+        """No further attempts; those at hand go on."""
+        with self._changed:
+            self._closed = True
+
+    @contextmanager
+    def holding(self, attempt: Attempt) -> Iterator[None]:
+        """The attempt is at hand inside; it is told to stop at once where the worker is closing."""
+        with self._changed:
+            self._attempts.add(attempt)
+            if self._closed:
+                attempt.stop(StopReason.WORKER_STOPPING)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._attempts.discard(attempt)
+                self._changed.notify_all()
+
+    def all(self) -> tuple[Attempt, ...]:
+        """Those at hand now."""
+        with self._changed:
+            return tuple(self._attempts)
+
+    def wait_until_empty(self, timeout: float) -> bool:
+        """Whether all of them ended within `timeout` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._attempts, timeout)

@@ -1,0 +1,74 @@
+"""Ends attempts that are to end early: cancelled by the client, over their time limit, without their lease.
+
+A cancelled Spark action fails like any other, and a cancellation reaches only the Spark jobs that run at that moment;
+so the reason is kept with the attempt, and its Spark jobs are cancelled again until the runner has left them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+from py4j.protocol import Py4JError
+
+from service.spec.status import JobStatus
+from service.store.leases import standings
+from service.store.session import Database
+from workers.attempt import Attempt, AttemptsAtHand, StopReason
+
+_log = structlog.get_logger(__name__)
+
+
+class CancellationWatch:
+    """One step looks at all attempts at hand with one query."""
+
+    def __init__(
+        self, database: Database, at_hand: AttemptsAtHand, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._database = database
+        self._at_hand = at_hand
+        self._clock = clock
+
+    def step(self) -> None:
+        """Marks what is to stop and cancels its Spark jobs. Time limits hold even while the database is away."""
+        attempts = self._at_hand.all()
+        if not attempts:
+            return
+        self._mark_overdue(attempts)
+        cancel_stopped(attempts)
+        self._mark_by_database(attempts)
+        cancel_stopped(attempts)
+
+    def _mark_overdue(self, attempts: tuple[Attempt, ...]) -> None:
+        now = self._clock()
+        for attempt in attempts:
+            if now >= attempt.deadline:
+                _stop(attempt, StopReason.TIMED_OUT)
+
+    def _mark_by_database(self, attempts: tuple[Attempt, ...]) -> None:
+        going = {attempt.claim: attempt for attempt in attempts if attempt.reason is None}
+        if not going:
+            return
+        with self._database.read() as session:
+            found = standings(session, going.keys())
+        for claim, attempt in going.items():
+            standing = found.get(claim)
+            if standing is None:
+                _stop(attempt, StopReason.LEASE_LOST)
+            elif standing.cancel_requested or standing.status is JobStatus.CANCELLING:
+                _stop(attempt, StopReason.CANCELLED)
+
+
+def cancel_stopped(attempts: tuple[Attempt, ...]) -> None:
+    """Cancels the Spark jobs of those attempts that are to stop."""
+    for attempt in attempts:
+        if attempt.reason is not None and attempt.driver is not None:
+            with suppress(Py4JError, OSError):  # the driver is gone, and its jobs with it
+                attempt.driver.cancel(attempt.tag)
+
+
+def _stop(attempt: Attempt, reason: StopReason) -> None:
+    if attempt.stop(reason):
+        _log.info("attempt_stopping", job_id=attempt.claim.job_id, attempt=attempt.claim.fence, reason=reason.value)

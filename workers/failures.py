@@ -1,0 +1,80 @@
+"""What a failed attempt means for its job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from service.spec import ends
+from service.spec.errors import SpecError
+from service.spec.problem import Problem, problem_of_spec_error
+from service.spec.status import AttemptStatus, JobStatus
+from service.store.publication import Ending
+from workers.attempt import Attempt, AttemptStopped, StopReason
+from workers.engine.spark.errors import problem_of_spark_error
+from workers.spark_session import Driver
+
+_log = structlog.get_logger(__name__)
+
+_GRACE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class HandBack:
+    """The attempt ends without an end of its job: another attempt may follow."""
+
+    status: AttemptStatus
+    error: Problem
+
+
+@dataclass(frozen=True)
+class LeaseLost:
+    """Another attempt has the job, or will: there is nothing to tell."""
+
+
+Verdict = Ending | HandBack | LeaseLost
+"""What becomes of an attempt's job."""
+
+
+def verdict_of(error: Exception, attempt: Attempt) -> Verdict:
+    """The meaning of what an attempt raised. The order to stop comes first: Spark reports its effect as any failure."""
+    if attempt.reason is None and attempt.driver is not None and _is_lost(error, attempt.driver):
+        attempt.stop(StopReason.DRIVER_LOST)
+    if attempt.reason is not None:
+        return _verdict_of_reason(attempt.reason, attempt)
+    if isinstance(error, SpecError):
+        return Ending(JobStatus.FAILED, problem_of_spec_error(error))
+    problem = problem_of_spark_error(error)
+    if problem is not None:
+        _log.info("query_failed", code=problem.code, detail=problem.detail)
+        return Ending(JobStatus.FAILED, problem)
+    _log.error("attempt_failed", exc_info=error)
+    return Ending(JobStatus.FAILED, ends.internal_error(attempt.claim.job_id, attempt.claim.fence))
+
+
+def _verdict_of_reason(reason: StopReason, attempt: Attempt) -> Verdict:
+    claim = attempt.claim
+    match reason:
+        case StopReason.CANCELLED:
+            return Ending(JobStatus.CANCELLED, ends.cancelled())
+        case StopReason.TIMED_OUT:
+            return Ending(JobStatus.TIMED_OUT, ends.timed_out(claim.timeout_ms))
+        case StopReason.LEASE_LOST:
+            return LeaseLost()
+        case StopReason.DRIVER_LOST:
+            return HandBack(AttemptStatus.CRASHED, ends.driver_lost(claim.worker))
+        case StopReason.WORKER_STOPPING:
+            return HandBack(AttemptStatus.CANCELLED, ends.handed_back(claim.worker))
+
+
+def _is_lost(error: Exception, driver: Driver) -> bool:
+    """Whether the driver's end explains the error, not the query."""
+    if isinstance(error, SpecError | AttemptStopped):
+        return False
+    if isinstance(error, Py4JJavaError):
+        # The JVM answered, but Spark inside may be going down with everything that ran on it.
+        return not driver.is_running() or driver.is_stopped()
+    is_connection = isinstance(error, Py4JError | OSError)
+    return driver.has_ended(_GRACE_SECONDS if is_connection else 0.0)

@@ -1,0 +1,59 @@
+"""Signs of life: leases renewed, progress stored."""
+
+from __future__ import annotations
+
+import structlog
+
+from service import __version__
+from service.store import leases, workers
+from service.store.session import Database
+from workers.attempt import AttemptsAtHand, StopReason
+
+_log = structlog.get_logger(__name__)
+
+
+class Heartbeat:
+    """One step renews every lease of this worker in one statement."""
+
+    def __init__(self, database: Database, worker: str, at_hand: AttemptsAtHand, lease_ms: int) -> None:
+        self._database = database
+        self._worker = worker
+        self._at_hand = at_hand
+        self._lease_ms = lease_ms
+
+    def step(self) -> None:
+        """Tells the database that the worker lives; attempts whose lease is lost are told to stop."""
+        attempts = self._at_hand.all()
+        with self._database.write() as session:
+            now = self._database.now(session)
+            workers.beat(session, self._worker, now, __version__)
+            held = leases.renew(session, self._worker, [item.claim for item in attempts], now, self._lease_ms)
+        for attempt in attempts:
+            # One that published in between is settled and does not listen any more.
+            if attempt.claim not in held and attempt.stop(StopReason.LEASE_LOST):
+                _log.info("lease_not_renewed", job_id=attempt.claim.job_id, attempt=attempt.claim.fence)
+
+
+class ProgressReporter:
+    """One step stores how far the attempts are, of those that moved."""
+
+    def __init__(self, database: Database, at_hand: AttemptsAtHand) -> None:
+        self._database = database
+        self._at_hand = at_hand
+
+    def step(self) -> None:
+        """Asks Spark about every attempt on it; writes only what changed, in one transaction."""
+        moved = []
+        for attempt in self._at_hand.all():
+            if attempt.driver is None or attempt.reason is not None:
+                continue
+            progress = attempt.driver.monitor.progress(attempt.tag)
+            if progress != attempt.progress:
+                attempt.progress = progress
+                moved.append((attempt.claim, progress))
+        if not moved:
+            return
+        with self._database.write() as session:
+            now = self._database.now(session)
+            for claim, progress in moved:
+                leases.save_progress(session, claim, progress, now)

@@ -1,0 +1,30 @@
+"""What an attempt took, measured after it ran."""
+
+from __future__ import annotations
+
+import httpx
+import structlog
+
+from service.spec.options import JobSettings
+from service.store.publication import AttemptMetrics
+from workers.engine.spark.engine import PlannedQuery
+from workers.engine.spark.stage_metrics import SparkMonitor
+from workers.engine.stats.skew import skew_report
+
+_log = structlog.get_logger(__name__)
+
+
+def measure(
+    monitor: SparkMonitor, tag: str, planned: PlannedQuery, settings: JobSettings, execution_ms: int
+) -> AttemptMetrics:
+    """Stages of the Spark jobs that carry `tag`, and what they tell of skew.
+
+    Metrics are worth less than the result: where Spark does not give them, they are left out.
+    """
+    try:
+        stages = monitor.stages(tag)
+        skew = skew_report(planned.statistics, planned.plan, stages, settings, planned.report.rules)
+    except (httpx.HTTPError, ValueError):
+        _log.warning("metrics_missing", exc_info=True)
+        return AttemptMetrics(execution_ms, (), None)
+    return AttemptMetrics(execution_ms, stages, skew)

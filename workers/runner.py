@@ -1,0 +1,227 @@
+"""The life of one attempt, from the claim to the publication of its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy.exc import OperationalError
+
+from service.datasets.files import find_table_files
+from service.datasets.schemas import read_schema
+from service.settings import Settings
+from service.spec import ends
+from service.spec.bound import BoundQuery
+from service.spec.compile import compile_job
+from service.spec.job import JobSpec
+from service.spec.status import JobStatus
+from service.store import jobs, leases, publication
+from service.store.leases import Claim
+from service.store.publication import AttemptMetrics, Ending, PublishedResult
+from service.store.session import Database
+from workers.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.engine.spark.engine import Engine, PlannedQuery, TableInput
+from workers.failures import HandBack, LeaseLost, Verdict, verdict_of
+from workers.measuring import measure
+from workers.result_files import relative_path, remove_attempt, remove_older_attempts
+from workers.spark_session import Driver, SparkRuntime
+
+_log = structlog.get_logger(__name__)
+
+_PUBLISH_TRIES = 8
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What is known of an attempt once its query runs; needed for its metrics however it ends."""
+
+    planned: PlannedQuery
+    started: float
+
+
+class JobRunner:
+    """Runs one job after the other in each of the threads that call it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        runtime: SparkRuntime,
+        at_hand: AttemptsAtHand,
+        worker: str,
+        ring: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._roots = settings.data_roots
+        self._results = settings.results_dir
+        self._lease_ms = round(settings.worker.lease_seconds * 1000)
+        self._database = database
+        self._runtime = runtime
+        self._at_hand = at_hand
+        self._worker = worker
+        self._ring = ring
+        self._clock = clock
+
+    def run(self, job_id: str) -> None:
+        """Claims the job and brings it to an end, or leaves it to another attempt. Raises only when the database fails.
+
+        Does nothing where there is nothing to claim: messages come twice, or late.
+        """
+        if self._at_hand.closed:
+            return
+        with self._database.write() as session:
+            claim = leases.claim(session, job_id, self._worker, self._database.now(session), self._lease_ms)
+        if claim is None:
+            _log.info("nothing_to_claim", job_id=job_id)
+            return
+        attempt = Attempt(claim, self._clock() + claim.remaining_ms / 1000)
+        with (
+            structlog.contextvars.bound_contextvars(job_id=job_id, attempt=claim.fence),
+            self._at_hand.holding(attempt),
+        ):
+            _log.info("attempt_started", tenant=claim.tenant, kind=claim.kind)
+            self._end(attempt, self._work(attempt))
+
+    def _work(self, attempt: Attempt) -> Verdict:
+        try:
+            if attempt.deadline <= self._clock():
+                attempt.stop(StopReason.TIMED_OUT)
+            attempt.check()
+            spec = JobSpec.model_validate(attempt.claim.spec)
+            started = self._clock()
+            query, tables = self._compile(spec)
+            attempt.check()
+            driver = self._runtime.driver()
+            attempt.driver = driver
+            label = f"{attempt.claim.name} ({attempt.claim.job_id}, attempt {attempt.claim.fence})"
+            with driver.labelled(attempt.tag, attempt.claim.tenant, label):
+                return self._plan_and_run(attempt, driver, spec, query, tables, started)
+        except Exception as error:  # noqa: BLE001 - every end of a job is told to the client
+            return verdict_of(error, attempt)
+
+    def _compile(self, spec: JobSpec) -> tuple[BoundQuery, dict[str, TableInput]]:
+        """What submission checked, again: files may have changed since."""
+        tables = {}
+        for name, source in spec.tables.items():
+            files = find_table_files(name, source, self._roots)
+            tables[name] = TableInput(source, files, read_schema(name, source, files))
+        return compile_job(spec, {name: table.schema for name, table in tables.items()}), tables
+
+    def _plan_and_run(
+        self,
+        attempt: Attempt,
+        driver: Driver,
+        spec: JobSpec,
+        query: BoundQuery,
+        tables: dict[str, TableInput],
+        started: float,
+    ) -> Verdict:
+        attempt.check()
+        engine = Engine(driver.session_for_job(), driver.slots)
+        planned = engine.plan(query, tables, spec.settings)
+        planning_ms = round((self._clock() - started) * 1000)
+        with self._database.write() as session:
+            now = self._database.now(session)
+            if not publication.save_plan(session, attempt.claim, planned.report, planning_ms, now):
+                return LeaseLost()
+        if attempt.claim.kind == jobs.EXPLAIN:
+            return Ending(JobStatus.SUCCEEDED)
+        attempt.check()
+        if not self._mark_running(attempt):
+            return LeaseLost()
+        return self._execute(attempt, driver, spec, engine, _Run(planned, self._clock()))
+
+    def _mark_running(self, attempt: Attempt) -> bool:
+        with self._database.write() as session:
+            if leases.mark_running(session, attempt.claim, self._database.now(session)):
+                return True
+            standing = leases.standings(session, [attempt.claim]).get(attempt.claim)
+        if standing is None:
+            return False
+        # The lease holds and the job does not start: its cancellation has just been asked for.
+        attempt.stop(StopReason.CANCELLED)
+        attempt.check()
+        return False
+
+    def _execute(self, attempt: Attempt, driver: Driver, spec: JobSpec, engine: Engine, run: _Run) -> Verdict:
+        try:
+            written = engine.execute(run.planned, self._results / relative_path(attempt.claim))
+        except Exception as error:  # noqa: BLE001 - as above
+            verdict = verdict_of(error, attempt)
+            if not isinstance(verdict, Ending):
+                return verdict
+            return Ending(verdict.status, verdict.error, metrics=self._measure(attempt, driver, spec, run))
+        # A result that is complete is published even where the attempt was told to stop meanwhile.
+        return Ending(
+            JobStatus.SUCCEEDED,
+            result=PublishedResult(relative_path(attempt.claim), written.rows, written.bytes),
+            metrics=self._measure(attempt, driver, spec, run),
+        )
+
+    def _measure(self, attempt: Attempt, driver: Driver, spec: JobSpec, run: _Run) -> AttemptMetrics:
+        execution_ms = round((self._clock() - run.started) * 1000)
+        return measure(driver.monitor, attempt.tag, run.planned, spec.settings, execution_ms)
+
+    def _end(self, attempt: Attempt, verdict: Verdict) -> None:
+        attempt.settle()
+        claim = attempt.claim
+        if isinstance(verdict, LeaseLost):
+            _log.warning("attempt_lost_its_lease")
+            remove_attempt(self._results, claim)
+        elif isinstance(verdict, HandBack):
+            remove_attempt(self._results, claim)
+            self.hand_back(claim, verdict)
+        else:
+            self._publish(claim, verdict)
+
+    def hand_back(self, claim: Claim, given: HandBack) -> None:
+        """Gives a job up for another attempt, and rings for it at once."""
+        with self._database.write() as session:
+            now = self._database.now(session)
+            target = leases.hand_back(session, claim, now, status=given.status, error=given.error)
+        _log.warning(
+            "attempt_handed_back", reason=given.error.code, job_status=None if target is None else target.value
+        )
+        if target is JobStatus.QUEUED:
+            self._ring(claim.job_id)
+
+    def _publish(self, claim: Claim, ending: Ending) -> None:
+        try:
+            published = self._publish_patiently(claim, ending)
+        except OperationalError:
+            raise
+        except Exception as error:  # noqa: BLE001 - an end that cannot be stored is still an end
+            _log.error("publication_impossible", exc_info=error)
+            ending = Ending(JobStatus.FAILED, ends.internal_error(claim.job_id, claim.fence))
+            published = self._publish_patiently(claim, ending)
+        if not published:
+            _log.warning("publication_refused", status=ending.status.value)
+        if not published or ending.result is None:
+            remove_attempt(self._results, claim)
+        if published:
+            remove_older_attempts(self._results, claim)
+            _log.info(
+                "attempt_ended",
+                status=ending.status.value,
+                code=None if ending.error is None else ending.error.code,
+                rows=None if ending.result is None else ending.result.rows,
+            )
+
+    def _publish_patiently(self, claim: Claim, ending: Ending) -> bool:
+        """Tries again while the database is away: a result that took an hour is worth a minute."""
+        for tried in range(_PUBLISH_TRIES):
+            if tried:
+                time.sleep(0.25 * 2**tried)
+            try:
+                with self._database.write() as session:
+                    # A try whose answer was lost may have been the one that did it.
+                    return publication.publish(session, claim, ending, self._database.now(session)) or (
+                        tried > 0 and publication.is_published(session, claim, ending.status)
+                    )
+            except OperationalError:
+                if tried == _PUBLISH_TRIES - 1:
+                    raise
+                _log.warning("publication_failed", tries=tried + 1, exc_info=True)
+        return False

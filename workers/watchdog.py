@@ -1,0 +1,69 @@
+"""Watches the driver's JVM: whether its process exists and whether it still answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from workers.attempt import AttemptsAtHand, StopReason
+from workers.spark_session import Driver, SparkRuntime
+
+_log = structlog.get_logger(__name__)
+
+
+class DriverWatch:
+    """Two steps for two threads: `ping` may hang with the JVM, `watch` never does."""
+
+    def __init__(
+        self,
+        runtime: SparkRuntime,
+        at_hand: AttemptsAtHand,
+        timeout_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._runtime = runtime
+        self._at_hand = at_hand
+        self._timeout = timeout_seconds
+        self._clock = clock
+        self._answered: tuple[Driver, float] | None = None
+        self._overdue = 0
+
+    def ping(self) -> None:
+        """Notes when the JVM last answered. A failure is silence too: `watch` draws the conclusion."""
+        driver = self._runtime.current
+        if driver is None:
+            return
+        driver.ping()
+        self._answered = (driver, self._clock())
+
+    def watch(self) -> None:
+        """Gives up a driver whose process is gone, and ends one that has been silent for too long."""
+        driver = self._runtime.current
+        if driver is None:
+            return
+        if not driver.is_running():
+            self._give_up(driver, "exited")
+        elif self._is_silent(driver):
+            # Once more: after the whole machine slept, the clock jumped and nobody had time to answer.
+            self._overdue += 1
+            if self._overdue >= 2:
+                driver.kill()
+                self._give_up(driver, "silent")
+        else:
+            self._overdue = 0
+
+    def _is_silent(self, driver: Driver) -> bool:
+        now = self._clock()
+        if self._answered is None or self._answered[0] is not driver:
+            self._answered = (driver, now)
+        return now - self._answered[1] > self._timeout
+
+    def _give_up(self, driver: Driver, why: str) -> None:
+        _log.error("spark_driver_lost", why=why, exit_code=driver.process.poll(), pid=driver.process.pid)
+        self._overdue = 0
+        for attempt in self._at_hand.all():
+            if attempt.driver is driver:
+                attempt.stop(StopReason.DRIVER_LOST)
+        self._runtime.discard(driver)
