@@ -1,0 +1,1 @@
+"""Published results, read from their Parquet files without Spark: pages of JSON, and downloads."""
