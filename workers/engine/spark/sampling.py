@@ -22,6 +22,9 @@ MAX_FILES = 8
 MAX_ROWS_PER_FILE = 65_536
 """Rows kept of one file."""
 
+_TARGET_ROWS_PER_FILE = 64_000
+"""Aimed at, since each row is drawn by itself: no draw comes to much more than the maximum."""
+
 MAX_FOOTERS = 64
 """Footers read for row counts; the rows of more files are extrapolated by bytes."""
 
@@ -86,7 +89,7 @@ def _parquet_rows(footers: dict[Path, pq.FileMetaData], columns: Sequence[str]) 
     if not chosen:
         return None
     # One rate for all files, so that a row of a large file is as likely to be kept as one of a small file.
-    rate = min(1.0, MAX_ROWS_PER_FILE / max(footers[path].num_rows for path in chosen))
+    rate = min(1.0, _TARGET_ROWS_PER_FILE / max(footers[path].num_rows for path in chosen))
     parts: list[pa.Table] = []
     for number, path in enumerate(chosen):
         try:
@@ -111,7 +114,7 @@ def _sample_file(path: Path, columns: Sequence[str], rate: float, max_decoded: i
         for group in groups:
             for batch in _head(file, group, columns, per_group):
                 batches.append(_thin(batch, keep, seed + len(batches)))
-        return pa.Table.from_batches(batches)
+        return pa.Table.from_batches(batches).slice(0, MAX_ROWS_PER_FILE)
 
 
 def _head(file: pq.ParquetFile, group: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,149 @@
+"""Every error of Spark's becomes a problem with a stable code, Spark's condition's message, and no stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+
+from service.spec.job import TableFormat
+from service.spec.problem import Problem
+from service.spec.types import BIGINT, STRING, Field, Schema
+from workers.engine.plan.nodes import Scan
+from workers.engine.spark.errors import problem_of_spark_error
+from workers.engine.spark.sources import TableInput, read_scan
+
+pytestmark = pytest.mark.spark
+
+Tables = Callable[..., TableInput]
+Scans = Callable[..., Scan]
+
+
+def problem_of(run: Callable[[], object]) -> Problem:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - which of PySpark's classes it is, is not the point
+        run()
+    problem = problem_of_spark_error(caught.value)
+    assert problem is not None
+    for trace in ("\n", "\tat ", ".scala:", ".java:", "spark.sql.ansi"):
+        assert trace not in problem.detail
+    assert len(problem.detail) <= 1000
+    assert problem.type == f"/problems/{problem.code}"
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("expression", "code", "told"),
+    [
+        ("sum(9223372036854775807L + id * 0)", "arithmetic_overflow", "overflow"),
+        ("CAST(id AS INT) + 2147483647", "arithmetic_overflow", "overflow"),
+        ("sum(CAST('99999999999999999999999999999999999999' AS DECIMAL(38,0)))", "arithmetic_overflow", "decimals"),
+        ("CAST(id + 3000000000 AS INT)", "arithmetic_overflow", "INT"),
+        ("1 / (id - id)", "divide_by_zero", "Division by zero"),
+        ("CAST(concat('x', id) AS INT)", "invalid_cast", "'x"),
+        ("CAST(concat('2013-13-0', id) AS DATE)", "invalid_cast", "'2013-13-0"),
+        ("raise_error('a mess')", "engine_error", "a mess"),
+    ],
+)
+def test_errors_of_the_data(spark: SparkSession, tmp_path: Path, expression: str, code: str, told: str) -> None:
+    frame = spark.range(5).selectExpr(f"{expression} AS x")
+    for run in (frame.collect, lambda: frame.write.parquet(str(tmp_path / "out"))):
+        problem = problem_of(run)
+        assert (problem.code, problem.status) == (code, 422)
+        assert told in problem.detail
+        assert problem.detail.startswith("[")
+
+
+def corrupted(table: TableInput, content: bytes) -> TableInput:
+    table.files.files[0].write_bytes(content)
+    return table
+
+
+@pytest.mark.parametrize(
+    "content", [b"PAR1 not really PAR1", b"nonsense", b"PAR1" + b"\xff" * 200 + b"PAR1"], ids=["ends", "none", "inner"]
+)
+def test_corrupt_parquet(spark: SparkSession, parquet_table: Tables, scan_of: Scans, content: bytes) -> None:
+    table = corrupted(parquet_table(pa.table({"a": [1, 2]})), content)
+    problem = problem_of(read_scan(spark, scan_of(table), table).collect)
+    assert (problem.code, problem.status) == ("corrupt_file", 422)
+    assert "part-000.parquet" in problem.detail
+
+
+def test_a_column_of_another_type(spark: SparkSession, parquet_table: Tables, scan_of: Scans) -> None:
+    table = parquet_table(pa.table({"a": [1, 2]}))
+    promised = TableInput(table.source, table.files, Schema((Field("a", STRING),)))
+    problem = problem_of(read_scan(spark, scan_of(promised), promised).collect)
+    assert problem.code == "schema_mismatch"
+    assert "[a]" in problem.detail
+
+
+def test_a_file_that_is_gone(spark: SparkSession, parquet_table: Tables, scan_of: Scans) -> None:
+    table = parquet_table(pa.table({"a": [1, 2]}), files=2)
+    frame = read_scan(spark, scan_of(table), table)
+    table.files.files[1].unlink()
+    assert problem_of(frame.collect).code == "path_not_found"
+    assert problem_of(lambda: read_scan(spark, scan_of(table), table)).code == "path_not_found"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "told"),
+    [
+        ("uid,name\n1,a\nx,b\n", "corrupt_file", '"x"'),
+        ("uid,name\n2\n", "corrupt_file", "part-000.csv"),
+        ("name,uid\na,1\n", "schema_mismatch", "found: name"),
+    ],
+)
+def test_malformed_csv(
+    spark: SparkSession, text_table: Tables, scan_of: Scans, text: str, code: str, told: str
+) -> None:
+    table = text_table(TableFormat.CSV, [text], (Field("uid", BIGINT), Field("name", STRING)), header=True)
+    problem = problem_of(read_scan(spark, scan_of(table), table).collect)
+    assert problem.code == code
+    assert told in problem.detail
+    assert "PERMISSIVE" not in problem.detail
+
+
+def test_malformed_json(spark: SparkSession, text_table: Tables, scan_of: Scans) -> None:
+    table = text_table(TableFormat.JSON, ['{"uid": "x"}\n'], (Field("uid", BIGINT),))
+    problem = problem_of(read_scan(spark, scan_of(table), table).collect)
+    assert problem.code == "corrupt_file"
+    assert "uid" in problem.detail
+
+
+def test_columns_that_differ_in_case_alone(spark: SparkSession, tmp_path: Path) -> None:
+    frame: DataFrame = spark.range(2).selectExpr("id AS a", "id AS A")
+    assert problem_of(lambda: frame.write.parquet(str(tmp_path / "out"))).code == "duplicate_column"
+
+
+def test_an_analysis_error_is_told_without_the_plan(spark: SparkSession) -> None:
+    problem = problem_of(lambda: spark.range(5).selectExpr("nowhere"))
+    assert problem.code == "engine_error"
+    assert "Project" not in problem.detail
+
+
+def test_out_of_memory_is_named(spark: SparkSession) -> None:
+    jvm = spark._jvm
+    assert jvm is not None
+    cause = jvm.java.lang.OutOfMemoryError("Java heap space")
+    error = Py4JJavaError("collect", jvm.java.lang.RuntimeException("task failed", cause))
+    problem = problem_of_spark_error(error)
+    assert problem is not None
+    assert (problem.code, problem.status) == ("out_of_memory", 500)
+
+
+def test_an_error_without_a_condition_is_an_engine_error_of_status_500(spark: SparkSession) -> None:
+    jvm = spark._jvm
+    assert jvm is not None
+    error = Py4JJavaError("x", jvm.java.lang.IllegalStateException("broken\n\tat org.apache.spark.X(X.scala:1)"))
+    problem = problem_of_spark_error(error)
+    assert problem is not None
+    assert (problem.code, problem.status) == ("engine_error", 500)
+    assert problem.detail == "IllegalStateException: broken"
+
+
+def test_what_is_not_sparks_is_not_a_problem_of_sparks() -> None:
+    assert problem_of_spark_error(ValueError("x")) is None
+    assert problem_of_spark_error(ConnectionRefusedError()) is None

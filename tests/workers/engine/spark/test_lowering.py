@@ -1,0 +1,250 @@
+"""Every node means on Spark what it says, with the columns of `output_of` in their order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
+from service.spec.scalar import Scalar, column
+from service.spec.types import BIGINT, BOOLEAN, DOUBLE, INT, STRING, Field
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Call,
+    Exchange,
+    Expand,
+    Filter,
+    Join,
+    Limit,
+    Named,
+    Node,
+    Phases,
+    PlanFunction,
+    Project,
+    Scan,
+    Sort,
+    SortItem,
+)
+from workers.engine.plan.schema import output_of
+from workers.engine.spark.lowering import call_sql, lower, physical_plan
+
+pytestmark = pytest.mark.spark
+
+Scans = Mapping[str, DataFrame]
+
+K, D, W = column("o.k", STRING), column("o.d", BIGINT), column("o.w", DOUBLE)
+ORDERS = Scan("orders", "o", ((Field("o.k", STRING), "k"), (Field("o.d", BIGINT), "d"), (Field("o.w", DOUBLE), "w")))
+USERS = Scan("users", "u", ((Field("u.k", STRING), "k"), (Field("u.city", STRING), "city")))
+
+ROWS = [("a", 1, 1.0), ("a", 2, 2.0), ("a", 2, None), ("b", None, 4.0), ("b", 3, 0.5), (None, 7, 8.0)]
+CITIES = [("a", "Rome"), ("b", "Oslo"), ("b", "Bonn"), ("c", "Nice"), (None, "Graz")]
+
+
+@pytest.fixture(scope="module")
+def scans(spark: SparkSession) -> Scans:
+    return {
+        "o": spark.createDataFrame(ROWS, "`o.k` STRING, `o.d` BIGINT, `o.w` DOUBLE"),
+        "u": spark.createDataFrame(CITIES, "`u.k` STRING, `u.city` STRING"),
+    }
+
+
+def rows_of(node: Node, scans: Scans) -> list[tuple[object, ...]]:
+    frame = lower(node, scans)
+    assert frame.columns == [field.name for field in output_of(node)]
+    return [tuple(row) for row in frame.collect()]
+
+
+def unordered(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    return sorted(rows, key=repr)
+
+
+def call(
+    function: AggregateFunction | PlanFunction,
+    *arguments: Scalar,
+    distinct: bool = False,
+    where: Scalar | None = None,
+    order_by: Scalar | None = None,
+) -> Call:
+    return Call(function, arguments, Field("x", BIGINT), distinct, where, order_by)
+
+
+def test_scan_prunes(scans: Scans) -> None:
+    pruned = Scan("orders", "o", ORDERS.columns[1:2])
+    assert unordered(rows_of(pruned, scans)) == unordered([(row[1],) for row in ROWS])
+
+
+def test_filter_keeps_what_is_true(scans: Scans) -> None:
+    node = Filter(ORDERS, Scalar("`o.d` > 1", ("o.d",), BOOLEAN))
+    assert unordered(rows_of(node, scans)) == unordered([row for row in ROWS if row[1] is not None and row[1] > 1])
+
+
+def test_project_names_and_orders(scans: Scans) -> None:
+    node = Project(
+        USERS, (Named(column("u.city", STRING), "city"), Named(Scalar("upper(`u.k`)", ("u.k",), STRING), "k"))
+    )
+    assert ("Rome", "A") in rows_of(node, scans)
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (call(AggregateFunction.COUNT), "count(*)"),
+        (call(AggregateFunction.COUNT, D, K, distinct=True), "count(DISTINCT `o.d`, `o.k`)"),
+        (call(AggregateFunction.FIRST_VALUE, D, order_by=W), "min_by(`o.d`, `o.w`)"),
+        (call(AggregateFunction.LAST_VALUE, D, order_by=W), "max_by(`o.d`, `o.w`)"),
+        (call(PlanFunction.MIN_BY, D, W), "min_by(`o.d`, `o.w`)"),
+        (
+            call(AggregateFunction.SUM, D, distinct=True, where=Scalar("`o.w` > 1", ("o.w",), BOOLEAN)),
+            "sum(DISTINCT `o.d`) FILTER (WHERE `o.w` > 1)",
+        ),
+    ],
+)
+def test_call_text(made: Call, text: str) -> None:
+    assert call_sql(made) == text
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (call(AggregateFunction.COUNT), {"a": 3, "b": 2, None: 1}),
+        (call(AggregateFunction.COUNT, D), {"a": 3, "b": 1, None: 1}),
+        (call(AggregateFunction.COUNT, D, distinct=True), {"a": 2, "b": 1, None: 1}),
+        (call(AggregateFunction.SUM, D, distinct=True), {"a": 3, "b": 3, None: 7}),
+        (call(AggregateFunction.AVG, D), {"a": 5 / 3, "b": 3.0, None: 7.0}),
+        (call(AggregateFunction.MIN, W), {"a": 1.0, "b": 0.5, None: 8.0}),
+        (call(AggregateFunction.FIRST_VALUE, D, order_by=W), {"a": 1, "b": 3, None: 7}),
+        (call(AggregateFunction.LAST_VALUE, D, order_by=W), {"a": 2, "b": None, None: 7}),
+        (
+            call(AggregateFunction.COUNT, where=Scalar("`o.w` >= 2", ("o.w",), BOOLEAN)),
+            {"a": 1, "b": 1, None: 1},
+        ),
+    ],
+)
+def test_aggregate(scans: Scans, made: Call, expected: dict[str | None, object]) -> None:
+    rows = rows_of(Aggregate(ORDERS, (Named(K, "k"),), (made,)), scans)
+    assert {row[0]: row[1] for row in rows} == expected
+    assert len(rows) == len(expected)
+
+
+def test_aggregate_of_everything_is_one_row_even_of_nothing(scans: Scans) -> None:
+    nothing = Filter(ORDERS, Scalar("false", (), BOOLEAN))
+    calls = (call(AggregateFunction.COUNT), Call(AggregateFunction.SUM, (D,), Field("s", BIGINT)))
+    assert rows_of(Aggregate(nothing, (), calls), scans) == [(0, None)]
+    assert rows_of(Aggregate(nothing, (), ()), scans) == [()]
+
+
+def test_keys_without_calls_are_the_distinct_keys(scans: Scans) -> None:
+    node = Aggregate(ORDERS, (Named(Scalar("`o.d` % 2", ("o.d",), BIGINT), "odd"),), ())
+    assert unordered(rows_of(node, scans)) == unordered([(0,), (1,), (None,)])
+
+
+MATCHED = [("a", 1, "Rome"), ("a", 2, "Rome"), ("a", 2, "Rome")]
+BOTH_B = [("b", None, "Bonn"), ("b", None, "Oslo"), ("b", 3, "Bonn"), ("b", 3, "Oslo")]
+LEFT_ALONE, RIGHT_ALONE = [(None, 7, None)], [(None, None, "Nice"), (None, None, "Graz")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (JoinKind.INNER, MATCHED + BOTH_B),
+        (JoinKind.LEFT, MATCHED + BOTH_B + LEFT_ALONE),
+        (JoinKind.RIGHT, MATCHED + BOTH_B + RIGHT_ALONE),
+        (JoinKind.FULL, MATCHED + BOTH_B + LEFT_ALONE + RIGHT_ALONE),
+    ],
+)
+def test_join(scans: Scans, kind: JoinKind, expected: list[tuple[object, ...]]) -> None:
+    node = Join(ORDERS, USERS, kind, ((K, column("u.k", STRING)),))
+    got = [(row[0], row[1], row[4]) for row in rows_of(node, scans)]
+    assert unordered(got) == unordered(expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(JoinKind.LEFT_SEMI, {"Rome", "Oslo", "Bonn"}), (JoinKind.LEFT_ANTI, {"Nice", "Graz"})]
+)
+def test_one_sided_join(scans: Scans, kind: JoinKind, expected: set[str]) -> None:
+    node = Join(USERS, ORDERS, kind, ((column("u.k", STRING), K),))
+    assert {row[1] for row in rows_of(node, scans)} == expected
+
+
+def test_join_with_residual_and_cross(scans: Scans) -> None:
+    residual = Scalar("`o.d` = 3 AND `u.city` <> 'Oslo'", ("o.d", "u.city"), BOOLEAN)
+    joined = rows_of(Join(ORDERS, USERS, JoinKind.INNER, ((K, column("u.k", STRING)),), residual), scans)
+    assert [(row[0], row[1], row[4]) for row in joined] == [("b", 3, "Bonn")]
+    assert len(rows_of(Join(ORDERS, USERS, JoinKind.CROSS, ()), scans)) == len(ROWS) * len(CITIES)
+    assert len(rows_of(Join(ORDERS, USERS, JoinKind.CROSS, (), residual), scans)) == 4
+
+
+def test_self_join_of_one_table_under_two_aliases(spark: SparkSession) -> None:
+    source = spark.createDataFrame([(1, 2), (2, 3), (3, None)], "id BIGINT, boss BIGINT")
+    scans = {alias: source.selectExpr(f"id AS `{alias}.id`", f"boss AS `{alias}.boss`") for alias in ("worker", "boss")}
+    worker, boss = (
+        Scan("staff", alias, ((Field(f"{alias}.id", BIGINT), "id"), (Field(f"{alias}.boss", BIGINT), "boss")))
+        for alias in ("worker", "boss")
+    )
+    node = Join(worker, boss, JoinKind.LEFT, ((column("worker.boss", BIGINT), column("boss.id", BIGINT)),))
+    assert unordered(rows_of(node, scans)) == [(1, 2, 2, 3), (2, 3, 3, None), (3, None, None, None)]
+
+
+def test_expand_numbers_the_branches_from_one(spark: SparkSession, scans: Scans) -> None:
+    node = Expand(
+        Limit(Sort(USERS, (SortItem(column("u.city", STRING), SortDirection.ASC, NullsOrder.FIRST),)), 1), 3, "$e"
+    )
+    assert unordered(rows_of(node, scans)) == [("b", "Bonn", number) for number in (1, 2, 3)]
+    assert lower(node, scans).schema["$e"].dataType.simpleString() == "int"
+
+
+@pytest.mark.parametrize(
+    ("direction", "nulls", "expected"),
+    [
+        (SortDirection.ASC, NullsOrder.FIRST, [None, "a", "b", "b", "c"]),
+        (SortDirection.ASC, NullsOrder.LAST, ["a", "b", "b", "c", None]),
+        (SortDirection.DESC, NullsOrder.FIRST, [None, "c", "b", "b", "a"]),
+        (SortDirection.DESC, NullsOrder.LAST, ["c", "b", "b", "a", None]),
+    ],
+)
+def test_sort_and_limit(scans: Scans, direction: SortDirection, nulls: NullsOrder, expected: list[str | None]) -> None:
+    node = Sort(USERS, (SortItem(column("u.k", STRING), direction, nulls),))
+    assert [row[0] for row in rows_of(node, scans)] == expected
+    assert [row[0] for row in rows_of(Limit(node, 2), scans)] == expected[:2]
+    assert rows_of(Limit(node, 0), scans) == []
+
+
+def test_decimal_types_are_sparks_own(spark: SparkSession) -> None:
+    scans = {"o": spark.createDataFrame([(Decimal("1.50"),), (Decimal("2.50"),)], "`o.m` DECIMAL(10,2)")}
+    scan = Scan("orders", "o", ((Field("o.m", DOUBLE), "m"),))
+    frame = lower(Aggregate(scan, (), (call(AggregateFunction.SUM, column("o.m", None)),)), scans)
+    assert frame.schema["x"].dataType.simpleString() == "decimal(20,2)"
+
+
+@pytest.mark.parametrize(
+    ("key", "aggregates"),
+    [
+        (K, 1),
+        (Scalar("`o.d` + 1", ("o.d",), BIGINT), 1),
+        (Scalar("CAST(`o.w` AS INT)", ("o.w",), INT), 1),
+        # Spark normalises -0.0 and NaN between the two halves of the aggregate and so does not merge them.
+        (W, 2),
+    ],
+    ids=["column", "expression", "cast", "double"],
+)
+def test_one_phase_is_one_exchange_and_nothing_aggregated_before_it(scans: Scans, key: Scalar, aggregates: int) -> None:
+    node = Aggregate(
+        Exchange(ORDERS, (key,)), (Named(key, "k"),), (call(AggregateFunction.SUM, D),), phases=Phases.ONE_PHASE
+    )
+    tree = tree_of(physical_plan(lower(node, scans)))
+    assert re.findall(r"\w*(?:Aggregate|Exchange)\b", tree) == ["HashAggregate"] * aggregates + ["Exchange"]
+
+
+def test_undecided_is_a_partial_and_a_final_aggregate(scans: Scans) -> None:
+    node = Aggregate(ORDERS, (Named(K, "k"),), (call(AggregateFunction.SUM, D),))
+    tree = tree_of(physical_plan(lower(node, scans)))
+    assert re.findall(r"\w*(?:Aggregate|Exchange)\b", tree) == ["HashAggregate", "Exchange", "HashAggregate"]
+
+
+def tree_of(plan: str) -> str:
+    """The tree alone, without the list of operators below it."""
+    return plan.split("\n\n", 1)[0]

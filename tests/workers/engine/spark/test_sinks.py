@@ -1,0 +1,51 @@
+"""Results are Parquet files that keep the rows' order, counted without running the query twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from workers.engine.spark.sinks import result_files, write_parquet
+
+pytestmark = pytest.mark.spark
+
+
+def read(directory: Path) -> pa.Table:
+    return pa.concat_tables([pq.read_table(path) for path in result_files(directory)])
+
+
+def test_counts_rows_and_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    written = write_parquet(spark.range(1000, numPartitions=3), tmp_path / "out")
+    assert written.rows == 1000
+    assert written.bytes == sum(path.stat().st_size for path in (tmp_path / "out").glob("*.parquet"))
+
+
+def test_files_in_order_of_their_names_keep_the_rows_order(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.range(20_000, numPartitions=4).selectExpr("id", "hash(id) AS h")
+    spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
+    try:
+        write_parquet(frame.repartition(4).orderBy("h", "id").select("h"), tmp_path / "out")
+    finally:
+        spark.conf.unset("spark.sql.adaptive.coalescePartitions.enabled")
+    assert len(result_files(tmp_path / "out")) == 2
+    hashes = read(tmp_path / "out").column("h").to_pylist()
+    assert hashes == sorted(hashes)
+
+
+@pytest.mark.parametrize("query", ["id < 0", "false"], ids=["found out at run time", "known before"])
+def test_no_rows_is_a_file_with_the_schema(spark: SparkSession, tmp_path: Path, query: str) -> None:
+    frame = spark.range(100, numPartitions=3).where(query).selectExpr("id AS `a b`", "CAST(id AS STRING) AS `o.s`")
+    written = write_parquet(frame, tmp_path / "out")
+    assert written.rows == 0
+    assert len(result_files(tmp_path / "out")) == 1
+    assert read(tmp_path / "out").schema.names == ["a b", "o.s"]
+
+
+def test_replaces_what_an_earlier_try_left(spark: SparkSession, tmp_path: Path) -> None:
+    write_parquet(spark.range(10, numPartitions=3), tmp_path / "out")
+    assert write_parquet(spark.range(4, numPartitions=1), tmp_path / "out").rows == 4
+    assert read(tmp_path / "out").num_rows == 4
