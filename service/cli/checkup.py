@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -103,7 +104,7 @@ def check_memory(settings: Settings) -> Finding:
 def check_state_dir(state_dir: Path) -> Finding:
     """Whether the state directory can be written to, or made."""
     nearest = _nearest_existing(state_dir)
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+    if not _takes_files(nearest):
         return Finding(
             "state directory",
             Level.FAIL,
@@ -194,7 +195,7 @@ def check_data_roots(settings: Settings) -> list[Finding]:
 def check_results_dir(settings: Settings) -> Finding:
     """Whether results can be written."""
     nearest = _nearest_existing(settings.results_dir)
-    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+    if _takes_files(nearest):
         return Finding("results", Level.OK, str(settings.results_dir))
     return Finding(
         "results", Level.FAIL, f"{nearest} cannot be written to", "Set EVENKEEL_DATA_RESULTS to a directory of yours."
@@ -203,6 +204,15 @@ def check_results_dir(settings: Settings) -> Finding:
 
 def _nearest_existing(path: Path) -> Path:
     return next(part for part in (path, *path.parents) if part.exists())
+
+
+def _takes_files(directory: Path) -> bool:
+    # Permissions alone do not tell: root may write anywhere, and not on a file system that is mounted read-only.
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            return True
+    except OSError:
+        return False
 
 
 def _gib(size: int) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from service.cli.errors import CliError, ExitCode, told_plainly
-from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.settings import Settings
 
 
 @told_plainly

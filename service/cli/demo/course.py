@@ -129,8 +129,10 @@ def advised_settings(settings: Mapping[str, Any], skew: SkewReport) -> dict[str,
     """`settings` with the one that the skew report advises; None where it advises none."""
     if skew.setting is None or skew.value is None:
         return None
-    advised = canonical_settings({skew.setting: skew.value})
-    return {**canonical_settings(settings), **advised}
+    merged = canonical_settings(settings)
+    for name, value in canonical_settings({skew.setting: skew.value}).items():
+        merged[name] = {**merged.get(name, {}), **value} if isinstance(value, dict) else value
+    return merged
 
 
 def _land(view: View, root: Path, reports: int) -> None:

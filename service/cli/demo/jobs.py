@@ -153,9 +153,13 @@ def compare(actual: pd.DataFrame, expected: pd.DataFrame, key: str) -> Compariso
 def _equal(actual: pd.Series[Any], expected: pd.Series[Any]) -> Booleans:
     same: Booleans
     if pd.api.types.is_float_dtype(expected.dtype):
-        numbers = [column.to_numpy(dtype="float64", na_value=np.nan) for column in (actual, expected)]
-        same = np.isclose(*numbers, rtol=FLOAT_TOLERANCE, atol=0)
+        same = np.isclose(_floats(actual), _floats(expected), rtol=FLOAT_TOLERANCE, atol=0)
     else:
         same = (actual == expected).to_numpy(dtype=bool, na_value=False)
     both_missing: Booleans = (actual.isna() & expected.isna()).to_numpy()
     return both_missing | same
+
+
+def _floats(column: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    numbers: np.ndarray[Any, np.dtype[np.float64]] = column.to_numpy(dtype="float64", na_value=np.nan)
+    return numbers

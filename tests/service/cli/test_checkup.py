@@ -1,0 +1,95 @@
+"""Every check of the doctor, on good and on bad circumstances."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.cli.checkup import Finding, Level, examine
+from service.cli.configuration import read_settings
+from service.cli.listening import listen
+from service.cli.migrate import upgrade_database
+from service.settings import ApiSettings
+
+Examine = Callable[..., dict[str, Finding]]
+
+
+@pytest.fixture
+def findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examine:
+    """Runs all checks with the given EVENKEEL_ variables; gives findings by name."""
+
+    def run(**variables: str) -> dict[str, Finding]:
+        for name, value in {"STATE_DIR": str(tmp_path / "state"), "API_PORT": "0", **variables}.items():
+            monkeypatch.setenv(f"EVENKEEL_{name}", value)
+        return {finding.name: finding for finding in examine(read_settings(), os.environ)}
+
+    return run
+
+
+def test_a_machine_on_which_nothing_was_started_yet_is_fine(findings: Examine, tmp_path: Path) -> None:
+    found = findings()
+    assert [name for name, finding in found.items() if finding.level is Level.FAIL] == []
+    assert list(found) == [
+        *("Python", "Java", "pyspark", "memory", "state directory", "disk", "port"),
+        *("database", "broker", "data root", "results"),
+    ]
+    assert not (tmp_path / "state").exists(), "a check-up changes nothing"
+
+
+def test_an_installation_that_has_run(findings: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
+    upgrade_database(read_settings())
+    found = findings()
+    assert found["database"].level is Level.OK
+    assert "at revision" in found["database"].detail
+    assert found["broker"].level is Level.OK
+
+
+def test_what_a_worker_alone_needs_may_be_left_out() -> None:
+    names = [finding.name for finding in examine(read_settings(), {}, with_worker=False)]
+    assert "Java" not in names
+    assert "pyspark" not in names
+
+
+def test_a_busy_port_is_a_warning(findings: Examine) -> None:
+    with listen(ApiSettings(), 0) as busy:
+        finding = findings(API_PORT=str(busy.getsockname()[1]))["port"]
+    assert finding.level is Level.WARN
+    assert "--port 0" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("variables", "name", "level", "detail"),
+    [
+        ({"API_HOST": "0.0.0.0"}, "port", Level.FAIL, "not a loopback address"),
+        ({"SPARK_DRIVER_MEMORY": "9000g"}, "memory", Level.FAIL, "the worker's JVM takes up to 9000.0 GiB"),
+        ({"STATE_DIR": "/proc/evenkeel"}, "state directory", Level.FAIL, "/proc cannot be written to"),
+        ({"DATA_ROOTS": "/nowhere"}, "data root", Level.FAIL, "/nowhere is no readable directory"),
+        ({"DATA_RESULTS": "/proc/results"}, "results", Level.FAIL, "/proc cannot be written to"),
+        ({"BROKER_URL": "redis://127.0.0.1:1/0"}, "broker", Level.FAIL, "Redis does not answer"),
+        ({"DATABASE_URL": "sqlite:////proc/jobs.db"}, "database", Level.FAIL, "unable to open database file"),
+        ({"DATABASE_URL": "postgresql+psycopg://127.0.0.1:1/x"}, "database", Level.FAIL, "does not answer"),
+    ],
+)
+def test_what_is_wrong_is_told_with_what_to_do(
+    findings: Examine, variables: dict[str, str], name: str, level: Level, detail: str
+) -> None:
+    finding = findings(**variables)[name]
+    assert finding.level is level
+    assert detail in finding.detail
+    assert finding.advice
+
+
+def test_an_empty_database_is_to_be_migrated(findings: Examine, tmp_path: Path) -> None:
+    finding = findings(DATABASE_URL=f"sqlite:///{tmp_path / 'empty.db'}")["database"]
+    assert finding.level is Level.WARN
+    assert "evenkeel migrate" in finding.detail
+
+
+def test_without_java(tmp_path: Path) -> None:
+    (java,) = [finding for finding in examine(read_settings(), {"PATH": str(tmp_path)}) if finding.name == "Java"]
+    assert java.level is Level.FAIL
+    assert "JAVA_HOME" in java.advice

@@ -1,0 +1,62 @@
+"""Settings from the environment, and the environments of children."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from service.cli.configuration import child_environment, isolate, read_settings
+from service.cli.errors import CliError, ExitCode
+
+
+def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_API_PORT", "70000")
+    with pytest.raises(CliError, match=r"^EVENKEEL_API_PORT: .*65535") as raised:
+        read_settings()
+    assert raised.value.code is ExitCode.USAGE
+
+
+def test_a_demo_is_told_nothing_of_what_is_configured_for_others(tmp_path: Path) -> None:
+    isolated = isolate(
+        {
+            "PATH": "/bin",
+            "EVENKEEL_DATABASE_URL": "postgresql://production",
+            "EVENKEEL_BROKER_URL": "redis://production",
+            "EVENKEEL_DATA_ROOTS": "/production",
+            "EVENKEEL_DATA_RESULTS": "/production",
+            "EVENKEEL_API_HOST": "0.0.0.0",
+            "EVENKEEL_STATE_DIR": "/production",
+            "EVENKEEL_SPARK_DRIVER_MEMORY": "1g",
+            "EVENKEEL_LOG_LEVEL": "DEBUG",
+        },
+        tmp_path,
+    )
+    assert isolated == {
+        "PATH": "/bin",
+        "EVENKEEL_STATE_DIR": str(tmp_path),
+        "EVENKEEL_API_PORT": "0",
+        "EVENKEEL_SPARK_DRIVER_MEMORY": "1g",
+        "EVENKEEL_LOG_LEVEL": "DEBUG",
+    }
+
+
+def test_children_get_absolute_paths_since_they_run_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", "state")
+    monkeypatch.setenv("EVENKEEL_DATA_ROOTS", f"one{os.pathsep}two")
+    monkeypatch.setenv("EVENKEEL_DATABASE_URL", "sqlite:///jobs.db")
+    child = child_environment(read_settings(), {"PATH": "/bin"})
+    assert child["EVENKEEL_STATE_DIR"] == str(tmp_path / "state")
+    assert child["EVENKEEL_DATA_ROOTS"] == f"{tmp_path / 'one'}{os.pathsep}{tmp_path / 'two'}"
+    assert child["EVENKEEL_DATA_RESULTS"] == str(tmp_path / "state" / "results")
+    assert child["EVENKEEL_DATABASE_URL"] == f"sqlite:///{tmp_path / 'jobs.db'}"
+    assert child["EVENKEEL_PARENT_PID"] == str(os.getpid())
+    assert child["PATH"] == "/bin"
+
+
+@pytest.mark.parametrize("url", ["sqlite:////var/jobs.db", "sqlite:///:memory:", "postgresql+psycopg://u:p@h/d"])
+def test_other_database_urls_are_left_alone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_DATABASE_URL", url)
+    assert child_environment(read_settings(), {})["EVENKEEL_DATABASE_URL"] == url

@@ -1,0 +1,87 @@
+"""The command line as it is typed, in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from service.cli.main import app
+from service.store.migrate import head_revision
+
+COMMANDS = ("up", "demo", "doctor", "serve", "worker", "migrate", "openapi")
+
+
+def test_help_names_every_command() -> None:
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    assert all(command in result.output for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert f"Usage: evenkeel {command}" in result.output
+
+
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
+    script = (
+        "import sys, service.cli.main as m; "
+        "heavy = {'pyspark', 'pandas', 'pyarrow', 'sqlalchemy', 'celery', 'fastapi', 'httpx', 'pydantic_settings'}; "
+        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"imported for help alone: {done.stderr}"
+
+
+def test_the_version() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.output == f"evenkeel {version('evenkeel')}\n"
+
+
+def test_migrate_tells_the_revision(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["migrate"], env={"EVENKEEL_STATE_DIR": str(tmp_path / "state")})
+    assert result.exit_code == 0
+    assert head_revision() in result.output
+    assert (tmp_path / "state" / "evenkeel.db").exists()
+
+
+def test_migrate_tells_what_is_wrong_with_the_database() -> None:
+    result = CliRunner().invoke(app, ["migrate"], env={"EVENKEEL_DATABASE_URL": "sqlite:////proc/jobs.db"})
+    assert result.exit_code == 3
+    assert "unable to open database file" in result.output
+    assert "EVENKEEL_DATABASE_URL" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_doctor_speaks_json_and_its_exit_code_says_whether_all_is_well(tmp_path: Path) -> None:
+    good = {"EVENKEEL_STATE_DIR": str(tmp_path), "EVENKEEL_API_PORT": "0"}
+    result = CliRunner().invoke(app, ["doctor", "--json"], env=good)
+    assert result.exit_code == 0
+    assert {finding["level"] for finding in json.loads(result.output)} <= {"OK", "WARN"}
+    bad = {**good, "EVENKEEL_DATA_ROOTS": "/nowhere"}
+    result = CliRunner().invoke(app, ["doctor"], env=bad)
+    assert result.exit_code == 1
+    assert "FAIL  data root" in result.output
+    assert "Make it, or correct EVENKEEL_DATA_ROOTS." in result.output
+
+
+@pytest.mark.parametrize("command", ["up", "demo", "worker"])
+def test_without_java_nothing_is_started(command: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, [command], env={"JAVA_HOME": str(tmp_path), "EVENKEEL_STATE_DIR": str(tmp_path)})
+    assert result.exit_code == 3
+    assert "there is no bin/java in it" in result.output
+
+
+def test_a_variable_out_of_bounds_is_a_usage_error() -> None:
+    result = CliRunner().invoke(app, ["doctor"], env={"EVENKEEL_API_PORT": "x"})
+    assert result.exit_code == 2
+    assert "EVENKEEL_API_PORT" in result.output

@@ -1,0 +1,43 @@
+"""The README's tables are what the declarations say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.cli.readme_tables import README, main, settings_table, variables_table, with_tables
+from service.settings import GROUPS
+from service.spec.options import declared_settings
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_readme_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert main([]) == 0, "run: python -m service.cli.readme_tables --write"
+
+
+def test_every_declaration_is_in_a_table() -> None:
+    settings, variables = settings_table(), variables_table()
+    for declared in declared_settings():
+        assert f"| `{declared.key}` |" in settings
+        assert all(f"`{alias}`" in settings for alias in declared.aliases)
+    names = [f"{group.model_config.get('env_prefix')}{name.upper()}" for group in GROUPS for name in group.model_fields]
+    assert len(names) > 20
+    assert all(f"| `{name}` |" in variables for name in names)
+
+
+def test_a_stale_table_is_noticed_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    current = with_tables((ROOT / README).read_text(encoding="utf-8"))
+    README.write_text(current.replace("`agg_phase`", "`old_name`"))
+    assert main([]) == 1
+    assert main(["--write"]) == 0
+    assert README.read_text() == current
+    assert main([]) == 0
+
+
+def test_a_readme_without_a_place_is_refused() -> None:
+    with pytest.raises(ValueError, match="no place for the table 'settings'"):
+        with_tables("# Evenkeel\n")
