@@ -71,6 +71,9 @@ DOUBLE = DataType(TypeName.DOUBLE)
 STRING = DataType(TypeName.STRING)
 DATE = DataType(TypeName.DATE)
 TIMESTAMP = DataType(TypeName.TIMESTAMP)
+TIMESTAMP_NTZ = DataType(TypeName.TIMESTAMP_NTZ)
+BINARY = DataType(TypeName.BINARY)
+NULL = DataType(TypeName.NULL)
 
 
 def decimal(precision: int, scale: int) -> DataType:
@@ -104,3 +107,12 @@ class Schema:
                 return field
         folded = [field for field in self.fields if field.name.casefold() == name.casefold()]
         return folded[0] if len(folded) == 1 else None
+
+
+UNKNOWN = DataType(TypeName.OTHER, text="UNKNOWN")
+"""The type of a column of which only Spark knows what it will be."""
+
+
+def known(type_: DataType) -> DataType | None:
+    """`type_`, or None for UNKNOWN: an expression's type from a field's."""
+    return None if type_ == UNKNOWN else type_

@@ -1,0 +1,178 @@
+"""Which type Spark 4.3 gives to operations over columns of known types, with ANSI mode on.
+
+The tables were read off Spark; `tests/service/spec/test_inference.py` compares every pair of types with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from service.spec.types import (
+    BIGINT,
+    DOUBLE,
+    INTEGRAL,
+    MAX_PRECISION,
+    NUMERIC,
+    TEMPORAL,
+    DataType,
+    TypeName,
+    decimal,
+)
+
+_INTEGRAL_ORDER = (TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT, TypeName.BIGINT)
+_AS_DECIMAL = {TypeName.TINYINT: 3, TypeName.SMALLINT: 5, TypeName.INT: 10, TypeName.BIGINT: 20}
+# The least scale that Spark keeps when a result has more than 38 digits.
+_MINIMUM_SCALE = 6
+
+
+class Incompatible(Exception):  # noqa: N818 - told in terms of types, turned into a SpecError with its place
+    """An operation that Spark refuses for operands of these types."""
+
+
+def is_null(type_: DataType) -> bool:
+    """The type of a bare NULL, which takes any other."""
+    return type_.name is TypeName.NULL
+
+
+def as_decimal(type_: DataType) -> tuple[int, int]:
+    """Precision and scale of a decimal, or of the one that holds every value of an integer type."""
+    if type_.name is TypeName.DECIMAL:
+        return type_.precision or 10, type_.scale or 0
+    return _AS_DECIMAL[type_.name], 0
+
+
+def arithmetic(operator: str, left: DataType, right: DataType) -> DataType | None:
+    """The type of `left operator right`; None where Spark decides. Raises Incompatible where it refuses."""
+    if operator == "||":
+        both_bytes = left.name is TypeName.BINARY and right.name is TypeName.BINARY
+        return left if both_bytes else DataType(TypeName.STRING)
+    if is_null(left) and is_null(right):
+        return None
+    if (is_null(left) or is_null(right)) and {left.name, right.name} & TEMPORAL:
+        return None
+    left, right = (right if is_null(left) else left), (left if is_null(right) else right)
+    names = {left.name, right.name}
+    if names <= NUMERIC:
+        return _numeric(operator, left, right)
+    if TypeName.STRING in names and names & NUMERIC:
+        return _with_string(operator, left, right)
+    if operator in "+-" and names & TEMPORAL and not names & {TypeName.BOOLEAN, TypeName.BINARY}:
+        return _with_time(operator, left, right)
+    raise Incompatible
+
+
+def _numeric(operator: str, left: DataType, right: DataType) -> DataType | None:
+    fractional = left.is_fractional or right.is_fractional
+    if operator == "DIV":
+        if fractional:
+            raise Incompatible
+        return BIGINT
+    if TypeName.DECIMAL in {left.name, right.name} and not fractional:
+        return decimal_arithmetic(operator, as_decimal(left), as_decimal(right))
+    return DOUBLE if operator == "/" else wider_number(left, right)
+
+
+def decimal_arithmetic(operator: str, left: tuple[int, int], right: tuple[int, int]) -> DataType:
+    """Spark's `DecimalPrecision`: precision and scale of `+ - * / %` over decimals."""
+    (p1, s1), (p2, s2) = left, right
+    if operator in "+-":
+        scale = max(s1, s2)
+        return _adjusted(max(p1 - s1, p2 - s2) + scale + 1, scale)
+    if operator == "*":
+        return _adjusted(p1 + p2 + 1, s1 + s2)
+    if operator == "/":
+        scale = max(_MINIMUM_SCALE, s1 + p2 + 1)
+        return _adjusted(p1 - s1 + s2 + scale, scale)
+    scale = max(s1, s2)
+    return _adjusted(min(p1 - s1, p2 - s2) + scale, scale)
+
+
+def _adjusted(precision: int, scale: int) -> DataType:
+    # Digits before the point are worth more than those behind it.
+    if precision <= MAX_PRECISION:
+        return decimal(precision, scale)
+    whole = precision - scale
+    return decimal(MAX_PRECISION, max(MAX_PRECISION - whole, min(scale, _MINIMUM_SCALE)))
+
+
+def _with_string(operator: str, left: DataType, right: DataType) -> DataType:
+    number = right if left.name is TypeName.STRING else left
+    if operator == "DIV" and number.name not in INTEGRAL:
+        raise Incompatible
+    return BIGINT if number.name in INTEGRAL and operator != "/" else DOUBLE
+
+
+def _with_time(operator: str, left: DataType, right: DataType) -> DataType | None:
+    small = {TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT}
+    date = DataType(TypeName.DATE)
+    if left == date and right.name in small:
+        return date
+    if operator == "+":
+        if right == date and left.name in small:
+            return date
+        raise Incompatible
+    # The difference of two times is an interval, which no table column can have.
+    if {left.name, right.name} <= TEMPORAL | {TypeName.STRING}:
+        return None
+    raise Incompatible
+
+
+def wider_number(left: DataType, right: DataType) -> DataType:
+    """The type that two numbers are converted to before they are compared or united."""
+    if left.is_fractional or right.is_fractional:
+        return left if left == right else DOUBLE
+    if TypeName.DECIMAL in {left.name, right.name}:
+        (p1, s1), (p2, s2) = as_decimal(left), as_decimal(right)
+        scale = max(s1, s2)
+        whole = max(p1 - s1, p2 - s2)
+        if whole + scale > MAX_PRECISION:
+            scale = max(MAX_PRECISION - whole, min(scale, _MINIMUM_SCALE))
+        return decimal(whole + scale, scale)
+    return max(left, right, key=lambda type_: _INTEGRAL_ORDER.index(type_.name))
+
+
+def comparable(left: DataType, right: DataType) -> bool:
+    """Whether Spark compares the two; a string is converted to the other side's type."""
+    if is_null(left) or is_null(right) or TypeName.STRING in {left.name, right.name}:
+        return True
+    return left.name == right.name or {left.name, right.name} <= NUMERIC or {left.name, right.name} <= TEMPORAL
+
+
+def common_type(left: DataType, right: DataType, *, strings_convert: bool) -> DataType | None:
+    """The type that holds both; None where Spark decides. Raises Incompatible where there is none."""
+    if left == right or is_null(right):
+        return left
+    if is_null(left):
+        return right
+    names = {left.name, right.name}
+    if TypeName.STRING in names:
+        if not strings_convert:
+            raise Incompatible
+        other = right if left.name is TypeName.STRING else left
+        if other.name in INTEGRAL:
+            return BIGINT
+        return DOUBLE if other.is_numeric else other
+    if names <= NUMERIC:
+        return wider_number(left, right)
+    if names <= TEMPORAL:
+        winner = TypeName.TIMESTAMP if TypeName.TIMESTAMP in names else TypeName.TIMESTAMP_NTZ
+        return DataType(winner)
+    raise Incompatible
+
+
+def widest(types: Sequence[DataType | None], *, strings_convert: bool) -> DataType | None:
+    """The common type of all, None where one is unknown or Spark's order of finding it could matter.
+
+    Raises Incompatible where two of them have none.
+    """
+    known = [type_ for type_ in types if type_ is not None]
+    if len({type_.name for type_ in known} - {TypeName.NULL}) > 2 and any(
+        type_.name in {TypeName.STRING, TypeName.DECIMAL} for type_ in known
+    ):
+        return None
+    result: DataType | None = known[0] if known else None
+    for type_ in known[1:]:
+        if result is None:
+            return None
+        result = common_type(result, type_, strings_convert=strings_convert)
+    return result if len(known) == len(types) else None

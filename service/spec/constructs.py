@@ -1,0 +1,91 @@
+"""How sqlglot's nodes are named here: the tables behind `service.spec.parsing`."""
+
+from __future__ import annotations
+
+import re
+
+from sqlglot import exp
+
+from service.spec.types import TypeName
+
+ARITHMETIC: dict[type[exp.Expr], str] = {
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.Mod: "%",
+    exp.IntDiv: "DIV",
+    exp.DPipe: "||",
+}
+COMPARISONS: dict[type[exp.Expr], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.NullSafeEQ: "<=>",
+}
+LIKES: dict[type[exp.Expr], str] = {exp.Like: "LIKE", exp.ILike: "ILIKE", exp.RegexpLike: "RLIKE"}
+PREDICATES = (*COMPARISONS, *LIKES, exp.NullSafeNEQ, exp.Is, exp.In, exp.Between, exp.Not, exp.Escape)
+TYPES: dict[exp.DType, TypeName] = {
+    exp.DType.BOOLEAN: TypeName.BOOLEAN,
+    exp.DType.TINYINT: TypeName.TINYINT,
+    exp.DType.SMALLINT: TypeName.SMALLINT,
+    exp.DType.INT: TypeName.INT,
+    exp.DType.BIGINT: TypeName.BIGINT,
+    exp.DType.FLOAT: TypeName.FLOAT,
+    exp.DType.DOUBLE: TypeName.DOUBLE,
+    exp.DType.DECIMAL: TypeName.DECIMAL,
+    exp.DType.TEXT: TypeName.STRING,
+    exp.DType.BINARY: TypeName.BINARY,
+    exp.DType.DATE: TypeName.DATE,
+    exp.DType.TIMESTAMPTZ: TypeName.TIMESTAMP,
+    exp.DType.TIMESTAMPLTZ: TypeName.TIMESTAMP,
+    exp.DType.TIMESTAMPNTZ: TypeName.TIMESTAMP_NTZ,
+}
+SUFFIXES = {TypeName.BIGINT: "L", TypeName.SMALLINT: "S", TypeName.TINYINT: "Y"}
+SUFFIX_BITS = {"L": 63, "S": 15, "Y": 7}
+INTERVAL_UNITS = {"YEAR", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND"}
+EXTRACT_PARTS = {"YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DAYOFWEEK", "DOY", "HOUR", "MINUTE", "SECOND"}
+NUMBER = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,5})?")
+INTERVAL_VALUE = re.compile(r"[+-]?\d{1,9}(?:\.\d{1,6})?")
+HEX = re.compile(r"(?:[0-9A-Fa-f]{2})*")
+NOT_IN_THE_ALGEBRA = frozenset(
+    name
+    for names in (
+        "any any_value approx_count_distinct approx_percentile array_agg bit_and bit_or bit_xor bool_and bool_or",
+        "collect_list collect_set corr count_if covar_pop covar_samp every first kurtosis last listagg max_by mean",
+        "median min_by mode percentile percentile_approx skewness some std stddev stddev_pop stddev_samp string_agg",
+        "var_pop var_samp variance",
+    )
+    for name in names.split()
+)
+CONSTRUCTS: dict[type[exp.Expr], str] = {
+    exp.Subquery: "A subquery",
+    exp.Select: "A subquery",
+    exp.Exists: "EXISTS with a subquery",
+    exp.Window: "A window function (OVER)",
+    exp.Lambda: "A lambda function",
+    exp.JSONExtract: "A lambda function or path",
+    exp.Bracket: "Access to an element ([…])",
+    exp.Dot: "Access to a field",
+    exp.Placeholder: "A parameter",
+    exp.Parameter: "A parameter",
+    exp.Star: "*",
+    exp.Tuple: "A row value",
+    exp.Alias: "An alias (AS)",
+    exp.Any: "ANY",
+    exp.All: "ALL",
+    exp.IgnoreNulls: "IGNORE NULLS",
+    exp.RespectNulls: "RESPECT NULLS",
+    exp.WithinGroup: "WITHIN GROUP",
+    exp.Distinct: "DISTINCT inside a scalar function",
+    exp.Order: "ORDER BY inside a scalar function",
+    exp.BitwiseAnd: "The bitwise operator &",
+    exp.BitwiseOr: "The bitwise operator |",
+    exp.BitwiseXor: "The bitwise operator ^",
+    exp.BitwiseNot: "The bitwise operator ~",
+    exp.Collate: "COLLATE",
+    exp.Filter: "FILTER",
+}

@@ -1,0 +1,224 @@
+"""Spark SQL text to sqlglot trees, within limits. What of a tree is accepted is decided by its readers.
+
+Functions are left as they are written (`exp.Anonymous`): sqlglot's own readings of them lose what Spark would be told.
+String literals are read by Spark's rules here, because sqlglot's differ in detail.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokenizer_core import Token, TokenType
+
+from service.spec.errors import SpecError
+
+MAX_TEXT_LENGTH = 100_000
+MAX_TOKENS = 20_000
+# sqlglot takes some twenty Python frames a level; forty levels reach the interpreter's recursion limit.
+MAX_NESTING = 32
+MAX_DEPTH = 64
+
+_OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
+_CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
+_CODE_POINT = r"[0-3][0-7]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}"
+_UNCLOSED = re.compile(r"Missing (.+) from \d+:(\d+)")
+_MISSING = re.compile(r"Required keyword: '(\w+)' missing for <class '.*\.(\w+)'>")
+_ESCAPE = re.compile(rf"\\({_CODE_POINT}|.)", re.DOTALL)
+_ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text and the JSON pointer of the field that holds it; makes errors that tell where."""
+
+    text: str
+    pointer: str
+
+    def error(self, code: str, detail: str, *, at: int | None = None, suggestions: Iterable[str] = ()) -> SpecError:
+        """A `SpecError` at offset `at`, where that is known."""
+        line = column = None
+        if at is not None:
+            line = self.text.count("\n", 0, at) + 1
+            column = at - self.text.rfind("\n", 0, at)
+        return SpecError.of(
+            code, detail, pointer=self.pointer, line=line, column=column, suggestions=tuple(suggestions)
+        )
+
+    def unsupported(self, construct: str, *, at: int | None = None, hint: str = "") -> SpecError:
+        """`unsupported_construct`, naming it."""
+        detail = f"{construct} cannot be used here."
+        return self.error("unsupported_construct", detail + (f" {hint}" if hint else ""), at=at)
+
+
+class _Parser(SparkParser):
+    FUNCTIONS: ClassVar = {}
+    FUNCTION_PARSERS: ClassVar = {
+        name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name in {"CAST", "TRY_CAST", "EXTRACT"}
+    }
+    NO_PAREN_FUNCTIONS: ClassVar = {}
+    NO_PAREN_FUNCTION_PARSERS: ClassVar = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
+    # In Spark `||` binds as tightly as `+`.
+    TERM: ClassVar = {**SparkParser.TERM, TokenType.DPIPE: exp.DPipe}
+
+
+class _Dialect(Spark):
+    Parser = _Parser
+
+
+def parse_expression(source: Text) -> exp.Expr:
+    """The tree of a single expression.
+
+    Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`.
+    """
+    return _parse(source, exp.Condition)
+
+
+def parse_query(source: Text) -> exp.Expr:
+    """The tree of a single SELECT or of what stands in the place of one.
+
+    Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`.
+    """
+    return _parse(source, exp.Query)
+
+
+def tokens_of(source: Text) -> list[Token]:
+    """The tokens of a text within the limits; string literals have their value as `text`.
+
+    Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct` (hints).
+    """
+    _check_characters(source)
+    try:
+        tokens = _Dialect().tokenize(source.text)
+    except SqlglotError as error:
+        raise _token_error(source, error) from None
+    if len(tokens) > MAX_TOKENS:
+        raise source.error("query_too_deep", f"The text has {len(tokens)} words and signs; at most {MAX_TOKENS}.")
+    depth = 0
+    for token in tokens:
+        depth += (token.token_type in _OPENING) - (token.token_type in _CLOSING)
+        if depth > MAX_NESTING:
+            raise _too_deep(source, token.start)
+        if token.token_type is TokenType.HINT:
+            raise source.unsupported("A hint", at=token.start, hint="Use the job's settings.")
+    return _with_spark_strings(source, tokens)
+
+
+def _check_characters(source: Text) -> None:
+    if len(source.text) > MAX_TEXT_LENGTH:
+        raise source.error("query_too_deep", f"The text has {len(source.text)} characters; at most {MAX_TEXT_LENGTH}.")
+    for at, character in enumerate(source.text):
+        if (character < " " and character not in "\t\n\r") or "\ud800" <= character <= "\udfff":
+            raise source.error("sql_syntax", f"The character U+{ord(character):04X} has no place in SQL.", at=at)
+
+
+def _parse(source: Text, into: type[exp.Expr]) -> exp.Expr:
+    tokens = tokens_of(source)
+    while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
+        tokens.pop()
+    for token in tokens:
+        if token.token_type is TokenType.SEMICOLON:
+            raise source.unsupported("A second statement", at=token.start)
+    if not tokens:
+        raise source.error("sql_syntax", "The text is empty.")
+    try:
+        trees = _Dialect().parser().parse_into(into, tokens, source.text)
+    except ParseError as error:
+        raise _syntax_error(source, error) from None
+    except RecursionError:
+        raise _too_deep(source, None) from None
+    except (SqlglotError, ValueError) as error:
+        raise source.error("sql_syntax", f"The text cannot be read: {_first_line(str(error))}.") from None
+    tree = trees[0] if len(trees) == 1 else None
+    if tree is None:
+        raise source.error("sql_syntax", "The text is not an expression." if into is exp.Condition else "No SELECT.")
+    _check_depth(source, tree)
+    return tree
+
+
+def _token_error(source: Text, error: SqlglotError) -> SpecError:
+    unclosed = _UNCLOSED.match(str(error.__cause__ or error))
+    if unclosed is None:
+        return source.error("sql_syntax", f"The text cannot be read: {_first_line(str(error))}.")
+    return source.error("sql_syntax", f"A {unclosed.group(1)} is not closed.", at=int(unclosed.group(2)))
+
+
+def _syntax_error(source: Text, error: ParseError) -> SpecError:
+    facts = error.errors[0] if error.errors else {}
+    line, column = facts.get("line"), facts.get("col")
+    highlight = str(facts.get("highlight") or "")
+    what = str(facts.get("description") or "Invalid expression").rstrip(".")
+    what = _MISSING.sub(r"An operand of \2 is missing", what)
+    near = f" near '{highlight[:40]}'" if highlight else ""
+    if isinstance(column, int):
+        # sqlglot counts to the end of the token.
+        column = max(1, column - len(highlight) + 1)
+    return SpecError.of("sql_syntax", f"{what}{near}.", pointer=source.pointer, line=line, column=column)
+
+
+def _too_deep(source: Text, at: int | None) -> SpecError:
+    return source.error("query_too_deep", f"The text is nested more than {MAX_NESTING} levels deep.", at=at)
+
+
+def _check_depth(source: Text, tree: exp.Expr) -> None:
+    # Iteratively: a chain of operators makes a deep tree without any nesting in the text.
+    pending: list[tuple[exp.Expr, int]] = [(tree, 1)]
+    while pending:
+        node, depth = pending.pop()
+        if depth > MAX_DEPTH:
+            raise source.error("query_too_deep", f"An expression has more than {MAX_DEPTH} levels of operators.")
+        for child in node.iter_expressions():
+            chained = type(child) is type(node) and isinstance(node, exp.And | exp.Or)
+            pending.append((child, depth if chained else depth + 1))
+
+
+def _with_spark_strings(source: Text, tokens: list[Token]) -> list[Token]:
+    result: list[Token] = []
+    for token in tokens:
+        if token.token_type is not TokenType.STRING:
+            result.append(token)
+            continue
+        raw = source.text[token.start : token.end + 1]
+        last = result[-1] if result else None
+        value = unescape(raw[1:-1])
+        touches = last is not None and last.token_type is TokenType.STRING and last.end + 1 == token.start
+        if last is not None and touches and source.text[last.end] == raw[0]:
+            # A doubled quote stands for one quote.
+            result[-1] = _string(last, last.text + raw[0] + value, token.end)
+        else:
+            result.append(_string(token, value, token.end))
+    for token in result:
+        if token.token_type is TokenType.STRING and any("\ud800" <= character <= "\udfff" for character in token.text):
+            raise source.error("sql_syntax", "A string holds half of a surrogate pair.", at=token.start)
+    return result
+
+
+def _string(token: Token, value: str, end: int) -> Token:
+    return Token(TokenType.STRING, value, token.line, token.col, token.start, end)
+
+
+def unescape(raw: str) -> str:
+    """The value of what stands between the quotes of a string literal, as Spark reads it."""
+    if "\\" not in raw:
+        return raw
+
+    def character(match: re.Match[str]) -> str:
+        escape = match.group(1)
+        if len(escape) == 1:
+            return _ESCAPED.get(escape, escape)
+        code = int(escape, 8) if escape[0] in "0123" else int(escape[1:], 16)
+        return chr(code) if code <= 0x10FFFF else "\ufffd"
+
+    value = _ESCAPE.sub(character, raw)
+    # Two escapes may name the halves of one character.
+    return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def _first_line(message: str) -> str:
+    return message.strip().splitlines()[0].rstrip(".")[:200] if message.strip() else "unknown reason"

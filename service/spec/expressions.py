@@ -1,0 +1,28 @@
+"""A scalar expression's text, checked against the allow-list, resolved and typed: the way to a `Scalar`."""
+
+from __future__ import annotations
+
+from service.spec.dialect import Text
+from service.spec.inference import Typing
+from service.spec.parsing import read_expression
+from service.spec.rendering import render
+from service.spec.scalar import Scalar
+from service.spec.scope import TableScope, resolve
+from service.spec.tree import Expression, columns_of
+
+
+def compile_expression(text: str, scope: TableScope, pointer: str) -> Scalar:
+    """The scalar that `text` means over the columns of `scope`.
+
+    `pointer` is the JSON pointer of the text, for errors. Raises SpecError `sql_syntax`, `query_too_deep`,
+    `unsupported_construct`, `unsupported_function`, `unknown_table`, `unknown_column`, `ambiguous_column`,
+    `type_mismatch`.
+    """
+    source = Text(text, pointer)
+    tree = resolve(read_expression(source), scope, source)
+    return scalar_of(tree, source)
+
+
+def scalar_of(tree: Expression, source: Text) -> Scalar:
+    """A resolved tree as a value for the engine. Raises SpecError `type_mismatch`."""
+    return Scalar(render(tree).text, columns_of(tree), Typing(source).type_of(tree))

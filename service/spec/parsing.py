@@ -1,0 +1,337 @@
+"""sqlglot trees to expression trees: the allow-list of scalar expressions. What is not named here is refused."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from service.spec.constructs import (
+    ARITHMETIC,
+    COMPARISONS,
+    CONSTRUCTS,
+    EXTRACT_PARTS,
+    HEX,
+    INTERVAL_UNITS,
+    INTERVAL_VALUE,
+    LIKES,
+    NOT_IN_THE_ALGEBRA,
+    NUMBER,
+    PREDICATES,
+    SUFFIX_BITS,
+    SUFFIXES,
+    TYPES,
+)
+from service.spec.dialect import Text, parse_expression
+from service.spec.errors import SpecError, did_you_mean, nearest_names
+from service.spec.functions import FUNCTIONS
+from service.spec.query import AggregateFunction
+from service.spec.tree import (
+    Aggregate,
+    Arithmetic,
+    Between,
+    Binary,
+    Boolean,
+    Call,
+    Case,
+    Cast,
+    Comparison,
+    Connective,
+    Expression,
+    Extract,
+    InList,
+    Interval,
+    Like,
+    Name,
+    Negation,
+    Not,
+    Null,
+    Number,
+    String,
+    Test,
+)
+from service.spec.types import MAX_PRECISION, DataType, TypeName, decimal
+
+
+def read_expression(source: Text) -> Expression:
+    """The tree of a scalar expression's text.
+
+    Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`, `unsupported_function`.
+    """
+    return ExpressionReader(source, aggregates=False).read(parse_expression(source))
+
+
+def position(node: exp.Expr) -> int | None:
+    """Offset in the text of the first part of `node` that knows its own."""
+    starts = [part.meta["start"] for part in node.walk() if "start" in part.meta]
+    return min(starts) if starts else None
+
+
+class ExpressionReader:
+    """Turns sqlglot nodes of one text into expression trees; aggregate calls only where `aggregates`."""
+
+    def __init__(self, source: Text, *, aggregates: bool) -> None:
+        self._source = source
+        self._aggregates = aggregates
+
+    def read(self, node: exp.Expr) -> Expression:
+        """The tree of `node`. Raises SpecError naming what is not supported, and where."""
+        kind = type(node)
+        if kind in ARITHMETIC:
+            self._only(node, "this", "expression", "typed", "safe")
+            return Arithmetic(ARITHMETIC[kind], self.read(node.this), self.read(node.expression))
+        if kind in COMPARISONS:
+            self._only(node, "this", "expression")
+            return Comparison(COMPARISONS[kind], self._operand(node.this), self._operand(node.expression))
+        if kind in LIKES:
+            self._only(node, "this", "expression")
+            return Like(LIKES[kind], self._operand(node.this), self._operand(node.expression), None)
+        if isinstance(node, exp.And | exp.Or):
+            return Connective(node.key.upper(), tuple(self.read(term) for term in _terms(node)))
+        return self._other(node)
+
+    def _other(self, node: exp.Expr) -> Expression:
+        match node:
+            case exp.Paren():
+                return self.read(node.this)
+            case exp.Column():
+                return self._name(node)
+            case exp.Literal() | exp.RawString():
+                return self._literal(node)
+            case exp.Null():
+                return Null()
+            case exp.Boolean():
+                return Boolean(bool(node.this))
+            case exp.HexString() if HEX.fullmatch(str(node.this)):
+                return Binary(str(node.this).upper())
+            case exp.Concat() if all(isinstance(part, exp.Literal) and part.is_string for part in node.expressions):
+                # Literals that stand side by side.
+                return String("".join(part.this for part in node.expressions))
+            case exp.Neg():
+                return self._negation(node)
+            case exp.Not():
+                return Not(self.read(node.this))
+            case exp.NullSafeNEQ():
+                return Not(Comparison("<=>", self._operand(node.this), self._operand(node.expression)))
+            case exp.Is():
+                return self._test(node)
+            case exp.In():
+                self._only(node, "this", "expressions")
+                return InList(self._operand(node.this), tuple(self.read(item) for item in node.expressions))
+            case exp.Between():
+                self._only(node, "this", "low", "high")
+                low, high = node.args["low"], node.args["high"]
+                return Between(self._operand(node.this), self._operand(low), self._operand(high))
+            case exp.Escape(this=exp.Like() | exp.ILike()):
+                return self._escape(node)
+            case _:
+                return self._compound(node)
+
+    def _compound(self, node: exp.Expr) -> Expression:
+        match node:
+            case exp.Case():
+                return self._case(node)
+            case exp.Cast():
+                return self._cast(node)
+            case exp.Interval():
+                return self._interval(node)
+            case exp.Extract():
+                part = str(node.this.name).upper()
+                if part not in EXTRACT_PARTS:
+                    raise self._unsupported(node, f"EXTRACT({part} …)")
+                return Extract(part, self.read(node.expression))
+            case exp.Filter():
+                call = self._filtered(node)
+                if call is not None:
+                    return call
+            case exp.Anonymous():
+                return self._call(node)
+        raise self._unsupported(node, CONSTRUCTS.get(type(node), f"The construct {node.key.upper()}"))
+
+    def _unsupported(self, node: exp.Expr, construct: str, hint: str = "") -> SpecError:
+        return self._source.unsupported(construct, at=position(node), hint=hint)
+
+    def _only(self, node: exp.Expr, *allowed: str) -> None:
+        for key, value in node.args.items():
+            if key not in allowed and value not in (None, False, []):
+                name = "A subquery" if key == "query" else f"{node.key.upper()} with {key.upper()}"
+                raise self._unsupported(node, name)
+
+    def _operand(self, node: exp.Expr) -> Expression:
+        if isinstance(node, PREDICATES):
+            raise self._unsupported(node, "A comparison of a comparison", "Put the inner one in parentheses.")
+        return self.read(node)
+
+    def _name(self, node: exp.Column) -> Name:
+        if not isinstance(node.this, exp.Identifier):
+            raise self._unsupported(node, "*")
+        if node.args.get("db"):
+            raise self._unsupported(node, "A name of more than two parts")
+        self._only(node, "this", "table")
+        return Name(node.table or None, node.name, position(node))
+
+    def _literal(self, node: exp.Expr) -> Expression:
+        text = str(node.this)
+        if isinstance(node, exp.RawString) or node.is_string:
+            return String(text)
+        if not NUMBER.fullmatch(text):
+            raise self._source.error("sql_syntax", f"'{text[:40]}' is not a number.")
+        if "e" in text.lower():
+            if float(text) == float("inf"):
+                raise self._source.error("sql_syntax", f"The number {text[:40]} is too large.")
+        elif len(text.replace(".", "").lstrip("0")) > MAX_PRECISION or len(text.partition(".")[2]) > MAX_PRECISION:
+            raise self._source.error("sql_syntax", f"A number has at most {MAX_PRECISION} digits.")
+        return Number(text)
+
+    def _negation(self, node: exp.Neg) -> Expression:
+        inner = node.this
+        # The least value of each integer type exists with its sign alone.
+        return Negation(self._cast(inner, negative=True) if isinstance(inner, exp.Cast) else self.read(inner))
+
+    def _test(self, node: exp.Is) -> Expression:
+        what = {exp.Null: "NULL", exp.Boolean: str(node.expression.this).upper()}.get(type(node.expression))
+        if what is None:
+            raise self._unsupported(node, "IS with anything but NULL, TRUE and FALSE")
+        return Test(self._operand(node.this), what)
+
+    def _escape(self, node: exp.Escape) -> Expression:
+        like = self.read(node.this)
+        escape = node.expression
+        if not isinstance(like, Like) or not escape.is_string or len(escape.name) != 1:
+            raise self._unsupported(node, "ESCAPE with anything but one character")
+        return Like(like.operator, like.operand, like.pattern, escape.name)
+
+    def _case(self, node: exp.Case) -> Case:
+        operand, default = node.this, node.args.get("default")
+        return Case(
+            self.read(operand) if operand else None,
+            tuple((self.read(branch.this), self.read(branch.args["true"])) for branch in node.args["ifs"]),
+            self.read(default) if default else None,
+        )
+
+    def _cast(self, node: exp.Cast, *, negative: bool = False) -> Expression:
+        self._only(node, "this", "to", "safe")
+        type_ = self._type(node.to)
+        operand = self.read(node.this)
+        tries = isinstance(node, exp.TryCast) and bool(node.args.get("safe"))
+        suffix = SUFFIXES.get(type_.name)
+        match operand:
+            case Number(text, "") if suffix and not tries and operand.is_integer:
+                # `10L` arrives as a cast of 10. Spark derives a narrower decimal from the literal than from the cast.
+                if int(text) < (1 << SUFFIX_BITS[suffix]) + negative:
+                    return Number(text, suffix)
+        return Cast(operand, type_, tries)
+
+    def _type(self, node: exp.DataType) -> DataType:
+        name = TYPES.get(node.this) if isinstance(node.this, exp.DType) else None
+        parameters = [str(parameter.this.this) for parameter in node.expressions if parameter.this]
+        if name is None or node.args.get("nested") or (parameters and name is not TypeName.DECIMAL):
+            raise self._unsupported(node, f"The type {node.sql('spark')[:60]}", "Use an atomic type.")
+        if name is not TypeName.DECIMAL:
+            return DataType(name)
+        if len(parameters) > 2 or not all(part.isdigit() and len(part) <= 3 for part in parameters):
+            raise self._unsupported(node, f"The type {node.sql('spark')[:60]}")
+        precision, scale = [*map(int, parameters), *(10, 0)[len(parameters) :]]
+        if not 1 <= precision <= MAX_PRECISION or scale > precision:
+            raise self._unsupported(node, f"DECIMAL({precision},{scale})", "Its precision is at most 38.")
+        return decimal(precision, scale)
+
+    def _interval(self, node: exp.Interval) -> Interval:
+        value, unit = node.this, node.args.get("unit")
+        name = str(unit.this).upper().removesuffix("S") if isinstance(unit, exp.Var) else ""
+        if not isinstance(value, exp.Literal) or not INTERVAL_VALUE.fullmatch(value.name) or name not in INTERVAL_UNITS:
+            raise self._unsupported(node, "This interval", "Write it like INTERVAL '1' DAY.")
+        return Interval(value.name, name)
+
+    def _filtered(self, node: exp.Filter) -> Expression | None:
+        call = self.read(node.this)
+        if not isinstance(call, Aggregate) or not isinstance(node.expression, exp.Where):
+            return None
+        condition = self._inside_aggregate().read(node.expression.this)
+        return Aggregate(call.function, call.arguments, call.distinct, condition, call.order_by, call.at)
+
+    def _inside_aggregate(self) -> ExpressionReader:
+        return ExpressionReader(self._source, aggregates=False)
+
+    def _call(self, node: exp.Anonymous) -> Expression:
+        at = position(node)
+        if not isinstance(node.this, str):
+            raise self._unsupported(node, f"The quoted function name {node.name}")
+        name = node.this.lower()
+        if name.upper() in AggregateFunction.__members__:
+            return self._aggregate(AggregateFunction[name.upper()], node, at)
+        function = FUNCTIONS.get(name)
+        if function is None:
+            raise self._unknown_function(name, at)
+        arguments = tuple(self.read(argument) for argument in node.expressions)
+        if not function.accepts(len(arguments)):
+            raise self._source.error(
+                "unsupported_function", f"{name} takes {function.arity} arguments, not {len(arguments)}.", at=at
+            )
+        return Call(name, arguments, at)
+
+    def _unknown_function(self, name: str, at: int | None) -> SpecError:
+        if name in NOT_IN_THE_ALGEBRA:
+            detail = f"The aggregate function {name} is not supported; there are {', '.join(AggregateFunction)}."
+            if name in {"first", "last"}:
+                detail = f"Write {name}_value(x ORDER BY t): without an order the result would be arbitrary."
+            return self._source.error("unsupported_function", detail, at=at)
+        suggestions = nearest_names(name, sorted({*FUNCTIONS, *(item.lower() for item in AggregateFunction)}))
+        return self._source.error(
+            "unsupported_function",
+            f"There is no function {name[:60]} here.{did_you_mean(suggestions)}",
+            at=at,
+            suggestions=suggestions,
+        )
+
+    def _aggregate(self, function: AggregateFunction, node: exp.Anonymous, at: int | None) -> Aggregate:
+        if not self._aggregates:
+            raise self._source.unsupported(
+                f"The aggregate {function}",
+                at=at,
+                hint="Aggregates stand in SELECT, HAVING and ORDER BY, and not inside each other.",
+            )
+        inner = self._inside_aggregate()
+        raw = list(node.expressions)
+        order_by: Expression | None = None
+        if len(raw) == 1 and isinstance(raw[0], exp.Order):
+            order_by = inner.read(self._order_of(function, raw[0]))
+            raw = [raw[0].this]
+        distinct = len(raw) == 1 and isinstance(raw[0], exp.Distinct)
+        if distinct:
+            self._only(raw[0], "expressions")
+            raw = list(raw[0].expressions)
+            raw = list(raw[0].expressions) if len(raw) == 1 and isinstance(raw[0], exp.Tuple) else raw
+        if function is AggregateFunction.COUNT and not distinct and len(raw) == 1 and isinstance(raw[0], exp.Star):
+            self._only(raw[0])
+            return Aggregate(function, (), False, None, order_by, at)
+        if not raw:
+            raise self._source.error("unsupported_function", f"{function} needs an argument.", at=at)
+        arguments = tuple(inner.read(argument) for argument in raw)
+        return Aggregate(function, arguments, distinct, None, order_by, at)
+
+    def _order_of(self, function: AggregateFunction, order: exp.Order) -> exp.Expr:
+        keys = order.expressions
+        if len(keys) != 1 or not isinstance(keys[0], exp.Ordered):
+            raise self._unsupported(order, f"More than one order in {function}")
+        if keys[0].args.get("desc"):
+            other = "LAST_VALUE" if function is AggregateFunction.FIRST_VALUE else "FIRST_VALUE"
+            raise self._unsupported(order, f"A descending order in {function}", f"Use {other} with an ascending one.")
+        if not keys[0].args.get("nulls_first") or keys[0].args.get("with_fill"):
+            raise self._unsupported(order, f"NULLS LAST in {function}", "Rows whose order is NULL never count.")
+        key: exp.Expr = keys[0].this
+        return key
+
+
+def _terms(node: exp.And | exp.Or) -> list[exp.Expr]:
+    # Iteratively: chains of thousands of terms are one level.
+    terms: list[exp.Expr] = []
+    pending: list[exp.Expr] = [node]
+    while pending:
+        part = pending.pop()
+        if type(part) is type(node):
+            pending.extend((part.expression, part.this))
+        else:
+            terms.append(part)
+    return terms
+
+
+__all__ = ["ExpressionReader", "position", "read_expression"]
