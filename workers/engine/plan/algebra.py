@@ -61,8 +61,9 @@ class AlgebraRow:
     """One row of the table.
 
     `argument_types` are the types of the first argument that the row is for (None: all, COUNT(*) included). In
-    `result`, `{0}`, `{1}`, … stand for the final calls' columns and `{type}` for the type of the call. A row with a
-    `refusal` says why the call is not split; `max_precision` bounds a row to DECIMALs of so many digits.
+    `result`, `{0}`, `{1}`, … stand for the final calls' columns, `{type}` for the type of the call and `{part}` for the
+    type of its first partial call. A row with a `refusal` says why the call is not split; `max_precision` bounds a row
+    to DECIMALs of so many digits.
     """
 
     function: AggregateFunction
@@ -89,7 +90,7 @@ _BIGINT = frozenset({TypeName.BIGINT})
 _SUM_OF_FIRST = Part(_SUM, (_FIRST,))
 _SUM_OF_SECOND = Part(_SUM, (_SECOND,))
 _QUOTIENT = "CAST({0} AS DOUBLE) / NULLIF(CAST({1} AS DOUBLE), 0.0D)"
-_DECIMAL_QUOTIENT = "CAST({0} / NULLIF(CAST({1} AS DECIMAL(20,0)), 0) AS {type})"
+_DECIMAL_QUOTIENT = "CAST(CAST({0} AS {part}) / NULLIF(CAST({1} AS DECIMAL(20,0)), 0) AS {type})"
 _TOO_MANY_DIGITS = f"the quotient of a DECIMAL of more than {MAX_AVG_PRECISION} digits would be rounded twice"
 
 
@@ -192,7 +193,7 @@ def split_call(call: Call, partial_names: Iterator[str], final_names: Iterator[s
     arguments = call.arguments if call.order_by is None else (*call.arguments, call.order_by)
     partial = tuple(_part(part, arguments, next(partial_names), call.filter) for part in row.partial)
     final = tuple(_part(part, _columns(partial), next(final_names), None) for part in row.final)
-    template = row.result.replace("{type}", str(call.output.type))
+    template = row.result.replace("{type}", str(call.output.type)).replace("{part}", str(partial[0].output.type))
     return SplitCall(partial, final, Named(compose(template, _columns(final), call.output.type), call.output.name))
 
 

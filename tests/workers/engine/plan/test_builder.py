@@ -1,0 +1,69 @@
+"""The plan of a query before any rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from service.spec.bound import BoundCall, BoundJoin, BoundName, BoundQuery, BoundSort, BoundTable
+from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
+from service.spec.scalar import Scalar, column
+from service.spec.types import BIGINT, BOOLEAN, Field, Schema
+from workers.engine.plan.builder import build
+from workers.engine.plan.explain import text_of
+from workers.engine.plan.schema import output_of
+
+UID = column("o.uid", BIGINT)
+ORDERS = BoundTable("orders", "o", ((Field("o.uid", BIGINT), "uid"),))
+USERS = BoundTable("users", "u", ((Field("u.uid", BIGINT), "uid"),))
+PLAIN = BoundQuery(
+    source=ORDERS,
+    joins=(),
+    where=None,
+    is_aggregate=False,
+    keys=(),
+    calls=(),
+    having=None,
+    order_by=(),
+    limit=None,
+    select=(BoundName(UID, "uid"),),
+    output=Schema((Field("uid", BIGINT),)),
+)
+COUNT = BoundCall(AggregateFunction.COUNT, (), False, None, None, Field("n", BIGINT))
+
+
+def test_a_plain_selection_is_a_project_over_a_scan() -> None:
+    assert text_of(build(PLAIN)) == "Project o.uid AS uid\n  Scan orders AS o [o.uid]"
+
+
+def test_everything_stands_in_the_order_of_its_meaning() -> None:
+    query = replace(
+        PLAIN,
+        joins=(BoundJoin(JoinKind.INNER, USERS, ((UID, column("u.uid", BIGINT)),), None),),
+        where=Scalar("`o.uid` > 0", ("o.uid",), BOOLEAN),
+        is_aggregate=True,
+        keys=(BoundName(UID, "uid"),),
+        calls=(COUNT,),
+        having=Scalar("`n` > 1", ("n",), BOOLEAN),
+        order_by=(BoundSort(column("n", BIGINT), SortDirection.DESC, NullsOrder.LAST),),
+        limit=3,
+        select=(BoundName(column("uid", BIGINT), "uid"), BoundName(column("n", BIGINT), "orders")),
+        output=Schema((Field("uid", BIGINT), Field("orders", BIGINT))),
+    )
+    plan = build(query)
+    assert text_of(plan).splitlines() == [
+        "Project uid, n AS orders",
+        "  Limit 3",
+        "    Sort n DESC NULLS LAST",
+        "      Filter n > 1",
+        "        Aggregate BY o.uid AS uid [COUNT(*) AS n]",
+        "          Filter o.uid > 0",
+        "            Join INNER ON o.uid = u.uid",
+        "              Scan orders AS o [o.uid]",
+        "              Scan users AS u [u.uid]",
+    ]
+    assert output_of(plan) == query.output.fields
+
+
+def test_a_global_aggregate_has_no_keys() -> None:
+    query = replace(PLAIN, is_aggregate=True, calls=(COUNT,), select=(BoundName(column("n", BIGINT), "n"),))
+    assert "Aggregate [COUNT(*) AS n]" in text_of(build(query))

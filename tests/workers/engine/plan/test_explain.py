@@ -1,0 +1,86 @@
+"""Plans as text and as reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
+from service.spec.scalar import Scalar, column
+from service.spec.types import BIGINT, BOOLEAN, STRING, Field
+from workers.engine.plan.explain import call_text, explain, line_of, text_of
+from workers.engine.plan.nodes import (
+    Aggregate,
+    AggregateRole,
+    Call,
+    Exchange,
+    Expand,
+    Filter,
+    Join,
+    Limit,
+    Named,
+    Node,
+    Phases,
+    Project,
+    Scan,
+    Sort,
+    SortItem,
+)
+
+ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.x", STRING), "x")))
+USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
+UID, X = column("o.uid", BIGINT), column("o.x", STRING)
+JOIN = Join(ORDERS, USERS, JoinKind.LEFT, ((UID, column("u.uid", BIGINT)),), Scalar("`o.x` > 'a'", ("o.x",), BOOLEAN))
+COUNT = Call(AggregateFunction.COUNT, (), Field("n", BIGINT))
+
+
+@pytest.mark.parametrize(
+    ("node", "line"),
+    [
+        (ORDERS, "Scan orders AS o [o.uid, o.x]"),
+        (Filter(ORDERS, Scalar("`o.uid` = 1", ("o.uid",), BOOLEAN)), "Filter o.uid = 1"),
+        (Project(ORDERS, (Named(UID, "uid"), Named(X, "o.x"))), "Project o.uid AS uid, o.x"),
+        (JOIN, "Join LEFT ON o.uid = u.uid AND o.x > 'a'"),
+        (Join(ORDERS, USERS, JoinKind.CROSS, ()), "Join CROSS"),
+        (Aggregate(ORDERS, (), (COUNT,)), "Aggregate [COUNT(*) AS n]"),
+        (
+            Aggregate(ORDERS, (Named(UID, "uid"),), (COUNT,), AggregateRole.PARTIAL, Phases.TWO_PHASE),
+            "Aggregate PARTIAL TWO_PHASE BY o.uid AS uid [COUNT(*) AS n]",
+        ),
+        (Expand(ORDERS, 3, "$branch"), "Expand 3 branches AS $branch"),
+        (Exchange(ORDERS, (UID, X)), "Exchange BY o.uid, o.x"),
+        (Sort(ORDERS, (SortItem(UID, SortDirection.DESC, NullsOrder.LAST),)), "Sort o.uid DESC NULLS LAST"),
+        (Limit(ORDERS, 5), "Limit 5"),
+    ],
+)
+def test_a_node_on_one_line(node: Node, line: str) -> None:
+    assert line_of(node) == line
+
+
+def test_a_call_reads_as_sql() -> None:
+    call = Call(
+        AggregateFunction.FIRST_VALUE, (X,), Field("f", STRING), filter=Scalar("`o.uid` > 0", (), None), order_by=UID
+    )
+    assert call_text(call) == "FIRST_VALUE(o.x ORDER BY o.uid) FILTER (WHERE o.uid > 0)"
+
+
+def test_the_text_indents_inputs() -> None:
+    assert text_of(Limit(JOIN, 1)).splitlines() == [
+        "Limit 1",
+        "  Join LEFT ON o.uid = u.uid AND o.x > 'a'",
+        "    Scan orders AS o [o.uid, o.x]",
+        "    Scan users AS u [u.uid]",
+    ]
+
+
+def test_reports_number_inputs_before_the_nodes_that_read_them() -> None:
+    plan = Limit(JOIN, 1)
+    tree = explain(plan, {JOIN: "some_rule"}, lambda node: 7 if node == ORDERS else None)
+    assert [(node.id, node.operator, node.inputs) for node in tree.nodes] == [
+        (0, "Scan", ()),
+        (1, "Scan", ()),
+        (2, "Join", (0, 1)),
+        (3, "Limit", (2,)),
+    ]
+    assert [node.changed_by for node in tree.nodes] == [None, None, "some_rule", None]
+    assert [node.estimated_rows for node in tree.nodes] == [7, None, None, None]
+    assert tree.text == text_of(plan)

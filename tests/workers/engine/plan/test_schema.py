@@ -1,0 +1,66 @@
+"""What each node emits."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.spec.query import AggregateFunction, JoinKind
+from service.spec.scalar import Scalar, column
+from service.spec.types import BIGINT, INT, STRING, Field
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Call,
+    Exchange,
+    Expand,
+    Filter,
+    Join,
+    Limit,
+    Named,
+    Project,
+    Scan,
+    Sort,
+)
+from workers.engine.plan.schema import UNKNOWN, names_of, output_of
+
+UID, NAME = Field("o.uid", BIGINT), Field("u.name", STRING)
+ORDERS = Scan("orders", "o", ((UID, "uid"),))
+USERS = Scan("users", "u", ((NAME, "name"),))
+KEY = column("o.uid", BIGINT)
+
+
+def test_a_scan_emits_its_columns() -> None:
+    assert output_of(ORDERS) == (UID,)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        Filter(ORDERS, Scalar("`o.uid` > 1", ("o.uid",), None)),
+        Exchange(ORDERS, (KEY,)),
+        Sort(ORDERS, ()),
+        Limit(ORDERS, 1),
+    ],
+)
+def test_what_keeps_rows_or_moves_them_emits_its_input(node: Filter | Exchange | Sort | Limit) -> None:
+    assert output_of(node) == (UID,)
+
+
+@pytest.mark.parametrize("kind", list(JoinKind))
+def test_a_join_emits_both_sides_unless_it_only_asks_the_right_one(kind: JoinKind) -> None:
+    one_sided = kind in {JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
+    assert output_of(Join(ORDERS, USERS, kind, ())) == ((UID,) if one_sided else (UID, NAME))
+
+
+def test_an_aggregate_emits_keys_then_calls() -> None:
+    call = Call(AggregateFunction.COUNT, (), Field("n", BIGINT))
+    assert output_of(Aggregate(ORDERS, (Named(KEY, "uid"),), (call,))) == (Field("uid", BIGINT), Field("n", BIGINT))
+
+
+def test_an_expansion_appends_the_branch() -> None:
+    assert output_of(Expand(ORDERS, 2, "$branch")) == (UID, Field("$branch", INT))
+
+
+def test_an_expression_that_only_spark_can_type_has_type_other() -> None:
+    project = Project(ORDERS, (Named(Scalar("f(`o.uid`)", ("o.uid",), None), "x"),))
+    assert output_of(project) == (Field("x", UNKNOWN),)
+    assert names_of(project) == {"x"}

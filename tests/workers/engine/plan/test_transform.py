@@ -1,0 +1,40 @@
+"""Walking and rebuilding frozen plans."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.spec.query import JoinKind
+from service.spec.types import BIGINT, Field
+from workers.engine.plan.nodes import Join, Limit, Node, Scan
+from workers.engine.plan.transform import transform_up, walk_up, with_inputs
+
+A = Scan("a", "a", ((Field("a.x", BIGINT), "x"),))
+B = Scan("b", "b", ((Field("b.x", BIGINT), "x"),))
+PLAN = Limit(Join(A, B, JoinKind.CROSS, ()), 3)
+
+
+def test_walking_meets_inputs_first_left_before_right() -> None:
+    assert list(walk_up(PLAN)) == [A, B, PLAN.input, PLAN]
+
+
+def test_equal_inputs_leave_the_very_same_node() -> None:
+    copy = Scan("a", "a", ((Field("a.x", BIGINT), "x"),))
+    assert with_inputs(PLAN.input, (copy, B)) is PLAN.input
+
+
+def test_other_inputs_make_another_node() -> None:
+    assert with_inputs(PLAN.input, (B, A)) == Join(B, A, JoinKind.CROSS, ())
+    assert with_inputs(PLAN, (A,)) == Limit(A, 3)
+
+
+def test_the_number_of_inputs_is_checked() -> None:
+    with pytest.raises(ValueError, match="Join has 2 inputs, not 1"):
+        with_inputs(PLAN.input, (A,))
+
+
+def test_a_rewrite_sees_rewritten_inputs() -> None:
+    def limit_scans(node: Node) -> Node:
+        return Limit(node, 1) if isinstance(node, Scan) else node
+
+    assert transform_up(PLAN, limit_scans) == Limit(Join(Limit(A, 1), Limit(B, 1), JoinKind.CROSS, ()), 3)
