@@ -1,0 +1,41 @@
+"""Attempts: numbered by their token, ended once."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sqlalchemy import func, select
+
+from service.spec import ends
+from service.spec.status import AttemptStatus
+from service.store.attempts import attempts_of, crashed_attempts, end_attempt, mark_attempt_running, start_attempt
+from service.store.session import Database
+from service.store.tables import JobEventRow
+
+
+class Clock(Protocol):
+    ms: int
+
+
+def test_an_attempt_ends_once(database: Database, clock: Clock, job_id: str) -> None:
+    with database.write() as session:
+        start_attempt(session, job_id=job_id, tenant="default", fence=1, worker="w1", now=clock.ms)
+        mark_attempt_running(session, job_id, 1)
+        for status in (AttemptStatus.CRASHED, AttemptStatus.SUCCEEDED):
+            end_attempt(
+                session, job_id=job_id, tenant="default", fence=1, status=status, error=ends.lease_lost("w1"), now=5
+            )
+    with database.read() as session:
+        (attempt,) = attempts_of(session, job_id)
+        told = session.scalar(select(func.count()).where(JobEventRow.type == "attempt"))
+    assert (attempt.status, attempt.finished_at, told) == ("CRASHED", 5, 2)
+
+
+def test_only_crashes_are_counted(database: Database, clock: Clock, job_id: str) -> None:
+    statuses = [AttemptStatus.CRASHED, AttemptStatus.CANCELLED, AttemptStatus.CRASHED, AttemptStatus.FAILED]
+    with database.write() as session:
+        for fence, status in enumerate(statuses, start=1):
+            start_attempt(session, job_id=job_id, tenant="default", fence=fence, worker="w1", now=clock.ms)
+            end_attempt(session, job_id=job_id, tenant="default", fence=fence, status=status, error=None, now=clock.ms)
+        assert crashed_attempts(session, job_id) == 2
+        assert [row.fence for row in attempts_of(session, job_id)] == [1, 2, 3, 4]

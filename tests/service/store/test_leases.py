@@ -1,0 +1,233 @@
+"""Claims: one worker at a time has a job, and one that lost it changes nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import pytest
+from sqlalchemy import func, select, update
+
+from service.spec import ends
+from service.spec.reports import Progress
+from service.spec.status import AttemptStatus, JobStatus
+from service.store import leases
+from service.store.attempts import attempts_of
+from service.store.leases import Claim
+from service.store.session import Database
+from service.store.tables import JobEventRow, JobRow
+
+LEASE = 30_000
+
+
+class Clock(Protocol):
+    ms: int
+
+
+def take(database: Database, job_id: str, worker: str) -> Claim | None:
+    with database.write() as session:
+        return leases.claim(session, job_id, worker, database.now(session), LEASE)
+
+
+def taken(database: Database, job_id: str, worker: str) -> Claim:
+    claim = take(database, job_id, worker)
+    assert claim is not None
+    return claim
+
+
+def row_of(database: Database, job_id: str) -> JobRow:
+    with database.read() as session:
+        return session.scalars(select(JobRow).where(JobRow.id == job_id)).one()
+
+
+def statuses_told(database: Database, job_id: str) -> list[str]:
+    with database.read() as session:
+        rows = session.scalars(
+            select(JobEventRow).where(JobEventRow.job_id == job_id, JobEventRow.type == "status").order_by("id")
+        )
+        return [row.data["status"] for row in rows]
+
+
+def lose(database: Database, job_id: str) -> None:
+    """What a sweeper does to a job whose lease expired."""
+    with database.write() as session:
+        session.execute(
+            update(JobRow).where(JobRow.id == job_id).values(status="QUEUED", lease_owner=None, lease_expires_at=None)
+        )
+
+
+def test_claim_gives_token_lease_and_attempt(database: Database, clock: Clock, job_id: str) -> None:
+    claim = taken(database, job_id, "w1")
+
+    row = row_of(database, job_id)
+    assert (claim.fence, claim.worker, claim.tenant, claim.remaining_ms) == (1, "w1", "default", 60_000)
+    assert (row.status, row.fence, row.lease_owner) == ("PLANNING", 1, "w1")
+    assert row.lease_expires_at == clock.ms + LEASE
+    assert row.started_at == clock.ms
+    assert row.version == 2
+    with database.read() as session:
+        (attempt,) = attempts_of(session, job_id)
+    assert (attempt.fence, attempt.status, attempt.worker) == (1, "PLANNING", "w1")
+    assert statuses_told(database, job_id) == ["QUEUED", "PLANNING"]
+
+
+def test_second_claim_finds_nothing(database: Database, job_id: str) -> None:
+    taken(database, job_id, "w1")
+    assert take(database, job_id, "w2") is None
+    assert row_of(database, job_id).lease_owner == "w1"
+
+
+def test_claim_of_an_unknown_job_finds_nothing(database: Database) -> None:
+    assert take(database, "nobody", "w1") is None
+
+
+def test_time_limit_counts_from_the_first_claim(database: Database, clock: Clock, job_id: str) -> None:
+    taken(database, job_id, "w1")
+    lose(database, job_id)
+    clock.ms += 45_000
+    again = taken(database, job_id, "w2")
+    assert again.fence == 2
+    assert again.remaining_ms == 15_000
+
+
+def test_claim_of_a_job_to_be_cancelled_cancels_it(database: Database, clock: Clock, job_id: str) -> None:
+    with database.write() as session:
+        session.execute(update(JobRow).values(cancel_requested_at=clock.ms))
+    assert take(database, job_id, "w1") is None
+    row = row_of(database, job_id)
+    assert row.status == "CANCELLED"
+    assert row.error is not None
+    assert row.error["code"] == "cancelled"
+    assert row.finished_at == clock.ms
+    assert statuses_told(database, job_id) == ["QUEUED", "CANCELLED"]
+
+
+def test_exactly_one_of_many_threads_claims(database: Database, add_job: Callable[..., str]) -> None:
+    jobs = [add_job(f"job-{number}") for number in range(5)]
+    workers = 8
+    together = threading.Barrier(workers)
+
+    def claim_all(worker: str) -> list[str]:
+        together.wait(10)
+        return [job for job in jobs if take(database, job, worker) is not None]
+
+    with ThreadPoolExecutor(workers) as pool:
+        won = [job for taken_by in pool.map(claim_all, [f"w{i}" for i in range(workers)]) for job in taken_by]
+    assert sorted(won) == jobs
+
+
+def test_renewal_extends_only_what_still_holds(database: Database, clock: Clock, add_job: Callable[..., str]) -> None:
+    kept, lost = taken(database, add_job("kept"), "w1"), taken(database, add_job("lost"), "w1")
+    lose(database, "lost")
+    assert taken(database, "lost", "w2").fence == 2
+    clock.ms += 10_000
+    with database.write() as session:
+        assert leases.renew(session, "w1", [kept, lost], clock.ms, LEASE) == {kept}
+    assert row_of(database, "kept").lease_expires_at == clock.ms + LEASE
+    assert row_of(database, "lost").lease_expires_at == clock.ms - 10_000 + LEASE
+
+
+def test_renewal_is_invisible(database: Database, clock: Clock, job_id: str) -> None:
+    claim = taken(database, job_id, "w1")
+    version = row_of(database, job_id).version
+    with database.write() as session:
+        leases.renew(session, "w1", [claim], clock.ms, LEASE)
+    assert row_of(database, job_id).version == version
+
+
+def test_standings_leave_out_lost_claims(database: Database, clock: Clock, add_job: Callable[..., str]) -> None:
+    running, cancelled, lost = (taken(database, add_job(name), "w1") for name in ("a", "b", "c"))
+    with database.write() as session:
+        session.execute(
+            update(JobRow).where(JobRow.id == "b").values(status="CANCELLING", cancel_requested_at=clock.ms)
+        )
+    lose(database, "c")
+    with database.read() as session:
+        found = leases.standings(session, [running, cancelled, lost])
+    assert found == {
+        running: leases.Standing(JobStatus.PLANNING, False),
+        cancelled: leases.Standing(JobStatus.CANCELLING, True),
+    }
+
+
+def test_running_is_told_once(database: Database, clock: Clock, job_id: str) -> None:
+    claim = taken(database, job_id, "w1")
+    with database.write() as session:
+        assert leases.mark_running(session, claim, clock.ms)
+        assert not leases.mark_running(session, claim, clock.ms)
+    assert statuses_told(database, job_id) == ["QUEUED", "PLANNING", "RUNNING"]
+    with database.read() as session:
+        assert attempts_of(session, job_id)[0].status == "RUNNING"
+
+
+def test_a_job_being_cancelled_does_not_start(database: Database, clock: Clock, job_id: str) -> None:
+    claim = taken(database, job_id, "w1")
+    with database.write() as session:
+        session.execute(update(JobRow).values(status="CANCELLING", cancel_requested_at=clock.ms))
+    with database.write() as session:
+        assert not leases.mark_running(session, claim, clock.ms)
+    assert row_of(database, job_id).status == "CANCELLING"
+
+
+@pytest.mark.parametrize("how", ["running", "progress", "hand_back"])
+def test_a_late_worker_changes_nothing(database: Database, clock: Clock, job_id: str, how: str) -> None:
+    late = taken(database, job_id, "w1")
+    lose(database, job_id)
+    taken(database, job_id, "w2")
+    with database.read() as session:
+        events = session.scalar(select(func.count()).select_from(JobEventRow))
+    with database.write() as session:
+        if how == "running":
+            assert not leases.mark_running(session, late, clock.ms)
+        elif how == "progress":
+            assert not leases.save_progress(session, late, Progress(tasks_done=1), clock.ms)
+        else:
+            status, error = AttemptStatus.CRASHED, ends.driver_lost("w1")
+            assert leases.hand_back(session, late, clock.ms, status=status, error=error) is None
+    row = row_of(database, job_id)
+    assert (row.status, row.fence, row.lease_owner, row.version, row.progress) == ("PLANNING", 2, "w2", 3, None)
+    with database.read() as session:
+        assert session.scalar(select(func.count()).select_from(JobEventRow)) == events
+
+
+def test_the_same_token_of_another_worker_is_none(database: Database, clock: Clock, job_id: str) -> None:
+    claim = taken(database, job_id, "w1")
+    with database.write() as session:
+        session.execute(update(JobRow).values(lease_owner="w2"))
+        assert not leases.save_progress(session, claim, Progress(tasks_done=1), clock.ms)
+
+
+def test_handing_back_after_a_lost_driver_spends_an_attempt(database: Database, clock: Clock, job_id: str) -> None:
+    for expected in (JobStatus.QUEUED, JobStatus.CRASHED):
+        claim = taken(database, job_id, "w1")
+        with database.write() as session:
+            error = ends.driver_lost("w1")
+            told = leases.hand_back(session, claim, clock.ms, status=AttemptStatus.CRASHED, error=error)
+        assert told is expected
+    row = row_of(database, job_id)
+    assert row.error is not None
+    assert (row.status, row.error["code"], row.finished_at) == ("CRASHED", "worker_lost", clock.ms)
+
+
+def test_handing_back_on_a_stop_spends_nothing(database: Database, clock: Clock, job_id: str) -> None:
+    for _ in range(5):
+        claim = taken(database, job_id, "w1")
+        with database.write() as session:
+            error = ends.handed_back("w1")
+            told = leases.hand_back(session, claim, clock.ms, status=AttemptStatus.CANCELLED, error=error)
+        assert told is JobStatus.QUEUED
+    row = row_of(database, job_id)
+    assert (row.lease_owner, row.lease_expires_at, row.error) == (None, None, None)
+
+
+def test_handing_back_a_job_being_cancelled_cancels_it(database: Database, clock: Clock, job_id: str) -> None:
+    claim = taken(database, job_id, "w1")
+    with database.write() as session:
+        session.execute(update(JobRow).values(status="CANCELLING", cancel_requested_at=clock.ms))
+    with database.write() as session:
+        error = ends.driver_lost("w1")
+        told = leases.hand_back(session, claim, clock.ms, status=AttemptStatus.CRASHED, error=error)
+    assert told is JobStatus.CANCELLED
+    assert row_of(database, job_id).status == "CANCELLED"

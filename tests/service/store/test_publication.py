@@ -1,0 +1,158 @@
+"""Publication: everything at once under a valid token, and nothing without."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pytest
+from sqlalchemy import func, select, update
+
+from service.spec import ends
+from service.spec.reports import PlanReport, PlanTree, SkewReport, StageMetrics
+from service.spec.status import JobStatus
+from service.store import leases
+from service.store.attempts import attempts_of
+from service.store.leases import Claim
+from service.store.publication import AttemptMetrics, Ending, PublishedResult, is_published, publish, save_plan
+from service.store.session import Database
+from service.store.tables import JobEventRow, JobRow, PlanRow, StageMetricsRow
+
+LEASE = 30_000
+TREE = PlanTree(nodes=(), text="")
+PLAN = PlanReport(before=TREE, after=TREE, rules=(), tables=(), keys=(), statistics_ms=1)
+SKEW = SkewReport(skewed=False, keys=(), stages=(), lost_ms=0, advice="Nothing needs to change.")
+STAGE = StageMetrics(
+    stage_id=3,
+    stage_attempt=0,
+    name="files -> shuffle",
+    status="COMPLETE",
+    tasks=2,
+    failed_tasks=0,
+    wall_ms=10,
+    input_rows=1,
+    input_bytes=1,
+    shuffle_read_rows=0,
+    shuffle_read_bytes=0,
+    shuffle_write_rows=0,
+    shuffle_write_bytes=0,
+    spilled_bytes=0,
+    duration_ms=None,
+    records=None,
+    shuffle_bytes=None,
+    spill_bytes=None,
+)
+SUCCESS = Ending(
+    JobStatus.SUCCEEDED,
+    result=PublishedResult("job-1/attempt-1", rows=7, bytes=70),
+    metrics=AttemptMetrics(execution_ms=12, stages=(STAGE,), skew=SKEW),
+)
+
+
+class Clock(Protocol):
+    ms: int
+
+
+def taken(database: Database, job_id: str, worker: str = "w1") -> Claim:
+    with database.write() as session:
+        claim = leases.claim(session, job_id, worker, database.now(session), LEASE)
+    assert claim is not None
+    return claim
+
+
+def publish_now(database: Database, claim: Claim, ending: Ending) -> bool:
+    with database.write() as session:
+        return publish(session, claim, ending, database.now(session))
+
+
+def row_of(database: Database, job_id: str) -> JobRow:
+    with database.read() as session:
+        return session.scalars(select(JobRow).where(JobRow.id == job_id)).one()
+
+
+def counts(database: Database) -> list[int | None]:
+    with database.read() as session:
+        return [session.scalar(select(func.count()).select_from(t)) for t in (JobEventRow, PlanRow, StageMetricsRow)]
+
+
+def test_success_publishes_everything_at_once(database: Database, clock: Clock, job_id: str) -> None:
+    claim = taken(database, job_id)
+    with database.write() as session:
+        assert save_plan(session, claim, PLAN, 5, clock.ms)
+    clock.ms += 100
+    assert publish_now(database, claim, SUCCESS)
+
+    row = row_of(database, job_id)
+    assert (row.status, row.result_path, row.result_rows, row.result_bytes) == ("SUCCEEDED", "job-1/attempt-1", 7, 70)
+    assert (row.finished_at, row.lease_owner, row.lease_expires_at, row.error) == (clock.ms, None, None, None)
+    with database.read() as session:
+        plan = session.scalars(select(PlanRow)).one()
+        stage = session.scalars(select(StageMetricsRow)).one()
+        (attempt,) = attempts_of(session, job_id)
+        assert is_published(session, claim, JobStatus.SUCCEEDED)
+        assert not is_published(session, claim, JobStatus.FAILED)
+    assert PlanReport.model_validate(plan.report) == PLAN
+    assert SkewReport.model_validate(plan.skew) == SKEW
+    assert (plan.planning_ms, plan.execution_ms) == (5, 12)
+    assert StageMetrics.model_validate(stage.metrics) == STAGE
+    assert (attempt.status, attempt.finished_at) == ("SUCCEEDED", clock.ms)
+
+
+def test_it_is_published_once(database: Database, job_id: str) -> None:
+    claim = taken(database, job_id)
+    assert publish_now(database, claim, SUCCESS)
+    before = counts(database)
+    assert not publish_now(database, claim, Ending(JobStatus.FAILED, ends.internal_error(job_id, 1)))
+    assert row_of(database, job_id).status == "SUCCEEDED"
+    assert counts(database) == before
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_a_late_result_changes_nothing(database: Database, clock: Clock, job_id: str, taken_over: bool) -> None:
+    late = taken(database, job_id)
+    with database.write() as session:
+        session.execute(update(JobRow).values(status="QUEUED", lease_owner=None, lease_expires_at=None))
+    if taken_over:
+        taken(database, job_id, "w2")
+    version, before = row_of(database, job_id).version, counts(database)
+    with database.write() as session:
+        assert not save_plan(session, late, PLAN, 5, clock.ms)
+    assert not publish_now(database, late, SUCCESS)
+    row = row_of(database, job_id)
+    assert (row.status, row.version) == ("PLANNING" if taken_over else "QUEUED", version)
+    assert counts(database) == before
+
+
+def test_the_replacement_publishes(database: Database, job_id: str) -> None:
+    late = taken(database, job_id)
+    with database.write() as session:
+        session.execute(update(JobRow).values(status="QUEUED", lease_owner=None, lease_expires_at=None))
+    newer = taken(database, job_id, "w2")
+    assert publish_now(database, newer, SUCCESS)
+    assert not publish_now(database, late, Ending(JobStatus.FAILED, ends.internal_error(job_id, 1)))
+    assert row_of(database, job_id).status == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.CANCELLED, JobStatus.FAILED])
+def test_a_job_being_cancelled_takes_the_end_that_comes_first(
+    database: Database, clock: Clock, job_id: str, status: JobStatus
+) -> None:
+    claim = taken(database, job_id)
+    with database.write() as session:
+        session.execute(update(JobRow).values(status="CANCELLING", cancel_requested_at=clock.ms))
+    assert publish_now(database, claim, Ending(status))
+    assert row_of(database, job_id).status == status.value
+
+
+def test_an_end_must_be_an_end(database: Database, job_id: str) -> None:
+    claim = taken(database, job_id)
+    with pytest.raises(ValueError, match="RUNNING"):
+        publish_now(database, claim, Ending(JobStatus.RUNNING))
+
+
+def test_a_deleted_job_takes_nothing(database: Database, clock: Clock, job_id: str) -> None:
+    claim = taken(database, job_id)
+    with database.write() as session:
+        session.delete(session.get_one(JobRow, job_id))
+    with database.write() as session:
+        assert not save_plan(session, claim, PLAN, 5, clock.ms)
+    assert not publish_now(database, claim, SUCCESS)

@@ -1,0 +1,156 @@
+"""Sweeps: what a lost worker, a lost message or a busy queue leaves behind is found, once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import pytest
+from sqlalchemy import select, update
+
+from service.spec.reports import Progress
+from service.store import leases, outbox
+from service.store.attempts import attempts_of
+from service.store.leases import Claim
+from service.store.session import Database
+from service.store.sweeping import Sweep, sweep
+from service.store.tables import JobRow, OutboxRow
+
+LEASE = 30_000
+RING_AGAIN = 10_000
+
+
+class Clock(Protocol):
+    ms: int
+
+
+def run_sweep(database: Database) -> Sweep:
+    with database.write() as session:
+        return sweep(session, database.now(session), ring_again_ms=RING_AGAIN)
+
+
+def taken(database: Database, job_id: str, worker: str = "w1") -> Claim:
+    with database.write() as session:
+        claim = leases.claim(session, job_id, worker, database.now(session), LEASE)
+    assert claim is not None
+    return claim
+
+
+def row_of(database: Database, job_id: str) -> JobRow:
+    with database.read() as session:
+        return session.scalars(select(JobRow).where(JobRow.id == job_id)).one()
+
+
+def test_a_live_lease_is_left_alone(database: Database, clock: Clock, job_id: str) -> None:
+    taken(database, job_id)
+    clock.ms += LEASE - 1
+    assert run_sweep(database) == Sweep()
+    assert row_of(database, job_id).status == "PLANNING"
+
+
+def test_an_expired_lease_queues_the_job_again(database: Database, clock: Clock, job_id: str) -> None:
+    taken(database, job_id)
+    clock.ms += LEASE
+    assert run_sweep(database) == Sweep(ring=[job_id], recovered=[job_id])
+    row = row_of(database, job_id)
+    assert (row.status, row.lease_owner, row.rung_at) == ("QUEUED", None, clock.ms)
+    with database.read() as session:
+        (attempt,) = attempts_of(session, job_id)
+    assert (attempt.status, attempt.finished_at) == ("CRASHED", clock.ms)
+    assert attempt.error is not None
+    assert "w1" in attempt.error["detail"]
+    assert taken(database, job_id, "w2").fence == 2
+
+
+def test_the_last_attempt_crashes_the_job(database: Database, clock: Clock, job_id: str) -> None:
+    for _ in range(2):
+        taken(database, job_id)
+        clock.ms += LEASE
+        found = run_sweep(database)
+    assert found == Sweep(ended=[("default", job_id)])
+    row = row_of(database, job_id)
+    assert row.error is not None
+    assert (row.status, row.error["code"], row.error["status"]) == ("CRASHED", "worker_lost", 500)
+
+
+def test_an_expired_lease_of_a_job_being_cancelled_cancels_it(database: Database, clock: Clock, job_id: str) -> None:
+    taken(database, job_id)
+    with database.write() as session:
+        session.execute(update(JobRow).values(status="CANCELLING", cancel_requested_at=clock.ms))
+    clock.ms += LEASE
+    assert run_sweep(database) == Sweep(ended=[("default", job_id)])
+    assert row_of(database, job_id).status == "CANCELLED"
+
+
+def test_a_worker_paused_past_its_lease_learns_of_it(database: Database, clock: Clock, job_id: str) -> None:
+    paused = taken(database, job_id, "paused")
+    clock.ms += LEASE
+    run_sweep(database)
+    taken(database, job_id, "w2")
+    with database.write() as session:
+        assert leases.renew(session, "paused", [paused], clock.ms, LEASE) == set()
+        assert not leases.save_progress(session, paused, Progress(tasks_done=9), clock.ms)
+    row = row_of(database, job_id)
+    assert (row.lease_owner, row.progress) == ("w2", None)
+
+
+def test_a_heartbeat_before_the_sweep_saves_the_lease(database: Database, clock: Clock, job_id: str) -> None:
+    claim = taken(database, job_id)
+    clock.ms += LEASE
+    with database.write() as session:
+        assert leases.renew(session, "w1", [claim], clock.ms, LEASE) == {claim}
+    assert run_sweep(database) == Sweep()
+
+
+def test_two_sweepers_end_an_attempt_once(database: Database, clock: Clock, add_job: Callable[..., str]) -> None:
+    jobs = [add_job(f"job-{number}") for number in range(6)]
+    for job in jobs:
+        taken(database, job)
+    clock.ms += LEASE
+    together = threading.Barrier(4)
+
+    def sweep_together(_: int) -> Sweep:
+        together.wait(10)
+        return run_sweep(database)
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(sweep_together, range(4)))
+    assert sorted(job for one in found for job in one.recovered) == jobs
+    assert {row_of(database, job).version for job in jobs} == {3}
+
+
+def test_queued_jobs_are_announced_with_growing_pauses(database: Database, clock: Clock, job_id: str) -> None:
+    begin = clock.ms
+    rung = []
+    for _ in range(60):
+        clock.ms += 5_000
+        if run_sweep(database).ring:
+            rung.append((clock.ms - begin) // 1000)
+    assert rung == [10, 20, 40, 80, 160, 260]
+
+
+def test_a_claimed_job_is_not_announced(database: Database, clock: Clock, job_id: str) -> None:
+    taken(database, job_id)
+    clock.ms += RING_AGAIN
+    assert run_sweep(database) == Sweep()
+
+
+@pytest.mark.parametrize(("age", "announced"), [(1_999, False), (2_000, True)])
+def test_messages_never_sent_are_sent(database: Database, clock: Clock, job_id: str, age: int, announced: bool) -> None:
+    with database.write() as session:
+        outbox.owe_message(session, job_id=job_id, tenant="default", now=clock.ms)
+    clock.ms += age
+    assert run_sweep(database) == Sweep(ring=[job_id] if announced else [])
+    with database.read() as session:
+        assert (session.scalar(select(OutboxRow)) is None) is announced
+    assert run_sweep(database) == Sweep()
+
+
+def test_a_message_owed_for_a_job_that_runs_is_forgotten(database: Database, clock: Clock, job_id: str) -> None:
+    with database.write() as session:
+        outbox.owe_message(session, job_id=job_id, tenant="default", now=clock.ms)
+    taken(database, job_id)
+    clock.ms += 2_000
+    assert run_sweep(database) == Sweep()
