@@ -29,7 +29,15 @@ from workers.engine.plan.scalars import compose, conjunction, fresh_name
 from workers.engine.plan.schema import names_of
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.stats.cardinality import KeyProfile, bytes_per_row, profile_of
-from workers.engine.stats.cost import distinct_in_place, hot_group, one_phase, split_distinct
+from workers.engine.stats.cost import (
+    distinct_in_place,
+    hot_group,
+    input_tasks,
+    native_distinct,
+    one_phase,
+    split_distinct,
+    split_native,
+)
 from workers.engine.stats.partitioning import is_partitioned_by
 
 NATIVE = "NATIVE"
@@ -151,7 +159,8 @@ def _decide_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Ski
             "which spreads a hot group already."
         )
     if not node.keys or not _stays_by_group(node, ctx):
-        return Skip("Spark's own plan shuffles by (group, value), which spreads a hot group already.")
+        reason = "Spark's own plan shuffles by (group, value), which spreads a hot group already."
+        return Skip(reason, _alternatives(node, ctx, NATIVE))
     groups = _groups(node, ctx)
     if groups is None:
         return Skip("There are no statistics for the group keys: whether one is hot is not known.")
@@ -179,19 +188,25 @@ def _groups(node: Aggregate, ctx: RuleContext) -> KeyProfile | None:
 
 
 def _alternatives(node: Aggregate, ctx: RuleContext, chosen: str) -> tuple[Alternative, ...]:
-    """Both ways, where the rows would stay by group and the groups are known; else there is nothing to weigh."""
-    groups, sets = _groups(node, ctx), distinct_sets(node)
-    if groups is None or len(sets) > 1 or not _stays_by_group(node, ctx):
+    """Both ways, where there is one set of values and the groups are known; else there is nothing to weigh."""
+    statistics, sets, groups = ctx.statistics, distinct_sets(node), _groups(node, ctx)
+    if groups is None or len(sets) > 1:
         return ()
-    slots, buckets = ctx.statistics.slots, ctx.settings.distinct_split.bucket_num
-    columns = columns_of((*(key.expression for key in node.keys), *sets[0]))
-    pairs = profile_of(node.input, columns, ctx.statistics) if columns else None
+    keys = tuple(key.expression for key in node.keys)
+    columns = columns_of((*keys, *sets[0]))
+    pairs = profile_of(node.input, columns, statistics) if columns else None
     if pairs is None:
+        # At worst every row has a value of its own.
         pairs = KeyProfile(groups.rows, groups.rows, ())
-    keys = (key.expression for key in node.keys)
-    in_place = is_partitioned_by(node.input, keys, ctx.statistics)
-    native = distinct_in_place(groups, pairs, slots) if in_place else one_phase(groups, slots, pairs)
-    split = split_distinct(groups, pairs, slots, buckets)
+    slots, buckets = statistics.slots, ctx.settings.distinct_split.bucket_num
+    if not _stays_by_group(node, ctx):
+        tasks = input_tasks(node.input, statistics)
+        native = native_distinct(groups, pairs, slots, tasks)
+        split = split_native(groups, pairs, slots, tasks, buckets)
+    else:
+        in_place = is_partitioned_by(node.input, keys, statistics)
+        native = distinct_in_place(groups, pairs, slots) if in_place else one_phase(groups, slots, pairs)
+        split = split_distinct(groups, pairs, slots, buckets)
     return (native.alternative(NATIVE, chosen), split.alternative(SPLIT, chosen))
 
 

@@ -1,0 +1,120 @@
+"""Row estimates and how rows spread over a key."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.spec.query import AggregateFunction, JoinKind
+from service.spec.reports import HotKey
+from service.spec.scalar import Scalar, column
+from service.spec.types import BIGINT, BOOLEAN, Field
+from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Expand, Filter, Join, Limit, Named, Node, Scan
+from workers.engine.stats.cardinality import KeyProfile, bytes_per_row, estimate_rows, profile_of
+from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
+
+
+def sketch(alias: str, distinct: int, *hot: tuple[str, float]) -> KeySketch:
+    keys = tuple(HotKey(value=value, share=share, estimated_rows=0) for value, share in hot)
+    return KeySketch(alias, (f"{alias}.uid",), 1000, distinct, distinct, 0.0, keys)
+
+
+def size(alias: str, rows: int, row_bytes: int = 10) -> TableSize:
+    return TableSize(alias, 1, rows * row_bytes, rows, True)
+
+
+ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"),))
+USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
+OTHERS = Scan("others", "x", ((Field("x.uid", BIGINT), "uid"),))
+UID, USER = column("o.uid", BIGINT), column("u.uid", BIGINT)
+CONDITION = Scalar("`o.uid` > 3", ("o.uid",), BOOLEAN)
+KNOWN = Statistics(
+    tables={"o": size("o", 3000), "u": size("u", 100, 20)},
+    keys={("o.uid",): sketch("o", 101, ("7", 0.5)), ("u.uid",): sketch("u", 100)},
+    slots=4,
+)
+
+
+def join(kind: JoinKind, right: Scan = USERS, residual: Scalar | None = None) -> Join:
+    key = column(right.columns[0][0].name, BIGINT)
+    return Join(ORDERS, right, kind, () if kind is JoinKind.CROSS else ((UID, key),), residual)
+
+
+@pytest.mark.parametrize(
+    ("node", "rows"),
+    [
+        (ORDERS, 3000),
+        (OTHERS, None),
+        (Filter(ORDERS, CONDITION), 1000),
+        (Limit(ORDERS, 5), 5),
+        (Limit(ORDERS, 5000), 3000),
+        (Expand(ORDERS, 2, "b"), 6000),
+        (Aggregate(ORDERS, (), ()), 1),
+        (Aggregate(ORDERS, (Named(UID, "uid"),), ()), 101),
+        (Aggregate(OTHERS, (Named(column("x.uid", BIGINT), "uid"),), ()), None),
+        (join(JoinKind.CROSS), 300_000),
+        (join(JoinKind.INNER, OTHERS), None),
+        (join(JoinKind.LEFT), 3000),
+        (join(JoinKind.LEFT_ANTI), 0),
+    ],
+)
+def test_rows(node: Node, rows: int | None) -> None:
+    assert estimate_rows(node, KNOWN) == rows
+
+
+def test_an_inner_join_on_a_unique_key_keeps_the_rows_of_the_many() -> None:
+    assert estimate_rows(join(JoinKind.INNER), KNOWN) == 3000
+    assert estimate_rows(join(JoinKind.LEFT_SEMI), KNOWN) == 3000
+
+
+def test_a_residual_condition_keeps_a_third() -> None:
+    whole, residual = join(JoinKind.INNER), join(JoinKind.INNER, residual=CONDITION)
+    assert estimate_rows(residual, KNOWN) == pytest.approx((estimate_rows(whole, KNOWN) or 0) / 3, abs=1)
+
+
+def test_without_key_statistics_the_smaller_side_is_taken_as_unique() -> None:
+    assert estimate_rows(join(JoinKind.INNER), Statistics(KNOWN.tables, {}, 4)) == 3000
+
+
+def test_a_key_that_is_hot_on_both_sides_is_multiplied_out() -> None:
+    both = Statistics(KNOWN.tables, {**KNOWN.keys, ("u.uid",): sketch("u", 51, ("7", 0.5))}, 4)
+    profile = profile_of(join(JoinKind.INNER), ("o.uid",), both)
+    assert profile is not None
+    assert profile.hot == (("7", 1500 * 50),)
+    assert profile.rows == pytest.approx(1500 * 50 + 1500 * 50 / 100)
+
+
+def test_the_other_sides_name_of_the_key_has_the_same_profile() -> None:
+    plan = join(JoinKind.INNER)
+    left, right = profile_of(plan, ("o.uid",), KNOWN), profile_of(plan, ("u.uid",), KNOWN)
+    assert left is not None
+    assert right is not None
+    assert left.hot == right.hot == (("7", 1500.0),)
+
+
+def test_a_null_key_meets_nothing_but_stays_in_an_outer_join() -> None:
+    nulls = Statistics(KNOWN.tables, {**KNOWN.keys, ("o.uid",): sketch("o", 101, ("NULL", 0.5))}, 4)
+    inner = profile_of(join(JoinKind.INNER), ("o.uid",), nulls)
+    outer = profile_of(join(JoinKind.LEFT), ("o.uid",), nulls)
+    assert inner is not None
+    assert outer is not None
+    assert inner.hot == ()
+    assert outer.hot == (("NULL", 1500.0),)
+
+
+def test_a_filter_thins_every_key_and_loses_rare_ones() -> None:
+    profile = KeyProfile(rows=200, distinct=101, hot=(("7", 100.0),)).scaled(0.5)
+    assert profile == KeyProfile(100, 51, (("7", 50.0),))
+
+
+def test_the_groups_of_a_final_aggregate_are_those_without_buckets() -> None:
+    bucket = Named(Scalar("pmod(xxhash64(`o.uid`), 4)", ("o.uid",), BIGINT), "$bucket")
+    partial = Aggregate(ORDERS, (Named(UID, "uid"), bucket), (), AggregateRole.PARTIAL)
+    count = Call(AggregateFunction.SUM, (column("$p0", BIGINT),), Field("$f0", BIGINT))
+    final = Aggregate(partial, (Named(column("uid", BIGINT), "uid"),), (count,), AggregateRole.FINAL)
+    assert estimate_rows(final, KNOWN) == 101
+    assert estimate_rows(partial, KNOWN) is None
+
+
+def test_a_rows_bytes_are_those_of_all_its_tables() -> None:
+    assert bytes_per_row(join(JoinKind.INNER), KNOWN) == 30
+    assert bytes_per_row(OTHERS, KNOWN) == 0

@@ -1,0 +1,88 @@
+"""By which keys rows are known to be parted over tasks."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.spec.query import JoinKind
+from service.spec.scalar import column
+from service.spec.types import BIGINT, Field
+from workers.engine.plan.nodes import Aggregate, Exchange, Filter, Join, Limit, Named, Node, Project, Scan
+from workers.engine.stats.partitioning import BROADCAST_BYTES, is_partitioned_by, partitionings_of, size_of
+from workers.engine.stats.statistics import Statistics, TableSize
+
+ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.day", BIGINT), "day")))
+USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
+UID, DAY, USER = column("o.uid", BIGINT), column("o.day", BIGINT), column("u.uid", BIGINT)
+LEFT, RIGHT = frozenset({"`o.uid`"}), frozenset({"`u.uid`"})
+
+
+def sizes(orders: int, users: int) -> Statistics:
+    return Statistics({"o": TableSize("o", 1, orders, 1, True), "u": TableSize("u", 1, users, 1, True)}, {}, 4)
+
+
+LARGE = sizes(BROADCAST_BYTES + 1, BROADCAST_BYTES + 1)
+
+
+def join(kind: JoinKind, left: Node = ORDERS, right: Node = USERS) -> Join:
+    return Join(left, right, kind, ((UID, USER),))
+
+
+def test_an_exchange_parts_by_its_keys() -> None:
+    assert partitionings_of(Exchange(ORDERS, (UID, DAY)), LARGE) == (frozenset({"`o.uid`", "`o.day`"}),)
+
+
+@pytest.mark.parametrize("node", [ORDERS, Aggregate(Exchange(ORDERS, (UID,)), (Named(UID, "uid"),), ())])
+def test_nothing_is_known_of_scans_and_aggregates(node: Node) -> None:
+    assert partitionings_of(node, LARGE) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (JoinKind.INNER, (LEFT, RIGHT)),
+        (JoinKind.LEFT, (LEFT,)),
+        (JoinKind.RIGHT, (RIGHT,)),
+        (JoinKind.FULL, ()),
+        (JoinKind.LEFT_SEMI, (LEFT,)),
+        (JoinKind.LEFT_ANTI, (LEFT,)),
+    ],
+)
+def test_a_join_of_large_sides_parts_by_the_keys_it_keeps(kind: JoinKind, expected: tuple[frozenset[str], ...]) -> None:
+    assert partitionings_of(join(kind), LARGE) == expected
+
+
+@pytest.mark.parametrize("kind", [JoinKind.INNER, JoinKind.LEFT, JoinKind.LEFT_SEMI])
+def test_a_small_right_side_is_broadcast_and_the_left_keeps_its_partitioning(kind: JoinKind) -> None:
+    small = sizes(BROADCAST_BYTES + 1, BROADCAST_BYTES)
+    assert partitionings_of(join(kind), small) == ()
+    assert partitionings_of(join(kind, left=Exchange(ORDERS, (DAY,))), small) == (frozenset({"`o.day`"}),)
+
+
+def test_an_outer_join_cannot_broadcast_the_side_it_keeps() -> None:
+    small = sizes(BROADCAST_BYTES, BROADCAST_BYTES + 1)
+    assert partitionings_of(join(JoinKind.LEFT), small) == (LEFT,)
+    assert partitionings_of(join(JoinKind.RIGHT), small) == ()
+
+
+def test_unknown_sizes_promise_nothing() -> None:
+    assert partitionings_of(join(JoinKind.INNER), Statistics({}, {}, 4)) == ()
+
+
+def test_filters_keep_a_partitioning_and_projects_rename_it() -> None:
+    parted = Limit(Filter(Exchange(ORDERS, (UID,)), DAY), 3)
+    assert partitionings_of(parted, LARGE) == (LEFT,)
+    assert partitionings_of(Project(parted, (Named(UID, "id"),)), LARGE) == (frozenset({"`id`"}),)
+    assert partitionings_of(Project(parted, (Named(DAY, "day"),)), LARGE) == ()
+
+
+def test_some_of_the_keys_are_enough() -> None:
+    assert is_partitioned_by(Exchange(ORDERS, (UID,)), (UID, DAY), LARGE)
+    assert not is_partitioned_by(Exchange(ORDERS, (UID, DAY)), (UID,), LARGE)
+
+
+def test_sizes_multiply_in_joins_as_spark_has_it() -> None:
+    known = sizes(6, 7)
+    assert size_of(join(JoinKind.INNER), known) == 42
+    assert size_of(join(JoinKind.LEFT_SEMI), known) == 6
+    assert size_of(Filter(ORDERS, DAY), known) == 6
