@@ -1,0 +1,53 @@
+"""What handlers need, named once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Header, Path, Query, Request
+
+from service.dispatch import Dispatcher
+from service.jobs.tenants import DEFAULT_TENANT
+from service.jobs.watch import JobWatcher
+from service.settings import Settings
+from service.store.session import Database
+
+
+@dataclass(frozen=True)
+class Services:
+    """Everything behind the API; made when the application starts."""
+
+    settings: Settings
+    database: Database
+    dispatcher: Dispatcher
+    watcher: JobWatcher
+
+
+def _services(request: Request) -> Services:
+    services = request.app.state.services
+    if not isinstance(services, Services):
+        raise TypeError("the application has not been started")
+    return services
+
+
+def _tenant() -> str:
+    return DEFAULT_TENANT
+
+
+ServicesDep = Annotated[Services, Depends(_services)]
+TenantDep = Annotated[str, Depends(_tenant)]
+
+JobId = Annotated[str, Path(description="Id of a job.", max_length=64)]
+
+Cursor = Annotated[
+    str, Query(description="`next_cursor` of the page before; empty for the first page.", max_length=1024)
+]
+IfNoneMatch = Annotated[str, Header(description="Entity tags already known; 304 when the job still has one of them.")]
+Prefer = Annotated[
+    str,
+    Header(
+        description="`wait=N` waits up to N seconds: with If-None-Match until the job changes, without until it "
+        "has finished."
+    ),
+]

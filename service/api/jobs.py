@@ -1,0 +1,168 @@
+"""Jobs: submit, list, read, cancel, delete."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Header, Query, Request, Response
+from pydantic import AwareDatetime
+from pydantic.json_schema import SkipJsonSchema
+
+from service.api.conditional import job_response, known_version, wait_seconds
+from service.api.dependencies import Cursor, IfNoneMatch, JobId, Prefer, ServicesDep, TenantDep
+from service.api.examples import JOB_EXAMPLES
+from service.api.problems import problems, request_id_of
+from service.errors import (
+    BodyTooLargeError,
+    IdempotencyKeyReusedError,
+    InvalidCursorError,
+    JobAlreadyFinishedError,
+    JobNotFinishedError,
+    JobNotFoundError,
+    MalformedJsonError,
+    NestingTooDeepError,
+    UnsupportedMediaTypeError,
+)
+from service.jobs.cancel_job import cancel_job as cancel
+from service.jobs.delete_job import delete_job as delete
+from service.jobs.list_jobs import MAX_PAGE_SIZE, JobPage
+from service.jobs.list_jobs import list_jobs as list_page
+from service.jobs.submit_job import Submission
+from service.jobs.submit_job import submit_job as submit
+from service.jobs.views import Job
+from service.jobs.wait_for_job import wait_for_job
+from service.spec.job import JobSpec
+from service.spec.status import JobStatus
+from service.store.jobs import JobFilter
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+BODY_ERRORS = (MalformedJsonError, BodyTooLargeError, UnsupportedMediaTypeError, NestingTooDeepError)
+
+JobBody = Annotated[JobSpec, Body(openapi_examples=JOB_EXAMPLES)]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _header(description: str, example: str) -> dict[str, Any]:
+    return {"description": description, "schema": {"type": "string"}, "example": example}
+
+
+_ETAG = {"ETag": _header("Strong entity tag of this representation.", '"3-5f1d0c7b9a3e2d41"')}
+_RETRY = {"Retry-After": _header("Seconds after which to ask again; absent once the job has finished.", "1")}
+_APPLIED = {"Preference-Applied": _header("The wait that was granted.", "wait=10")}
+_LOCATION = {"Location": _header("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a")}
+
+
+@router.post(
+    "",
+    status_code=202,
+    response_model=Job,
+    summary="Submit a job",
+    responses={
+        202: {"description": "The job is stored and queued.", "headers": {**_LOCATION, **_ETAG, **_RETRY}},
+        **problems(*BODY_ERRORS, IdempotencyKeyReusedError, spec=True),
+    },
+)
+def submit_job(
+    body: JobBody,
+    request: Request,
+    services: ServicesDep,
+    tenant: TenantDep,
+    idempotency_key: Annotated[
+        str,
+        Header(
+            max_length=255,
+            pattern=r"^[\x21-\x7e]*$",
+            description="Any text of your choice. The same key with the same body within 24 hours is the same job; "
+            "with another body it is refused.",
+        ),
+    ] = "",
+) -> Response:
+    """Checks the job against its tables' files and stores it. It is run as soon as a worker is free."""
+    submission = Submission(tenant, body, idempotency_key.strip('"'), request_id_of(request.scope))
+    accepted = submit(services.database, services.dispatcher, services.settings, submission)
+    headers = {"Location": f"/v1/jobs/{accepted.job.id}"}
+    if accepted.replayed:
+        headers["Idempotency-Replayed"] = "true"
+    return job_response(accepted.job, 202, headers)
+
+
+@router.get("", summary="List jobs", responses=problems(InvalidCursorError))
+def list_jobs(
+    services: ServicesDep,
+    tenant: TenantDep,
+    status: Annotated[list[JobStatus], Query(description="Only jobs in one of these states; may be repeated.")] = [],  # noqa: B006
+    name: Annotated[str, Query(max_length=200, description="Only jobs whose name starts so.")] = "",
+    submitted_after: Annotated[
+        AwareDatetime | SkipJsonSchema[None], Query(description="Only jobs submitted later than this.")
+    ] = None,
+    submitted_before: Annotated[
+        AwareDatetime | SkipJsonSchema[None], Query(description="Only jobs submitted earlier than this.")
+    ] = None,
+    cursor: Cursor = "",
+    page_size: Annotated[
+        int, Query(ge=1, description=f"Jobs on a page; more than {MAX_PAGE_SIZE} is read as {MAX_PAGE_SIZE}.")
+    ] = 50,
+) -> JobPage:
+    """Jobs, newest first. What is submitted while you page does not shift the pages."""
+    wanted = JobFilter(frozenset(status), name, _milliseconds(submitted_after), _milliseconds(submitted_before))
+    return list_page(services.database, tenant, wanted, cursor, page_size)
+
+
+@router.get(
+    "/{job_id}",
+    response_model=Job,
+    summary="Read a job",
+    responses={
+        200: {"description": "The job.", "headers": {**_ETAG, **_RETRY, **_APPLIED}},
+        304: {"description": "The job is as you know it.", "headers": {**_ETAG, **_RETRY, **_APPLIED}},
+        **problems(JobNotFoundError),
+    },
+)
+async def get_job(
+    job_id: JobId, services: ServicesDep, tenant: TenantDep, if_none_match: IfNoneMatch = "", prefer: Prefer = ""
+) -> Response:
+    """How the job stands. A wait costs the service next to nothing: prefer it to polling."""
+    wait = wait_seconds(prefer, services.settings.api.max_wait_seconds)
+    job = await wait_for_job(
+        services.database,
+        services.watcher,
+        tenant,
+        job_id,
+        known_version=known_version(if_none_match),
+        seconds=wait or 0,
+    )
+    headers = {} if wait is None else {"Preference-Applied": f"wait={wait}"}
+    return job_response(job, headers=headers, known_tags=if_none_match)
+
+
+@router.delete(
+    "/{job_id}",
+    status_code=204,
+    summary="Delete a finished job",
+    responses=problems(JobNotFoundError, JobNotFinishedError),
+)
+def delete_job(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> None:
+    """Removes the job with its plan, metrics, events and result."""
+    delete(services.database, services.settings.results_dir, tenant, job_id)
+
+
+@router.post(
+    "/{job_id}/cancel",
+    status_code=202,
+    response_model=Job,
+    summary="Cancel a job",
+    responses={
+        202: {"description": "The job, CANCELLED or CANCELLING.", "headers": {**_ETAG, **_RETRY}},
+        **problems(JobNotFoundError, JobAlreadyFinishedError),
+    },
+)
+def cancel_job(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> Response:
+    """Ends a queued job at once, and a running one as soon as its worker notices. Asking twice changes nothing."""
+    return job_response(cancel(services.database, tenant, job_id), 202)
+
+
+def _milliseconds(moment: datetime | None) -> int | None:
+    return None if moment is None else (moment - _EPOCH) // timedelta(milliseconds=1)

@@ -1,0 +1,61 @@
+"""The specification: what the framework derives from the routes, made fit for generated clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+
+from service import __version__
+from service.settings import Settings
+from service.spec.problem import Problem
+
+TITLE = "Evenkeel"
+_DESCRIPTION = """\
+Posts aggregation and join jobs to a Spark cluster, runs them in a way that withstands skewed keys, and tells what it
+did. Every error is a problem (RFC 9457) with a stable `code`; fields and states may be added, so ignore unknown ones.
+"""
+TAGS = [
+    {"name": "jobs", "description": "Submit, list, read, cancel and delete jobs."},
+    {"name": "results", "description": "Read what a job computed."},
+    {"name": "events", "description": "Follow a job while it runs."},
+    {"name": "reports", "description": "How a job was planned, what it took, and which keys were hot."},
+    {"name": "operations", "description": "For whoever runs the service."},
+]
+
+
+def operation_id(route: APIRoute) -> str:
+    """The handler's name: what generated clients call the method."""
+    return route.name
+
+
+def specification(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document of the application."""
+    document = get_openapi(
+        title=TITLE,
+        version=__version__,
+        description=_DESCRIPTION,
+        routes=app.routes,
+        tags=TAGS,
+        servers=[{"url": "/", "description": "This service."}],
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        separate_input_output_schemas=False,
+    )
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    for name, schema in problem.pop("$defs", {}).items():
+        schemas.setdefault(name, schema)
+    schemas["Problem"] = problem
+    document["components"]["schemas"] = dict(sorted(schemas.items()))
+    return document
+
+
+def openapi_yaml() -> str:
+    """The document as `openapi.yaml` holds it. Needs neither database nor configuration."""
+    from service.main import create_app
+
+    text = yaml.safe_dump(create_app(Settings()).openapi(), sort_keys=False, allow_unicode=True, width=120)
+    return "# Exported by `evenkeel openapi`; a test fails when it differs from the application.\n" + text

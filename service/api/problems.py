@@ -1,0 +1,222 @@
+"""Every error that leaves the API, as RFC 9457 problem details; and how the specification tells of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any, TypeVar, get_args
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic_core.core_schema import ErrorType
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope
+
+from service.errors import (
+    DatabaseUnavailableError,
+    InvalidRequestError,
+    MalformedJsonError,
+    RouteNotFoundError,
+    ServiceError,
+)
+from service.jobs.explain_job import ExplainFailedError
+from service.spec.errors import Issue, SpecError
+from service.spec.problem import Problem, problem_of_spec_error
+
+MEDIA_TYPE = "application/problem+json"
+PROBLEM_REF = "#/components/schemas/Problem"
+
+_log = structlog.get_logger(__name__)
+_PYDANTIC_CODES = frozenset(get_args(ErrorType))
+_E = TypeVar("_E", bound=Exception)
+_METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
+
+
+def request_id_of(scope: Scope) -> str | None:
+    """The id that the request came with or was given."""
+    state: Mapping[str, Any] = scope.get("state", {})
+    return state.get("request_id")
+
+
+def problem_response(problem: Problem, scope: Scope, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer that tells of a problem, completed with path and request id."""
+    complete = problem.model_copy(update={"instance": scope["path"], "request_id": request_id_of(scope)})
+    # A path or key may hold half a surrogate pair, which UTF-8 cannot.
+    body = complete.model_dump_json(exclude_none=True, ensure_ascii=True).encode("utf-8", "replace")
+    return Response(body, complete.status, dict(headers or {}), MEDIA_TYPE)
+
+
+def service_error_response(error: ServiceError, scope: Scope) -> Response:
+    """The answer that tells of a refusal."""
+    return problem_response(_problem(error), scope, error.headers)
+
+
+def internal_error_response(scope: Scope) -> Response:
+    """The answer when the service itself failed; the log has the details, the client gets the id to ask with."""
+    problem = Problem(
+        type="/problems/internal_error",
+        title="Internal error",
+        status=500,
+        detail="The service failed in a way it does not know. Its log has the details under the request id.",
+        code="internal_error",
+    )
+    return problem_response(problem, scope)
+
+
+def add_problem_handlers(app: FastAPI) -> None:
+    """Turns every exception that a handler may raise into a problem."""
+
+    def on_service_error(request: Request, error: Exception) -> Response:
+        return service_error_response(_as(ServiceError, error), request.scope)
+
+    def on_spec_error(request: Request, error: Exception) -> Response:
+        return problem_response(problem_of_spec_error(_as(SpecError, error)), request.scope)
+
+    def on_explain_failed(request: Request, error: Exception) -> Response:
+        return problem_response(_as(ExplainFailedError, error).problem, request.scope)
+
+    def on_invalid_request(request: Request, error: Exception) -> Response:
+        return _validation_response(_as(RequestValidationError, error), request.scope)
+
+    def on_http_exception(request: Request, error: Exception) -> Response:
+        return _http_response(_as(HTTPException, error), request)
+
+    def on_database_error(request: Request, error: Exception) -> Response:
+        _log.error("database_unavailable", error=type(error).__name__, exc_info=error)
+        detail = "The database did not answer in time. Nothing was changed; try again."
+        return service_error_response(DatabaseUnavailableError(detail, retry_after_seconds=1), request.scope)
+
+    app.add_exception_handler(ServiceError, on_service_error)
+    app.add_exception_handler(SpecError, on_spec_error)
+    app.add_exception_handler(ExplainFailedError, on_explain_failed)
+    app.add_exception_handler(RequestValidationError, on_invalid_request)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_exception_handler(OperationalError, on_database_error)
+    app.add_exception_handler(PoolTimeoutError, on_database_error)
+
+
+def problems(*errors: type[ServiceError], spec: bool = False) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that may refuse with these errors; `spec` where a job's text may be wrong.
+
+    Written out instead of FastAPI's `model`, which would add an `application/json` that is never sent.
+    """
+    titles: dict[int, dict[str, str]] = {}
+    for error in errors:
+        titles.setdefault(error.status, {})[error.code] = error.title
+    invalid = titles.setdefault(422, {})
+    invalid.setdefault(InvalidRequestError.code, InvalidRequestError.title)
+    if spec:
+        invalid.setdefault("unknown_column", "Unknown column")
+    return {status: _documented(status, titles[status]) for status in sorted(titles)}
+
+
+def _documented(status: int, titles: Mapping[str, str]) -> dict[str, Any]:
+    examples = {
+        code: {
+            "value": {
+                "type": f"/problems/{code}",
+                "title": title,
+                "status": status,
+                "detail": title,
+                "code": code,
+            }
+        }
+        for code, title in titles.items()
+    }
+    return {
+        "description": "; ".join(f"`{code}`" for code in titles),
+        "content": {MEDIA_TYPE: {"schema": {"$ref": PROBLEM_REF}, "examples": examples}},
+    }
+
+
+def _as(kind: type[_E], error: Exception) -> _E:
+    """Starlette types every handler for `Exception`; it calls it for what it was registered for alone."""
+    if not isinstance(error, kind):
+        raise TypeError(f"{type(error).__name__} reached the handler of {kind.__name__}")
+    return error
+
+
+def _problem(error: ServiceError) -> Problem:
+    return Problem(
+        type=f"/problems/{error.code}",
+        title=error.title,
+        status=error.status,
+        detail=str(error),
+        code=error.code,
+        errors=error.issues,
+    )
+
+
+def _validation_response(error: RequestValidationError, scope: Scope) -> Response:
+    details = error.errors()
+    if details and details[0]["type"] == "json_invalid":
+        position = details[0]["loc"][-1]
+        reason = details[0].get("ctx", {}).get("error", "it cannot be read")
+        return service_error_response(
+            MalformedJsonError(f"The body is not JSON: {reason}, at character {position}."), scope
+        )
+    issues = tuple(_issue(detail) for detail in details)
+    code = issues[0].code
+    # Pydantic's own codes tell what is wrong with a value; ours what is wrong with the job.
+    own = code not in _PYDANTIC_CODES
+    problem = Problem(
+        type=f"/problems/{code if own else InvalidRequestError.code}",
+        title=code.replace("_", " ").capitalize() if own else InvalidRequestError.title,
+        status=422,
+        detail="; ".join(_told(issue) for issue in issues[:3]) + ("" if len(issues) <= 3 else "; …"),
+        code=code if own else InvalidRequestError.code,
+        errors=issues,
+    )
+    return problem_response(problem, scope)
+
+
+def _issue(detail: Mapping[str, Any]) -> Issue:
+    """One error of pydantic's, without the value that it is about."""
+    context = detail.get("ctx", {})
+    where, *path = detail["loc"]
+    setting = context.get("setting") if detail["type"] == "unknown_setting" else None
+    return Issue(
+        code=detail["type"],
+        detail=str(detail["msg"]),
+        pointer=_pointer([*path, setting] if setting else path) if where == "body" else _pointer([where, *path]),
+        suggestions=tuple(context.get("suggestions", ())),
+    )
+
+
+def _pointer(path: Iterable[object]) -> str:
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def _told(issue: Issue) -> str:
+    return f"{issue.pointer}: {issue.detail}" if issue.pointer else issue.detail
+
+
+def _http_response(error: HTTPException, request: Request) -> Response:
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return service_error_response(RouteNotFoundError("Nothing has this path. See /openapi.json."), request.scope)
+    if error.status_code == HTTPStatus.BAD_REQUEST:
+        return service_error_response(MalformedJsonError("The body could not be read as JSON."), request.scope)
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_allowed_methods(request))
+    phrase = HTTPStatus(error.status_code).phrase
+    code = phrase.lower().replace(" ", "_")
+    problem = Problem(
+        type=f"/problems/{code}", title=phrase, status=error.status_code, detail=str(error.detail), code=code
+    )
+    return problem_response(problem, request.scope, headers)
+
+
+def _allowed_methods(request: Request) -> list[str]:
+    """All methods of the path: the framework names those of the first route that has it."""
+    app: FastAPI = request.app
+    return [
+        method
+        for method in _METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in app.router.routes)
+    ]

@@ -1,0 +1,41 @@
+"""What a job's worker found out: its plan and its metrics; and the plan of a job that is not run."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+
+from service.api.dependencies import JobId, ServicesDep, TenantDep
+from service.api.jobs import BODY_ERRORS, JobBody
+from service.api.problems import problems, request_id_of
+from service.errors import JobNotFoundError, MetricsNotReadyError, PlanNotReadyError, WorkerUnavailableError
+from service.jobs.explain_job import explain_job as explain
+from service.jobs.get_metrics import get_metrics as read_metrics
+from service.jobs.get_plan import get_plan as read_plan
+from service.jobs.submit_job import Submission
+from service.spec.reports import MetricsReport, PlanReport
+from service.store.jobs import EXPLAIN
+
+router = APIRouter(prefix="/v1", tags=["reports"])
+
+
+@router.get("/jobs/{job_id}/plan", summary="Read a job's plan", responses=problems(JobNotFoundError, PlanNotReadyError))
+def get_plan(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> PlanReport:
+    """The query before and after the rules, what each rule did and why, Spark's physical plan. 404 until planned."""
+    return read_plan(services.database, tenant, job_id)
+
+
+@router.get(
+    "/jobs/{job_id}/metrics",
+    summary="Read a job's metrics",
+    responses=problems(JobNotFoundError, MetricsNotReadyError),
+)
+def get_metrics(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> MetricsReport:
+    """Task quantiles of each stage, and the skew report. 404 until the job has run."""
+    return read_metrics(services.database, tenant, job_id)
+
+
+@router.post("/explain", summary="Explain a job", responses=problems(*BODY_ERRORS, WorkerUnavailableError, spec=True))
+async def explain_job(body: JobBody, request: Request, services: ServicesDep, tenant: TenantDep) -> PlanReport:
+    """Plans a job without running or keeping it. A worker does it: 503 when none is free in time."""
+    submission = Submission(tenant, body, "", request_id_of(request.scope), kind=EXPLAIN)
+    return await explain(services.database, services.watcher, services.dispatcher, services.settings, submission)

@@ -1,0 +1,72 @@
+"""Gives every request an id, a log line, its metrics, and an answer even when the service itself fails."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.metrics import HttpMetrics
+from service.api.problems import internal_error_response
+
+_ACCEPTED_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
+_CLIENT_CLOSED = 499
+
+_log = structlog.get_logger(__name__)
+
+
+class RequestContext:
+    """ASGI middleware, the outermost. A sane `X-Request-Id` is kept, any other replaced; both are sent back."""
+
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Runs the application; an exception that nobody handled is logged and answered with 500."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if _ACCEPTED_ID.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        answer = _Answer(send, request_id)
+        started = time.monotonic()
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                await self._app(scope, receive, answer.send)
+            except Exception:
+                _log.exception("request_failed", method=scope["method"], path=scope["path"])
+                if answer.status is not None:
+                    raise
+                await internal_error_response(scope)(scope, receive, answer.send)
+            finally:
+                self._account(scope, answer.status or _CLIENT_CLOSED, time.monotonic() - started)
+
+    def _account(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "unmatched")
+        self._metrics.observe(scope["method"], route, status, seconds)
+        tell = _log.debug if scope["path"] in _QUIET else _log.info
+        tell("request", method=scope["method"], path=scope["path"], status=status, ms=round(seconds * 1000, 1))
+
+
+class _Answer:
+    """Sends on, with the id, and remembers the status."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self._request_id = request_id
+        self.status: int | None = None
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-Id"] = self._request_id
+            headers["X-Content-Type-Options"] = "nosniff"
+        await self._send(message)

@@ -1,0 +1,60 @@
+"""The result of a job: pages of JSON, or everything as CSV, Arrow or Parquet."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from service.api.dependencies import Cursor, JobId, ServicesDep, TenantDep
+from service.api.negotiation import choose
+from service.api.problems import problems
+from service.errors import (
+    InvalidCursorError,
+    JobNotFoundError,
+    NotAcceptableError,
+    ResultMissingError,
+    ResultNotReadyError,
+)
+from service.jobs.read_result import MAX_PAGE_SIZE, ResultPage, find_result, read_result
+from service.results.downloads import ARROW, CSV, PARQUET, WRITERS
+
+router = APIRouter(prefix="/v1/jobs", tags=["results"])
+
+JSON = "application/json"
+_BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+
+
+@router.get(
+    "/{job_id}/result",
+    response_model=ResultPage,
+    summary="Read a job's result",
+    responses={
+        200: {
+            "description": "A page of rows as JSON, or the whole result in another format.",
+            "content": {CSV: {"schema": {"type": "string"}}, ARROW: _BINARY, PARQUET: _BINARY},
+        },
+        **problems(JobNotFoundError, ResultNotReadyError, ResultMissingError, NotAcceptableError, InvalidCursorError),
+    },
+)
+def get_result(
+    job_id: JobId,
+    request: Request,
+    services: ServicesDep,
+    tenant: TenantDep,
+    cursor: Cursor = "",
+    page_size: Annotated[
+        int, Query(ge=1, description=f"Rows on a JSON page; more than {MAX_PAGE_SIZE} is read as {MAX_PAGE_SIZE}.")
+    ] = 1000,
+) -> Response:
+    """Rows in the order of the query. The Accept header chooses: JSON in pages (the default), CSV, Arrow or Parquet."""
+    media_type = choose(request.headers.get("accept", ""), (JSON, *WRITERS))
+    results = services.settings.results_dir
+    if media_type == JSON:
+        page = read_result(services.database, results, tenant, job_id, cursor, page_size)
+        return JSONResponse(page.model_dump(), headers={"Vary": "Accept"})
+    files = find_result(services.database, results, tenant, job_id)
+    ending, write = WRITERS[media_type]
+    headers = {"Vary": "Accept", "Content-Disposition": f'attachment; filename="{job_id}.{ending}"'}
+    return StreamingResponse(write(files), headers=headers, media_type=media_type)

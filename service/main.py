@@ -1,0 +1,91 @@
+"""The application: routes, what they need, and the order in which a request passes through."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI
+
+from service import __version__
+from service.api import events, jobs, operations, reports, results
+from service.api.dependencies import Services
+from service.api.guard import Guard
+from service.api.metrics import HttpMetrics, JobMetrics
+from service.api.openapi import TITLE, operation_id, specification
+from service.api.problems import add_problem_handlers, problems
+from service.api.request_context import RequestContext
+from service.dispatch import Dispatcher
+from service.errors import DatabaseUnavailableError, HostNotAllowedError, OriginNotAllowedError
+from service.jobs.check_readiness import worker_silence_ms
+from service.jobs.explain_job import forget_abandoned
+from service.jobs.watch import JobWatcher
+from service.logging import configure_logging
+from service.settings import Settings
+from service.store.migrate import require_current
+from service.store.session import Database
+
+_EVERYWHERE = problems(HostNotAllowedError, OriginNotAllowedError, DatabaseUnavailableError)
+
+
+def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
+    """The API. Database, broker and poller are opened when it starts and closed when it stops.
+
+    Starting raises SchemaMismatchError unless the database is at this version's revision. A `database` that is given
+    stays open at the end. Whoever listens with it makes sure that strangers cannot reach it: callers are not
+    authenticated.
+    """
+    app = FastAPI(
+        title=TITLE,
+        version=__version__,
+        lifespan=partial(_lifespan, settings=settings, given=database),
+        generate_unique_id_function=operation_id,
+        separate_input_output_schemas=False,
+        redirect_slashes=False,
+        docs_url="/docs",
+        redoc_url=None,
+    )
+    metrics = HttpMetrics()
+    app.state.metrics = metrics
+    for module in (jobs, results, events, reports, operations):
+        app.include_router(module.router, responses=_EVERYWHERE)
+    add_problem_handlers(app)
+    app.add_middleware(Guard, settings=settings.api)
+    app.add_middleware(RequestContext, metrics=metrics)
+    _cache_specification(app)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None) -> AsyncIterator[None]:
+    configure_logging(settings.log)
+    database = given or Database(settings.database_url)
+    require_current(database)
+    forget_abandoned(database)
+    dispatcher = Dispatcher(settings)
+    watcher = JobWatcher(database, settings.api.poll_interval_seconds)
+    watcher.start()
+    gauges = JobMetrics(database, worker_silence_ms(settings))
+    app.state.metrics.registry.register(gauges)
+    app.state.services = Services(settings, database, dispatcher, watcher)
+    try:
+        yield
+    finally:
+        app.state.metrics.registry.unregister(gauges)
+        await watcher.stop()
+        dispatcher.close()
+        if given is None:
+            database.close()
+
+
+def _cache_specification(app: FastAPI) -> None:
+    document: dict[str, Any] = {}
+
+    def openapi() -> dict[str, Any]:
+        if not document:
+            document.update(specification(app))
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]  # the framework's own way to replace it
