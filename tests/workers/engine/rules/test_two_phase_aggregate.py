@@ -1,0 +1,133 @@
+"""`two_phase_aggregate`: when it fires, and what it makes. Whole plans are in `tests/golden`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from service.spec.options import JobSettings
+from service.spec.query import AggregateFunction as F
+from service.spec.query import JoinKind
+from service.spec.reports import HotKey
+from service.spec.scalar import Scalar, column
+from service.spec.types import BIGINT, STRING, Field
+from workers.engine.plan.explain import text_of
+from workers.engine.plan.invariants import check
+from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Join, Named, Node, Phases, Scan
+from workers.engine.plan.schema import output_of
+from workers.engine.rules.rule import Match, RuleContext, Skip
+from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
+from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
+
+RULE = TwoPhaseAggregate()
+ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.category", STRING), "category")))
+USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
+UID, CATEGORY = column("o.uid", BIGINT), column("o.category", STRING)
+ROWS = Call(F.COUNT, (), Field("n", BIGINT))
+CATEGORIES = Call(F.COUNT, (CATEGORY,), Field("c", BIGINT), distinct=True)
+UIDS = Call(F.COUNT, (UID,), Field("d", BIGINT), distinct=True)
+WHOLE = Aggregate(ORDERS, (Named(UID, "uid"),), (ROWS,))
+DISTINCT = replace(WHOLE, calls=(CATEGORIES,))
+JOINED = replace(WHOLE, input=Join(ORDERS, USERS, JoinKind.INNER, ((UID, column("u.uid", BIGINT)),)))
+ROW_COUNT = 10_000_000
+
+
+def context(
+    groups: int = 1000, pairs: int = 0, share: float = 0.0, rows: int = ROW_COUNT, **settings: Any
+) -> RuleContext:
+    hot = (HotKey(value="7", share=share, estimated_rows=round(share * rows)),) if share else ()
+    keys: dict[tuple[str, ...], KeySketch] = {("o.uid",): KeySketch("o", ("o.uid",), 50_000, 1000, groups, 0.0, hot)}
+    if pairs:
+        keys["o.uid", "o.category"] = KeySketch("o", ("o.uid", "o.category"), 50_000, 1000, pairs, 0.0, ())
+    tables = {"o": TableSize("o", 8, rows * 100, rows, True), "u": TableSize("u", 1, 20_000_000, 1_000_000, True)}
+    return RuleContext(JobSettings.model_validate(settings), Statistics(tables, keys, slots=16))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [ORDERS, replace(WHOLE, role=AggregateRole.FINAL), replace(WHOLE, phases=Phases.TWO_PHASE)],
+)
+def test_it_is_about_undecided_whole_aggregates(node: Node) -> None:
+    assert RULE.match(node, context()) is None
+
+
+@pytest.mark.parametrize(
+    ("node", "ctx", "words"),
+    [
+        (replace(WHOLE, keys=()), context(agg_phase="ONE_PHASE"), "There are no group keys"),
+        (JOINED, context(agg_phase="TWO_PHASE"), "already runs it in one phase"),
+        (replace(WHOLE, calls=(CATEGORIES, UIDS)), context(agg_phase="ONE_PHASE"), "one phase cannot be had"),
+        (replace(WHOLE, calls=(CATEGORIES, UIDS)), context(), "one phase cannot be had"),
+        (
+            replace(WHOLE, keys=(Named(Scalar("upper(`o.category`)", ("o.category",), STRING), "k"),)),
+            context(),
+            "no statistics for the group keys",
+        ),
+        (DISTINCT, context(groups=9_000_000), "no statistics for the distinct values"),
+        (WHOLE, context(groups=400_000, rows=499_999), "499,999 rows are too few"),
+        (WHOLE, context(groups=1000), "A local phase keeps 0% of its rows: Spark's two phases stay."),
+        (
+            WHOLE,
+            context(groups=8_000_000, share=0.4),
+            "but group 7 has 40% of all rows: one phase would put them on one task.",
+        ),
+        (DISTINCT, context(groups=1000, pairs=5000), "Spark's two phases stay"),
+    ],
+)
+def test_it_leaves_the_plan_with_a_reason(node: Node, ctx: RuleContext, words: str) -> None:
+    skip = RULE.match(node, ctx)
+    assert isinstance(skip, Skip)
+    assert words in skip.reason
+
+
+@pytest.mark.parametrize(
+    ("node", "ctx"),
+    [
+        (WHOLE, context(groups=9_000_000)),
+        (DISTINCT, context(groups=1_500_000, pairs=9_900_000)),
+    ],
+)
+def test_a_local_phase_that_does_not_reduce_is_left_out(node: Aggregate, ctx: RuleContext) -> None:
+    match = RULE.match(node, ctx)
+    assert isinstance(match, Match)
+    assert match.choice == "ONE_PHASE"
+    assert "not worth its work" in match.reason
+    one, two = match.alternatives
+    assert (one.name, one.chosen, two.name, two.chosen) == ("ONE_PHASE", True, "TWO_PHASE", False)
+    assert one.cost < two.cost
+    after = RULE.rewrite(match, ctx)
+    check(after, RULE.name, output_of(node))
+    assert text_of(after).splitlines()[1] == "  Exchange BY o.uid"
+
+
+def test_the_samples_own_rate_decides_nothing() -> None:
+    # The sample has met 1000 keys in 50,000 rows, a rate of 0.02; the table has nearly as many keys as rows.
+    assert isinstance(RULE.match(WHOLE, context(groups=9_000_000)), Match)
+
+
+@pytest.mark.parametrize("phase", ["ONE_PHASE", "TWO_PHASE"])
+@pytest.mark.parametrize("share", [0.0, 0.9])
+def test_a_given_phase_is_obeyed_and_weighed_all_the_same(phase: str, share: float) -> None:
+    ctx = context(share=share, agg_phase=phase)
+    match = RULE.match(WHOLE, ctx)
+    assert isinstance(match, Match)
+    assert match.reason == f"agg_phase is {phase}."
+    assert [way.name for way in match.alternatives if way.chosen] == [phase]
+    after = RULE.rewrite(match, ctx)
+    check(after, RULE.name, output_of(WHOLE))
+    assert isinstance(after, Aggregate)
+    assert after.phases.value == phase
+
+
+def test_a_given_phase_needs_no_statistics() -> None:
+    ctx = RuleContext(JobSettings.model_validate({"agg_phase": "ONE_PHASE"}), Statistics({}, {}, 4))
+    match = RULE.match(WHOLE, ctx)
+    assert isinstance(match, Match)
+    assert match.alternatives == ()
+
+
+def test_several_distinct_arguments_may_be_told_to_take_two_phases() -> None:
+    match = RULE.match(replace(WHOLE, calls=(CATEGORIES, UIDS)), context(agg_phase="TWO_PHASE"))
+    assert isinstance(match, Match)
