@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import typer
@@ -10,6 +12,7 @@ from service.cli.errors import CliError, ExitCode, told_plainly
 
 if TYPE_CHECKING:
     from service.settings import Settings
+    from service.store.session import Database
 
 
 @told_plainly
@@ -23,18 +26,32 @@ def migrate() -> None:
 def upgrade_database(settings: Settings) -> str:
     """Applies what is missing and gives the revision. Raises CliError where the database is away or newer than this
     code."""
+    from service.store.migrate import head_revision, upgrade
+
+    with _database(settings) as database:
+        upgrade(database)
+    return head_revision()
+
+
+def require_schema(settings: Settings) -> None:
+    """Raises CliError unless the database answers and has the schema that this code was written for."""
+    from service.store.migrate import require_current
+
+    with _database(settings) as database:
+        require_current(database)
+
+
+@contextmanager
+def _database(settings: Settings) -> Iterator[Database]:
     from sqlalchemy.exc import SQLAlchemyError
 
-    from service.store import migrate as schema
+    from service.store.migrate import SchemaMismatchError
     from service.store.session import Database
 
     try:
-        database = Database(settings.database_url)
-        try:
-            schema.upgrade(database)
-        finally:
-            database.close()
-    except schema.SchemaMismatchError as error:
+        with closing(Database(settings.database_url)) as database:
+            yield database
+    except SchemaMismatchError as error:
         raise CliError(str(error), code=ExitCode.MISSING) from None
     except (SQLAlchemyError, OSError) as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
@@ -43,4 +60,3 @@ def upgrade_database(settings: Settings) -> str:
             "Check EVENKEEL_DATABASE_URL, or leave it unset for SQLite in the state directory.",
             code=ExitCode.MISSING,
         ) from None
-    return schema.head_revision()

@@ -28,6 +28,7 @@ def serve(
 
     from service.cli.configuration import read_settings
     from service.cli.listening import address_of, listen
+    from service.cli.migrate import require_schema
     from service.cli.stack import prepare_directories
     from service.lifeline import die_with_parent
     from service.main import create_app
@@ -35,6 +36,7 @@ def serve(
     die_with_parent()
     settings = read_settings()
     prepare_directories(settings)
+    require_schema(settings)
     # The family is read from the descriptor: uvicorn's own --fd takes it for a Unix socket and leaves Nagle's delay on.
     listener = listen(settings.api, port) if fd is None else socket.socket(fileno=fd)
     if fd is None:

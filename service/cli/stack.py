@@ -16,10 +16,11 @@ from service.cli.listening import address_of
 from service.cli.processes import Program, Supervisor, tail
 from service.cli.worker import worker_command
 from service.settings import Settings
+from service.spec.problem import Problem
 
 API, WORKER = "api", "worker"
 _PROBE_SECONDS = 0.2
-_MARGIN_SECONDS = 10.0
+_MARGIN_SECONDS = 20.0  # for handing jobs back and for Spark to close
 
 
 class Stack:
@@ -124,4 +125,7 @@ def _missing_part(client: httpx.Client) -> str | None:
         return "the API to answer"
     if answer.status_code == httpx.codes.OK:
         return None
-    return "a worker to report (Spark is starting)"
+    problem = Problem.model_validate_json(answer.content)
+    if any(issue.code == "worker" for issue in problem.errors):
+        return "the worker to report"
+    return "; ".join(issue.detail for issue in problem.errors) or problem.detail

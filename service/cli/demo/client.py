@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from service.cli.errors import CliError, ExitCode
 from service.jobs.views import Job
+from service.results.downloads import ARROW
 from service.spec.model import Frozen
 from service.spec.reports import MetricsReport, PlanReport
 
 M = TypeVar("M", bound=Frozen)
 
-ARROW = "application/vnd.apache.arrow.stream"
 _WAIT_SECONDS = 1
 
 

@@ -1,0 +1,124 @@
+"""The processes of a service: nothing is left behind, and two services do not know of each other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.cli.listening import listen
+from service.settings import ApiSettings
+from tests.support.processes import end, family, start_python, wait_for, wait_until_gone
+from tests.support.service import ENVIRONMENT, Service, running_service
+from tests.support.tables import ENDLESS, parquet, write_endless, write_orders
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+COUNT = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
+
+
+def start_job(service: Service) -> dict[int, str]:
+    """Runs a job that does not end, so that there is a JVM at work; gives all processes of the service."""
+    write_endless(service.data)
+    service.wait(service.submit(ENDLESS), "RUNNING")
+    processes = family(service.process.pid)
+    assert any("java" in name for name in processes.values()), processes
+    assert len(processes) >= 4, processes
+    return processes
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_service_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    with running_service(tmp_path) as service:
+        processes = start_job(service)
+        os.kill(service.process.pid, number)
+        assert service.process.wait(45) == 0, service.logs()
+        wait_until_gone(list(processes), 2)
+        assert service.output.read_text().endswith("Stopped.\n")
+
+
+def test_a_second_signal_kills_at_once(tmp_path: Path) -> None:
+    # A drain time that the first signal alone would wait for.
+    with running_service(tmp_path, {"EVENKEEL_WORKER_DRAIN_SECONDS": "300"}) as service:
+        processes = start_job(service)
+        os.kill(service.process.pid, signal.SIGINT)
+        wait_for("the notice", lambda: "Ctrl-C again kills" in service.output.read_text())
+        began = time.monotonic()
+        os.kill(service.process.pid, signal.SIGINT)
+        assert service.process.wait(15) == 0
+        assert time.monotonic() - began < 5
+        wait_until_gone(list(processes), 2)
+
+
+def test_a_killed_service_leaves_nothing(tmp_path: Path) -> None:
+    with running_service(tmp_path) as service:
+        processes = start_job(service)
+        service.process.kill()
+        service.process.wait(10)
+        wait_until_gone(list(processes), 15)
+
+
+def test_a_dead_api_is_started_again_at_the_same_address(tmp_path: Path) -> None:
+    with running_service(tmp_path) as service:
+        (api,) = (pid for pid in family(service.process.pid) if "serve" in command_line(pid))
+        os.kill(api, signal.SIGKILL)
+        assert httpx.get(f"{service.address}/healthz", timeout=30, trust_env=False).status_code == 200
+        assert "The api ended (SIGKILL)" in service.output.read_text()
+
+
+def test_two_services_side_by_side_do_not_disturb_each_other(service: Service, tmp_path: Path) -> None:
+    with running_service(tmp_path) as other:
+        write_orders(other.data)
+        assert other.address != service.address
+        first, second = service.submit(COUNT), other.submit(COUNT)
+        for running, job_id, foreign in ((service, first, second), (other, second, first)):
+            assert running.wait(job_id)["status"] == "SUCCEEDED"
+            assert running.rows(job_id) == [{"n": 10_000}]
+            assert running.http.get(f"/v1/jobs/{foreign}").status_code == 404
+
+
+def test_a_busy_port_is_told_before_anything_starts(tmp_path: Path) -> None:
+    log = tmp_path / "up.log"
+    with listen(ApiSettings(), 0) as busy:
+        port = busy.getsockname()[1]
+        process = start_python(
+            ["-m", "service.cli", "up", "--port", str(port)],
+            environment={"EVENKEEL_STATE_DIR": str(tmp_path / "state")},
+            log=log,
+            cwd=tmp_path,
+        )
+        assert process.wait(30) == 3
+    assert log.read_text().splitlines()[0] == f"evenkeel: port {port} on 127.0.0.1 is taken"
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_worker_that_cannot_start_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "up.log"
+    process = start_python(
+        ["-m", "service.cli", "up", "--port", "0"],
+        # The broker is no folder, so the worker cannot listen to it.
+        environment={
+            **ENVIRONMENT,
+            "EVENKEEL_STATE_DIR": str(tmp_path / "state"),
+            "EVENKEEL_BROKER_URL": "no-such://x",
+        },
+        log=log,
+        cwd=tmp_path,
+    )
+    try:
+        assert process.wait(60) == 4
+    except subprocess.TimeoutExpired:
+        end(process)
+        raise
+    said = log.read_text()
+    assert "ended while starting" in said
+    assert "evenkeel doctor" in said
+
+
+def command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")

@@ -1,0 +1,159 @@
+"""Jobs driven through their states by the store's own functions, as a worker would."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from service.spec.problem import Problem
+from service.spec.reports import (
+    PlanReport,
+    PlanTree,
+    Progress,
+    RuleOutcome,
+    RuleTrace,
+    SkewReport,
+    StageMetrics,
+)
+from service.spec.status import JobStatus
+from service.store import jobs, leases, publication, workers
+from service.store.jobs import NewJob
+from service.store.leases import Claim
+from service.store.publication import AttemptMetrics, Ending, PublishedResult
+from service.store.session import Database
+
+TENANT = "default"
+WORKER = "worker-1"
+LEASE_MS = 30_000
+
+SPEC: dict[str, Any] = {
+    "name": "orders-per-user",
+    "tables": {"orders": {"format": "parquet", "path": "orders.parquet"}},
+    "sql": "SELECT uid, COUNT(*) AS orders FROM orders GROUP BY uid",
+}
+
+REPORT = PlanReport(
+    before=PlanTree(nodes=(), text="Scan orders"),
+    after=PlanTree(nodes=(), text="Scan orders"),
+    rules=(
+        RuleTrace(rule="two_phase_aggregate", outcome=RuleOutcome.FIRED, node="Aggregate", reason="It reduces the rows."),
+    ),
+    tables=(),
+    keys=(),
+    statistics_ms=3,
+)
+STAGE = StageMetrics(
+    stage_id=0,
+    stage_attempt=0,
+    name="collect",
+    status="COMPLETE",
+    tasks=2,
+    failed_tasks=0,
+    wall_ms=12,
+    input_rows=10,
+    input_bytes=100,
+    shuffle_read_rows=0,
+    shuffle_read_bytes=0,
+    shuffle_write_rows=0,
+    shuffle_write_bytes=0,
+    spilled_bytes=0,
+    duration_ms=None,
+    records=None,
+    shuffle_bytes=None,
+    spill_bytes=None,
+)
+SKEW = SkewReport(skewed=False, keys=(), stages=(), lost_ms=0, advice="Nothing needs to change.")
+FAILURE = Problem(
+    type="/problems/engine_error", title="Engine error", status=422, detail="[DIVIDE_BY_ZERO]", code="engine_error"
+)
+
+
+def insert(database: Database, *, name: str = "job", kind: str = jobs.RUN, tenant: str = TENANT) -> str:
+    """A QUEUED job; gives its id."""
+    new = NewJob(
+        id=str(uuid.uuid4()),
+        tenant=tenant,
+        kind=kind,
+        name=name,
+        spec={**SPEC, "name": name},
+        request_id=None,
+        max_attempts=3,
+        timeout_ms=3_600_000,
+    )
+    with database.write() as session:
+        jobs.insert_job(session, new, database.now(session))
+    return new.id
+
+
+def claim(database: Database, job_id: str, *, lease_ms: int = LEASE_MS) -> Claim:
+    """QUEUED -> PLANNING."""
+    with database.write() as session:
+        held = leases.claim(session, job_id, WORKER, database.now(session), lease_ms)
+    assert held is not None
+    return held
+
+
+def plan(database: Database, held: Claim, report: PlanReport = REPORT) -> None:
+    """Stores a plan."""
+    with database.write() as session:
+        assert publication.save_plan(session, held, report, 7, database.now(session))
+
+
+def run(database: Database, held: Claim) -> None:
+    """PLANNING -> RUNNING, with some progress."""
+    with database.write() as session:
+        now = database.now(session)
+        assert leases.mark_running(session, held, now)
+        assert leases.save_progress(session, held, Progress(tasks_done=1, tasks_total=2), now)
+
+
+def end(database: Database, held: Claim, ending: Ending) -> None:
+    """Publishes an end."""
+    with database.write() as session:
+        assert publication.publish(session, held, ending, database.now(session))
+
+
+def fail(database: Database, held: Claim, error: Problem = FAILURE) -> None:
+    """-> FAILED."""
+    end(database, held, Ending(JobStatus.FAILED, error=error))
+
+
+def succeed(database: Database, held: Claim, results: Path, table: pa.Table, files: int = 1) -> None:
+    """-> SUCCEEDED, with `table` as its result in so many files."""
+    path = f"{held.job_id}/attempt-{held.fence}"
+    directory = results / path
+    directory.mkdir(parents=True)
+    rows_a_file = -(-table.num_rows // files) or 1
+    for index in range(files):
+        part = table.slice(index * rows_a_file, rows_a_file)
+        pq.write_table(part, directory / f"part-{index:05}.parquet", row_group_size=3)
+    size = sum(file.stat().st_size for file in directory.iterdir())
+    end(
+        database,
+        held,
+        Ending(
+            JobStatus.SUCCEEDED,
+            result=PublishedResult(path, table.num_rows, size),
+            metrics=AttemptMetrics(execution_ms=12, stages=(STAGE,), skew=SKEW),
+        ),
+    )
+
+
+def run_whole(database: Database, job_id: str, results: Path, table: pa.Table, files: int = 1) -> None:
+    """QUEUED -> PLANNING -> RUNNING -> SUCCEEDED."""
+    held = claim(database, job_id)
+    plan(database, held)
+    run(database, held)
+    succeed(database, held, results, table, files)
+
+
+def beat(database: Database) -> None:
+    """A worker's sign of life."""
+    with database.write() as session:
+        workers.beat(session, WORKER, database.now(session), "0.1.0")
+
+

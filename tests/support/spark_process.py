@@ -1,0 +1,159 @@
+"""Scenarios for the worker's own Spark driver, each in a process of its own: PySpark's state is one a process.
+
+Run as `python -m tests.support.spark_process SCENARIO SCRATCH`; prints what it found as JSON on its last line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from service.settings import SparkSettings
+from workers.attempt import Attempt, AttemptsAtHand
+from workers.spark_session import Driver, SparkRuntime
+from workers.watchdog import DriverWatch
+
+
+def main() -> None:
+    """Runs one scenario and always stops what it started."""
+    scenario, scratch = sys.argv[1], Path(sys.argv[2])
+    runtime = SparkRuntime(SparkSettings(master="local[2]", driver_memory="512m"), scratch)
+    found = {"session": session, "hang": hang, "orphan": orphan}[scenario](runtime)
+    runtime.stop()
+    found["left_in_scratch"] = [path.name for path in scratch.iterdir()]
+    print(json.dumps(found), flush=True)
+
+
+def session(runtime: SparkRuntime) -> dict[str, Any]:
+    """What the session allows, where it listens, cancelling by tag, and a new driver after the JVM was killed."""
+    driver = runtime.driver()
+    one, two = driver.session_for_job(), driver.session_for_job()
+    one.sql("CREATE TEMPORARY VIEW seen AS SELECT 1 AS a")
+    found: dict[str, Any] = {
+        "same_driver": runtime.driver() is driver,
+        "time_zone": one.conf.get("spark.sql.session.timeZone"),
+        "shuffle_partitions": one.conf.get("spark.sql.shuffle.partitions"),
+        "views_of_the_other": [table.name for table in two.catalog.listTables()],
+        "reflect": _error(one, "SELECT reflect('java.lang.System', 'nanoTime')"),
+        "file": _error(one, "SELECT * FROM text.`/etc/hostname`"),
+        "listens_on": sorted(
+            {
+                connection.laddr.ip.removeprefix("::ffff:")
+                for connection in psutil.Process(driver.process.pid).net_connections()
+                if connection.status == psutil.CONN_LISTEN
+            }
+        ),
+        "cancel": _cancel(driver),
+        "labels_after": [
+            driver.context.getLocalProperty("spark.scheduler.pool"),
+            driver.context.getLocalProperty("spark.job.description"),
+            sorted(driver.context.getJobTags()),
+        ],
+    }
+    driver.kill()
+    again = runtime.driver()
+    found["rows_after_kill"] = again.session_for_job().range(10).count()
+    found["other_driver"] = again is not driver
+    return found
+
+
+def hang(runtime: SparkRuntime) -> dict[str, Any]:
+    """A JVM that is stopped (SIGSTOP) is given up after its time, and its attempts with it."""
+    driver = runtime.driver()
+    at_hand, clock = AttemptsAtHand(), _Clock()
+    watch = DriverWatch(runtime, at_hand, 10.0, clock)
+    attempt = Attempt(_claim(), 0.0)
+    attempt.driver = driver
+    with at_hand.holding(attempt):
+        watch.ping()
+        watch.watch()
+        os.kill(driver.process.pid, signal.SIGSTOP)
+        pinging = threading.Thread(target=_ping, args=(watch,), daemon=True)
+        pinging.start()
+        clock.now += 10.0
+        watch.watch()
+        in_time = runtime.current is driver
+        clock.now += 0.5
+        watch.watch()
+        once = runtime.current is driver
+        watch.watch()
+        pinging.join(10)
+    return {
+        "kept_in_time": in_time,
+        "kept_once": once,
+        "given_up": runtime.current is None,
+        "reason": attempt.reason,
+        "ping_returned": not pinging.is_alive(),
+        "rows_after": runtime.driver().session_for_job().range(7).count(),
+    }
+
+
+def orphan(runtime: SparkRuntime) -> dict[str, Any]:
+    """Prints the JVM's process id and is killed, as a worker may be."""
+    print(json.dumps({"jvm": runtime.driver().process.pid}), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _claim() -> Any:
+    from service.store.leases import Claim
+
+    return Claim("job-1", "default", "run", "a job", {}, 1, "w1", 0, 0, 1)
+
+
+def _ping(watch: DriverWatch) -> None:
+    try:
+        watch.ping()
+    except Exception as error:
+        print(f"ping: {type(error).__name__}", file=sys.stderr)
+
+
+def _error(session: Any, sql: str) -> str:
+    try:
+        session.sql(sql).collect()
+    except Exception as error:
+        return str(error)[:60]
+    return "none"
+
+
+def _cancel(driver: Driver) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+
+    def run() -> None:
+        rows = driver.session_for_job().range(2_000_000)
+        with driver.labelled("tag-1", "tenant", "endless"):
+            try:
+                rows.crossJoin(rows.toDF("b")).where("id + b < -1").count()
+            except Exception as error:
+                found["error"] = type(error).__name__
+            found["ended"] = time.monotonic()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while driver.monitor.progress("tag-1").tasks_total == 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    begin = time.monotonic()
+    driver.cancel("tag-1")
+    thread.join(30)
+    return {"error": found.get("error"), "seconds": found.get("ended", begin + 99) - begin}
+
+
+if __name__ == "__main__":
+    main()

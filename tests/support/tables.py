@@ -1,0 +1,58 @@
+"""Small tables with known answers for end-to-end tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ORDERS = 10_000
+FILES = 4
+
+
+def write_orders(root: Path) -> None:
+    """`orders/` (10,000 rows in 4 Parquet files) and `users/` (100 rows, CSV with a header) below `root`.
+
+    Order i: uid = i mod 100 (NULL where i mod 1000 = 999), category = "c" + i mod 7, price = i, half of them cents.
+    """
+    directory = root / "orders"
+    directory.mkdir()
+    for part in range(FILES):
+        numbers = range(part * ORDERS // FILES, (part + 1) * ORDERS // FILES)
+        table = pa.table(
+            {
+                "uid": pa.array([None if i % 1000 == 999 else i % 100 for i in numbers], pa.int64()),
+                "category": pa.array([f"c{i % 7}" for i in numbers], pa.string()),
+                "price": pa.array([float(i) / 2 for i in numbers], pa.float64()),
+            }
+        )
+        pq.write_table(table, directory / f"part-{part}.parquet")
+    users = root / "users"
+    users.mkdir()
+    lines = ["uid,name", *(f"{uid},user {uid}" for uid in range(100))]
+    (users / "users.csv").write_text("\n".join(lines) + "\n")
+
+
+def write_endless(root: Path) -> None:
+    """`one_key/`: 400,000 rows of one key; joined with itself, more pairs than any machine counts in a test's time."""
+    directory = root / "one_key"
+    directory.mkdir()
+    rows = 400_000
+    table = pa.table({"k": pa.array([1] * rows, pa.int64()), "v": pa.array(range(rows), pa.int64())})
+    pq.write_table(table, directory / "part.parquet")
+
+
+def parquet(name: str) -> dict[str, str]:
+    """A table of a job's body."""
+    return {"format": "parquet", "path": f"{name}/"}
+
+
+USERS = {"format": "csv", "path": "users/", "schema": "uid BIGINT, name STRING", "options": {"header": True}}
+
+ENDLESS = {
+    "name": "endless",
+    "tables": {"a": parquet("one_key"), "b": parquet("one_key")},
+    "sql": "SELECT COUNT(*) AS n, SUM(a.v + b.v) AS s FROM a JOIN b ON a.k = b.k WHERE a.v + b.v > 1",
+}
+"""A job that runs until it is stopped."""
