@@ -14,7 +14,7 @@ from pydantic import Field
 
 from service.spec.model import Frozen
 
-ExpressionText = Annotated[str, Field(min_length=1, max_length=10_000, examples=["o.amount * 2"])]
+ExpressionText = Annotated[str, Field(min_length=1, max_length=100_000, examples=["o.amount * 2"])]
 Identifier = Annotated[str, Field(min_length=1, max_length=255, examples=["orders"])]
 
 

@@ -67,6 +67,7 @@ class DataType:
 BOOLEAN = DataType(TypeName.BOOLEAN)
 INT = DataType(TypeName.INT)
 BIGINT = DataType(TypeName.BIGINT)
+FLOAT = DataType(TypeName.FLOAT)
 DOUBLE = DataType(TypeName.DOUBLE)
 STRING = DataType(TypeName.STRING)
 DATE = DataType(TypeName.DATE)

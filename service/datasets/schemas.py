@@ -1,0 +1,191 @@
+"""The columns of a table: from Parquet footers, or as declared for text files."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from service.datasets.files import TableFiles, pointer_of, unreadable
+from service.spec.ddl import parse_schema
+from service.spec.errors import SpecError
+from service.spec.job import TableFormat, TableSource
+from service.spec.types import (
+    BIGINT,
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    DataType,
+    Field,
+    Schema,
+    TypeName,
+    decimal,
+)
+
+FOOTERS_COMPARED = 64
+"""So many files of a table, spread evenly over it and with the first and last among them, must agree."""
+
+_MAX_HEADER = 1 << 20
+
+
+def read_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
+    """The columns of `table`, as Spark 4.3 reads them.
+
+    Raises SpecError `unreadable_file`, `corrupt_file`, `schema_mismatch`, `invalid_schema`, `duplicate_column`.
+    """
+    at = pointer_of(table)
+    if source.format is TableFormat.PARQUET:
+        return _parquet(files, f"{at}/path")
+    schema = parse_schema(source.declared_schema or "", f"{at}/schema")
+    if source.format is TableFormat.CSV and source.options.header:
+        _check_header(source, files, schema, f"{at}/path")
+    return schema
+
+
+def spread(files: Sequence[Path], most: int) -> list[Path]:
+    """At most `most` of `files`, evenly spread, the first and the last among them."""
+    if len(files) <= most:
+        return list(files)
+    return [files[round(index * (len(files) - 1) / (most - 1))] for index in range(most)]
+
+
+def _name(file: Path, files: TableFiles) -> str:
+    base = files.directory_or_file
+    return str(file.relative_to(base)) if base in file.parents else file.name
+
+
+def _parquet(files: TableFiles, pointer: str) -> Schema:
+    chosen = spread(files.files, FOOTERS_COMPARED)
+    first = _footer(chosen[0], files, pointer)
+    for file in chosen[1:]:
+        _compare(first, _footer(file, files, pointer), _name(chosen[0], files), _name(file, files), pointer)
+    seen: dict[str, str] = {}
+    for field in first.fields:
+        folded = field.name.casefold()
+        if folded in seen:
+            raise SpecError.of(
+                "duplicate_column",
+                f"The columns {seen[folded]} and {field.name} differ in case alone, which Spark cannot read.",
+                pointer=pointer,
+            )
+        seen[folded] = field.name
+    return first
+
+
+def _footer(file: Path, files: TableFiles, pointer: str) -> Schema:
+    name = _name(file, files)
+    try:
+        metadata = pq.ParquetFile(file).metadata
+        arrow = metadata.schema.to_arrow_schema()
+    except OSError as error:
+        # Arrow raises plain OSErrors, without a number, for files that do not make sense.
+        if error.errno is not None:
+            raise unreadable(name, error, pointer) from None
+        raise _corrupt(name, pointer) from None
+    except (pa.ArrowException, ValueError, RuntimeError):
+        raise _corrupt(name, pointer) from None
+    physical = {
+        metadata.schema.column(index).path: metadata.schema.column(index).physical_type
+        for index in range(len(metadata.schema))
+    }
+    return Schema(tuple(Field(field.name, data_type(field.type, physical.get(field.name, ""))) for field in arrow))
+
+
+def _corrupt(name: str, pointer: str) -> SpecError:
+    return SpecError.of(
+        "corrupt_file", f"'{name}' is not a Parquet file, or it is truncated or damaged.", pointer=pointer
+    )
+
+
+def _compare(first: Schema, other: Schema, first_name: str, other_name: str, pointer: str) -> None:
+    for field in first.fields:
+        match = next((candidate for candidate in other.fields if candidate.name == field.name), None)
+        if match is None:
+            raise _mismatch(f"'{other_name}' has no column {field.name}, which '{first_name}' has.", pointer)
+        if match.type != field.type:
+            raise _mismatch(
+                f"The column {field.name} is {field.type} in '{first_name}' and {match.type} in '{other_name}'.",
+                pointer,
+            )
+    for field in other.fields:
+        if field.name not in first.names:
+            raise _mismatch(f"'{other_name}' has the column {field.name}, which '{first_name}' has not.", pointer)
+
+
+def _mismatch(detail: str, pointer: str) -> SpecError:
+    return SpecError.of("schema_mismatch", detail, pointer=pointer)
+
+
+_PLAIN: dict[pa.DataType, DataType] = {
+    pa.bool_(): BOOLEAN,
+    pa.int8(): DataType(TypeName.TINYINT),
+    pa.int16(): DataType(TypeName.SMALLINT),
+    pa.int32(): INT,
+    pa.int64(): BIGINT,
+    # Spark widens unsigned integers to the next signed type.
+    pa.uint8(): DataType(TypeName.SMALLINT),
+    pa.uint16(): INT,
+    pa.uint32(): BIGINT,
+    pa.uint64(): decimal(20, 0),
+    pa.float32(): FLOAT,
+    pa.float64(): DOUBLE,
+    pa.string(): STRING,
+    pa.large_string(): STRING,
+    pa.binary(): BINARY,
+    pa.large_binary(): BINARY,
+    pa.date32(): DATE,
+    pa.date64(): DATE,
+}
+
+
+def data_type(arrow: pa.DataType, physical: str = "") -> DataType:
+    """The type that Spark 4.3 reads a Parquet column of Arrow type `arrow` as.
+
+    `physical` is the Parquet type: INT96 timestamps are instants although Arrow shows them without a zone. Nested
+    columns, times of day and timestamps in nanoseconds are OTHER.
+    """
+    plain = _PLAIN.get(arrow)
+    if plain is not None:
+        return plain
+    if pa.types.is_decimal(arrow) and arrow.precision <= 38:
+        return decimal(arrow.precision, arrow.scale)
+    if pa.types.is_timestamp(arrow) and physical == "INT96":
+        return TIMESTAMP
+    if pa.types.is_timestamp(arrow) and arrow.unit in {"ms", "us"}:
+        return TIMESTAMP if arrow.tz is not None else TIMESTAMP_NTZ
+    if pa.types.is_dictionary(arrow):
+        return data_type(arrow.value_type, physical)
+    if pa.types.is_fixed_size_binary(arrow):
+        return BINARY
+    return DataType(TypeName.OTHER, text=str(arrow).upper())
+
+
+def _check_header(source: TableSource, files: TableFiles, schema: Schema, pointer: str) -> None:
+    file = files.files[0]
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            line = stream.readline(_MAX_HEADER)
+    except OSError as error:
+        raise unreadable(_name(file, files), error, pointer) from None
+    except UnicodeDecodeError:
+        raise SpecError.of("corrupt_file", f"'{_name(file, files)}' is not UTF-8 text.", pointer=pointer) from None
+    try:
+        rows = list(csv.reader([line], delimiter=source.options.delimiter, quotechar=source.options.quote))
+    except csv.Error:
+        raise _mismatch(f"The header of '{_name(file, files)}' cannot be read.", pointer) from None
+    names = [name.strip() for name in rows[0]] if rows else []
+    if [name.casefold() for name in names] != [name.casefold() for name in schema.names]:
+        raise _mismatch(
+            f"The header of '{_name(file, files)}' names {', '.join(names[:50]) or 'nothing'}; "
+            f"the schema declares {', '.join(schema.names[:50])}.",
+            pointer,
+        )
