@@ -31,7 +31,9 @@ MAX_FOOTERS = 64
 _MAX_DECODED_ROWS = 2_000_000
 """Rows of a table that are decoded to choose the kept ones from: a quarter of a second at most."""
 
-_MAX_ROW_GROUPS = 8
+_ROW_GROUPS = (8, 64)
+"""Row groups of a file that are opened: at least, if it has them, and at most, where they are small."""
+
 _BATCH_ROWS = 16_384
 _SEED = 20_130_101
 
@@ -106,7 +108,9 @@ def _sample_file(path: Path, columns: Sequence[str], rate: float, max_decoded: i
     Of each group at most its share of `max_decoded` rows is decoded: a page that is not reached is not read.
     """
     with pq.ParquetFile(path, memory_map=True) as file:
-        groups = spread(range(file.num_row_groups), _MAX_ROW_GROUPS)
+        fewest, most = _ROW_GROUPS
+        enough = max_decoded * file.num_row_groups // max(1, file.metadata.num_rows) + 1
+        groups = spread(range(file.num_row_groups), min(max(fewest, enough), most))
         per_group = max(_BATCH_ROWS, max_decoded // len(groups))
         decoded = sum(min(per_group, file.metadata.row_group(group).num_rows) for group in groups)
         keep = min(1.0, rate * file.metadata.num_rows / max(1, decoded))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 import pytest
@@ -58,7 +58,7 @@ def rows_of(node: Node, scans: Scans) -> list[tuple[object, ...]]:
     return [tuple(row) for row in frame.collect()]
 
 
-def unordered(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+def unordered(rows: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
     return sorted(rows, key=repr)
 
 
