@@ -21,7 +21,8 @@ Clock = Callable[[Session], int]
 def database_clock(session: Session) -> int:
     """The database's own time, so that processes on machines with different clocks agree on leases."""
     if session.get_bind().dialect.name == "sqlite":
-        statement = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)"
+        # Julian days, since unixepoch() gives whole seconds before SQLite 3.42.
+        statement = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
     else:
         statement = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
     return int(session.execute(text(statement)).scalar_one())
