@@ -1,0 +1,89 @@
+"""How long a small job takes from POST to SUCCEEDED on a warm service.
+
+    python tests/benchmarks/submit_to_succeeded.py [--jobs 30] [--rows 10000]
+
+Starts `evenkeel up` in a temporary directory, lets some jobs warm it up, then submits one after the other an
+aggregation over a Parquet file and waits for each with `Prefer: wait`. Prints median, p90 and the machine. A
+measurement, not a test: what it gives depends on the machine and on what else runs there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.support.service import Service, running_service
+
+SPEC = {
+    "name": "benchmark",
+    "tables": {"t": {"format": "parquet", "path": "t/"}},
+    "sql": "SELECT t.k, COUNT(*) AS n, SUM(t.v) AS s FROM t GROUP BY t.k",
+}
+WARM_UP = 8
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=30)
+    parser.add_argument("--rows", type=int, default=10_000)
+    arguments = parser.parse_args()
+    cores = os.cpu_count() or 1
+    with (
+        tempfile.TemporaryDirectory(prefix="evenkeel-benchmark-") as directory,
+        running_service(Path(directory), {"EVENKEEL_SPARK_MASTER": "local[*]"}) as service,
+    ):
+        (service.data / "t").mkdir()
+        numbers = range(arguments.rows)
+        table = pa.table({"k": [i % 100 for i in numbers], "v": list(numbers)})
+        pq.write_table(table, service.data / "t" / "part.parquet")
+        cold = measure(service)
+        for _ in range(WARM_UP):
+            measure(service)
+        times = sorted(measure(service) for _ in range(arguments.jobs))
+    p90 = times[min(len(times) - 1, round(0.9 * len(times)))]
+    memory = psutil.virtual_memory().total / (1 << 30)
+    sys.stdout.write(
+        f"POST to SUCCEEDED, {arguments.rows:,} rows, {arguments.jobs} jobs one after the other\n"
+        f"median {statistics.median(times):.2f} s, p90 {p90:.2f} s, from {times[0]:.2f} s to {times[-1]:.2f} s\n"
+        f"the first job of all, which starts Spark: {cold:.1f} s\n"
+        f"{processor()}, {cores} cores, {memory:.0f} GiB, {platform.system()} {platform.release()}, "
+        f"Python {platform.python_version()}, PySpark {version('pyspark')}\n"
+    )
+
+
+def measure(service: Service) -> float:
+    """Seconds from before the POST until the answer that says SUCCEEDED."""
+    began = time.perf_counter()
+    job = service.wait(service.submit(SPEC))
+    seconds = time.perf_counter() - began
+    if job["status"] != "SUCCEEDED":
+        raise SystemExit(f"the job ended {job['status']}: {job['error']}")
+    return seconds
+
+
+def processor() -> str:
+    """The processor's name, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+if __name__ == "__main__":
+    main()
