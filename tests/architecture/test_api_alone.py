@@ -1,0 +1,33 @@
+"""The API installs and runs without Spark, the workers and pandas."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+IMPORT_WITHOUT = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"pyspark", "py4j", "pandas", "workers"}:
+            raise ModuleNotFoundError(f"{name} is not installed here", name=name)
+
+sys.meta_path.insert(0, Blocked())
+import importlib, pkgutil
+import service
+for module in pkgutil.walk_packages(service.__path__, "service."):
+    # The demo checks its numbers with pandas, which its own extra installs.
+    if not module.name.startswith("service.cli.demo"):
+        importlib.import_module(module.name)
+"""
+
+
+def test_every_module_of_the_service_is_imported_without_spark_pandas_and_workers() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_WITHOUT], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr

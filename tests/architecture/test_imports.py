@@ -1,0 +1,115 @@
+"""Imports go one way, and only where DESIGN says: read from the source, nothing is imported here."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    # The vocabulary: pure values.
+    "service.spec": ("service.spec",),
+    "service.settings": ("service.settings",),
+    "service.store": ("service.store", "service.spec", "service.settings"),
+    "service.datasets": ("service.datasets", "service.spec", "service.settings"),
+    # Nothing in the service knows of the workers.
+    "service": ("service",),
+    # The engine, from the bottom up.
+    "workers.engine.errors": (),
+    "workers.engine.plan": ("workers.engine.plan", "workers.engine.errors", "service.spec"),
+    "workers.engine.stats": ("workers.engine.stats", "workers.engine.plan", "workers.engine.errors", "service.spec"),
+    "workers.engine.rules": (
+        "workers.engine.rules",
+        "workers.engine.stats",
+        "workers.engine.plan",
+        "workers.engine.errors",
+        "service.spec",
+    ),
+    "workers.engine.planner": (
+        "workers.engine.planner",
+        "workers.engine.rules",
+        "workers.engine.stats",
+        "workers.engine.plan",
+        "workers.engine.errors",
+        "service.spec",
+    ),
+    "workers.engine": ("workers.engine", "service.spec", "service.datasets"),
+    "workers": (
+        "workers",
+        "service.spec",
+        "service.store",
+        "service.settings",
+        "service.datasets",
+        "service.errors",
+        "service.dispatch",
+        "service.broker",
+        "service.logging",
+        "service.lifeline",
+        "service.__version__",
+    ),
+}
+"""For the longest prefix that a module has: what of our own packages it may import."""
+
+PYSPARK = ("workers.engine.spark", "workers.engine.streaming", "workers.spark_session")
+"""Where `pyspark` may be imported."""
+
+PY4J = (*PYSPARK, "workers.cancellation", "workers.failures", "workers.watchdog")
+"""Where the bridge to the JVM may be: whoever cancels in a JVM, or tells a dead one from a failed query."""
+
+NOT_IN_A_PURE_ENGINE = frozenset({"time", "datetime", "random", "os", "socket", "threading", "subprocess"})
+"""Clocks, chance and the world: none of the planner's business."""
+
+PURE = ("workers.engine.plan", "workers.engine.stats", "workers.engine.rules", "workers.engine.planner")
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for package in ("service", "workers"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imports_of(module: str, path: Path) -> Iterator[str]:
+    """Every imported module, of imports inside functions and under TYPE_CHECKING too."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            found = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{found}.{alias.name}" for alias in node.names)
+
+
+def is_within(module: str, *prefixes: str) -> bool:
+    return any(module == prefix or module.startswith(prefix + ".") for prefix in prefixes)
+
+
+MODULES = dict(modules())
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_what_stands_below_it(module: str) -> None:
+    layer = max((prefix for prefix in MAY_IMPORT if is_within(module, prefix)), key=len)
+    ours = [name for name in imports_of(module, MODULES[module]) if is_within(name, "service", "workers", "tests")]
+    assert [name for name in ours if not is_within(name, *MAY_IMPORT[layer])] == []
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if not is_within(module, *PYSPARK)])
+def test_spark_is_imported_in_its_own_places_alone(module: str) -> None:
+    assert [name for name in imports_of(module, MODULES[module]) if is_within(name, "pyspark")] == []
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if not is_within(module, *PY4J)])
+def test_the_bridge_to_the_jvm_is_imported_in_its_own_places_alone(module: str) -> None:
+    assert [name for name in imports_of(module, MODULES[module]) if is_within(name, "py4j")] == []
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if is_within(module, *PURE)])
+def test_the_planner_has_no_clock_no_chance_and_no_world(module: str) -> None:
+    imported = {name.split(".")[0] for name in imports_of(module, MODULES[module])}
+    assert imported & NOT_IN_A_PURE_ENGINE == set()
