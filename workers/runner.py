@@ -26,7 +26,7 @@ from workers.engine.spark.engine import Engine, PlannedQuery, TableInput
 from workers.failures import HandBack, LeaseLost, Verdict, verdict_of
 from workers.measuring import measure
 from workers.result_files import relative_path, remove_attempt, remove_older_attempts
-from workers.spark_session import Driver, SparkRuntime
+from workers.spark_session import Driver, DriverSource
 
 _log = structlog.get_logger(__name__)
 
@@ -48,7 +48,7 @@ class JobRunner:
         self,
         settings: Settings,
         database: Database,
-        runtime: SparkRuntime,
+        drivers: DriverSource,
         at_hand: AttemptsAtHand,
         worker: str,
         ring: Callable[[str], object],
@@ -58,7 +58,7 @@ class JobRunner:
         self._results = settings.results_dir
         self._lease_ms = round(settings.worker.lease_seconds * 1000)
         self._database = database
-        self._runtime = runtime
+        self._drivers = drivers
         self._at_hand = at_hand
         self._worker = worker
         self._ring = ring
@@ -93,7 +93,7 @@ class JobRunner:
             started = self._clock()
             query, tables = self._compile(spec)
             attempt.check()
-            driver = self._runtime.driver()
+            driver = self._drivers.driver()
             attempt.driver = driver
             label = f"{attempt.claim.name} ({attempt.claim.job_id}, attempt {attempt.claim.fence})"
             with driver.labelled(attempt.tag, attempt.claim.tenant, label):

@@ -6,6 +6,7 @@ call fails. `SparkRuntime` owns that state, so nothing else in the process may b
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 from py4j.protocol import Py4JError
@@ -29,6 +31,9 @@ from workers.scratch import make_scratch
 _log = structlog.get_logger(__name__)
 
 _LOOPBACK = "127.0.0.1"
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+# PySpark logs errors of queries by itself, with the Java stack: they are the client's and are told as problems.
+_QUERY_LOGS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _EXIT_SECONDS = 3.0
 _STOP_SECONDS = 5.0
 
@@ -110,6 +115,13 @@ class Driver:
             self.process.wait(_EXIT_SECONDS)
 
 
+class DriverSource(Protocol):
+    """Whatever hands out a running driver."""
+
+    def driver(self) -> Driver:
+        """The running driver."""
+
+
 class SparkRuntime:
     """Builds, hands out and replaces the driver of this process. Safe to share between threads."""
 
@@ -166,9 +178,10 @@ class SparkRuntime:
         os.environ["SPARK_LOCAL_IP"] = address
         conf = SparkConf(loadDefaults=False)
         conf.setAll(list(configuration.items()))
+        for name in _QUERY_LOGS:
+            logging.getLogger(name).disabled = True
         session = SparkSession.builder.config(conf=conf).getOrCreate()
         context = session.sparkContext
-        context.setLogLevel("WARN")
         slots = max(1, context.defaultParallelism)
         driver = Driver(
             root=session,
@@ -211,7 +224,8 @@ def spark_configuration(settings: SparkSettings, scratch: Path) -> dict[str, str
         "spark.driver.host": address,
         "spark.driver.bindAddress": address,
         # -UsePerfData: a JVM that is killed would leave a file in the system's temporary directory.
-        "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={scratch / "tmp"}" -XX:-UsePerfData',
+        "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={scratch / "tmp"}" -XX:-UsePerfData '
+        f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.catalogImplementation": "in-memory",

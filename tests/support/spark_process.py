@@ -11,12 +11,17 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from service.settings import SparkSettings
+from service.store.leases import Claim
 from workers.attempt import Attempt, AttemptsAtHand
 from workers.spark_session import Driver, SparkRuntime
 from workers.watchdog import DriverWatch
@@ -29,7 +34,7 @@ def main() -> None:
     found = {"session": session, "hang": hang, "orphan": orphan}[scenario](runtime)
     runtime.stop()
     found["left_in_scratch"] = [path.name for path in scratch.iterdir()]
-    print(json.dumps(found), flush=True)
+    _tell(found)
 
 
 def session(runtime: SparkRuntime) -> dict[str, Any]:
@@ -98,7 +103,7 @@ def hang(runtime: SparkRuntime) -> dict[str, Any]:
 
 def orphan(runtime: SparkRuntime) -> dict[str, Any]:
     """Prints the JVM's process id and is killed, as a worker may be."""
-    print(json.dumps({"jvm": runtime.driver().process.pid}), flush=True)
+    _tell({"jvm": runtime.driver().process.pid})
     os.kill(os.getpid(), signal.SIGKILL)
     return {}
 
@@ -111,23 +116,25 @@ class _Clock:
         return self.now
 
 
-def _claim() -> Any:
-    from service.store.leases import Claim
-
+def _claim() -> Claim:
     return Claim("job-1", "default", "run", "a job", {}, 1, "w1", 0, 0, 1)
 
 
 def _ping(watch: DriverWatch) -> None:
-    try:
+    # What fails in a loop's thread is for `watch` to judge.
+    with suppress(Py4JError, OSError):
         watch.ping()
-    except Exception as error:
-        print(f"ping: {type(error).__name__}", file=sys.stderr)
 
 
-def _error(session: Any, sql: str) -> str:
+def _tell(found: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+
+
+def _error(session: SparkSession, sql: str) -> str:
     try:
         session.sql(sql).collect()
-    except Exception as error:
+    except PySparkException as error:
         return str(error)[:60]
     return "none"
 
@@ -140,7 +147,7 @@ def _cancel(driver: Driver) -> dict[str, Any]:
         with driver.labelled("tag-1", "tenant", "endless"):
             try:
                 rows.crossJoin(rows.toDF("b")).where("id + b < -1").count()
-            except Exception as error:
+            except Py4JError as error:
                 found["error"] = type(error).__name__
             found["ended"] = time.monotonic()
 

@@ -1,0 +1,76 @@
+"""The worker's Spark driver, in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.settings import SparkSettings
+from tests.support.processes import wait_until_gone
+from workers.spark_session import spark_configuration
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(scenario: str, scratch: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.support.spark_process", scenario, str(scratch)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+def found_by(scenario: str, scratch: Path) -> dict[str, Any]:
+    done = run(scenario, scratch)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.slow
+def test_session(tmp_path: Path) -> None:
+    # A blank in the path must not end an option of the JVM.
+    found = found_by("session", tmp_path / "spark scratch")
+    assert found["same_driver"]
+    assert (found["time_zone"], found["shuffle_partitions"]) == ("UTC", "4")
+    assert found["views_of_the_other"] == []
+    assert "SQL_RESTRICTED_MODE" in found["reflect"]
+    assert "TABLE_OR_VIEW_NOT_FOUND" in found["file"]
+    assert found["listens_on"] == ["127.0.0.1"]
+    assert found["cancel"]["error"] == "Py4JJavaError"
+    assert found["cancel"]["seconds"] < 1
+    assert found["labels_after"] == [None, None, []]
+    assert (found["other_driver"], found["rows_after_kill"]) == (True, 10)
+    assert found["left_in_scratch"] == []
+
+
+@pytest.mark.slow
+def test_a_driver_that_hangs_is_replaced(tmp_path: Path) -> None:
+    found = found_by("hang", tmp_path)
+    assert (found["kept_in_time"], found["kept_once"], found["given_up"]) == (True, True, True)
+    assert found["reason"] == "driver_lost"
+    assert found["ping_returned"]
+    assert found["rows_after"] == 7
+
+
+@pytest.mark.slow
+def test_the_driver_ends_with_a_killed_worker(tmp_path: Path) -> None:
+    done = run("orphan", tmp_path)
+    assert done.returncode == -9
+    wait_until_gone([json.loads(done.stdout.splitlines()[-1])["jvm"]])
+
+
+def test_only_a_cluster_may_have_another_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "10.0.0.7")
+    local = spark_configuration(SparkSettings(master="local[*]"), tmp_path)
+    cluster = spark_configuration(SparkSettings(master="spark://10.0.0.1:7077"), tmp_path)
+    assert local["spark.driver.host"] == local["spark.driver.bindAddress"] == "127.0.0.1"
+    assert cluster["spark.driver.host"] == "10.0.0.7"
