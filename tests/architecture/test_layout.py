@@ -11,10 +11,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted(
-    path.relative_to(ROOT) for package in ("service", "workers") for path in (ROOT / package).rglob("*.py")
-)
-TESTS = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / "tests" / package).rglob("test_*.py"))
+PACKAGES = ("service", "workers")
+
+
+def python_files(folder: Path, pattern: str) -> list[Path]:
+    found = (path for package in PACKAGES for path in (folder / package).rglob(pattern))
+    return sorted(path.relative_to(ROOT) for path in found)
+
+
+SOURCES = python_files(ROOT, "*.py")
+TESTS = python_files(ROOT / "tests", "test_*.py")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b(?!\(#\d+\))")
 """What is left to do stands in an issue: `TODO(#12)` names it."""
 
