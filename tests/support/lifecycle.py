@@ -40,7 +40,9 @@ REPORT = PlanReport(
     before=PlanTree(nodes=(), text="Scan orders"),
     after=PlanTree(nodes=(), text="Scan orders"),
     rules=(
-        RuleTrace(rule="two_phase_aggregate", outcome=RuleOutcome.FIRED, node="Aggregate", reason="It reduces the rows."),
+        RuleTrace(
+            rule="two_phase_aggregate", outcome=RuleOutcome.FIRED, node="Aggregate", reason="It reduces the rows."
+        ),
     ),
     tables=(),
     keys=(),
@@ -155,5 +157,3 @@ def beat(database: Database) -> None:
     """A worker's sign of life."""
     with database.write() as session:
         workers.beat(session, WORKER, database.now(session), "0.1.0")
-
-

@@ -1,0 +1,67 @@
+"""The application over a migrated SQLite file, with one table to query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from service.main import create_app
+from service.settings import Settings
+from service.store.migrate import upgrade
+from service.store.session import Database
+from tests.support.lifecycle import SPEC
+
+
+@dataclass(frozen=True)
+class Api:
+    """A started application, and what is behind it."""
+
+    client: TestClient
+    app: FastAPI
+    database: Database
+    settings: Settings
+
+    @property
+    def messages(self) -> list[str]:
+        """The messages in the embedded broker."""
+        return [path.read_text() for path in (self.settings.broker_dir / "messages").iterdir()]
+
+    def submit(self, **changes: object) -> httpx.Response:
+        """Posts the usual job with some fields changed."""
+        return self.client.post("/v1/jobs", json={**SPEC, **changes})
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("EVENKEEL_API_POLL_INTERVAL_SECONDS", "0.01")
+    monkeypatch.setenv("EVENKEEL_API_EXPLAIN_TIMEOUT_SECONDS", "5")
+    monkeypatch.setenv("EVENKEEL_API_MAX_BODY_BYTES", "20000")
+    settings = Settings()
+    settings.data_roots[0].mkdir(parents=True)
+    orders = pa.table({"uid": pa.array([1, 1, 2], pa.int64()), "amount": pa.array([1.5, 2.5, None], pa.float64())})
+    pq.write_table(orders, settings.data_roots[0] / "orders.parquet")
+    return settings
+
+
+@pytest.fixture
+def database(settings: Settings) -> Iterator[Database]:
+    database = Database(settings.database_url)
+    upgrade(database)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def api(settings: Settings, database: Database) -> Iterator[Api]:
+    app = create_app(settings, database)
+    with TestClient(app, base_url="http://127.0.0.1:8080") as client:
+        yield Api(client, app, database, settings)

@@ -1,0 +1,361 @@
+"""Submitting, listing, reading, cancelling and deleting jobs over HTTP."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import httpx
+import pyarrow as pa
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import select, update
+
+from service.settings import Settings
+from service.spec.status import JobStatus
+from service.store.session import Database
+from service.store.tables import IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
+from tests.support import lifecycle
+from tests.support.lifecycle import SPEC
+
+RESULT = pa.table({"uid": pa.array([1, 2], pa.int64())})
+
+
+class Api(Protocol):
+    client: TestClient
+    database: Database
+    settings: Settings
+    messages: list[str]
+
+    def submit(self, **changes: object) -> httpx.Response: ...
+
+
+def code(answer: httpx.Response) -> str:
+    assert answer.headers["content-type"] == "application/problem+json"
+    return str(answer.json()["code"])
+
+
+class TestSubmit:
+    def test_stores_the_job_and_rings(self, api: Api) -> None:
+        answer = api.submit(settings={"table.optimizer.agg-phase-strategy": "NONE"})
+        assert answer.status_code == 202
+        job = answer.json()
+        assert answer.headers["location"] == f"/v1/jobs/{job['id']}"
+        assert answer.headers["retry-after"] == "1"
+        assert job["status"] == "QUEUED"
+        assert job["finished"] is False
+        assert job["spec"]["settings"]["agg_phase"] == "AUTO"
+        read = api.client.get(answer.headers["location"])
+        assert read.json() == job
+        assert read.headers["etag"] == answer.headers["etag"]
+        assert len(api.messages) == 1
+        with api.database.read() as session:
+            assert session.scalars(select(OutboxRow)).all() == []
+            assert [row.data for row in session.scalars(select(JobEventRow))] == [{"status": "QUEUED"}]
+
+    def test_a_broker_that_is_away_leaves_the_message_owed(self, api: Api) -> None:
+        folder = api.settings.broker_dir / "messages"
+        folder.rmdir()
+        answer = api.submit()
+        assert answer.status_code == 202
+        with api.database.read() as session:
+            assert [row.job_id for row in session.scalars(select(OutboxRow))] == [answer.json()["id"]]
+
+    def test_the_same_key_and_body_is_the_same_job(self, api: Api) -> None:
+        headers = {"Idempotency-Key": "monday"}
+        first = api.client.post("/v1/jobs", json=SPEC, headers=headers)
+        # Other spelling, same job.
+        second = api.client.post("/v1/jobs", json={**SPEC, "settings": {}}, headers={"Idempotency-Key": '"monday"'})
+        assert (first.status_code, second.status_code) == (202, 202)
+        assert first.json() == second.json()
+        assert second.headers["idempotency-replayed"] == "true"
+        assert len(api.messages) == 1
+
+    def test_the_same_key_with_another_body_is_refused(self, api: Api) -> None:
+        headers = {"Idempotency-Key": "monday"}
+        api.client.post("/v1/jobs", json=SPEC, headers=headers)
+        answer = api.client.post("/v1/jobs", json={**SPEC, "name": "other"}, headers=headers)
+        assert answer.status_code == 422
+        assert code(answer) == "idempotency_key_reused"
+
+    def test_a_key_is_forgotten_after_a_day(self, api: Api) -> None:
+        headers = {"Idempotency-Key": "monday"}
+        first = api.client.post("/v1/jobs", json=SPEC, headers=headers)
+        with api.database.write() as session:
+            session.execute(update(IdempotencyKeyRow).values(expires_at=1))
+        second = api.client.post("/v1/jobs", json={**SPEC, "name": "other"}, headers=headers)
+        assert second.status_code == 202
+        assert second.json()["id"] != first.json()["id"]
+
+    def test_one_key_from_many_threads_makes_one_job(self, api: Api) -> None:
+        def post(_: int) -> httpx.Response:
+            return api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": "rush"})
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(post, range(16)))
+        assert {answer.status_code for answer in answers} == {202}
+        assert len({answer.json()["id"] for answer in answers}) == 1
+
+    def test_many_at_once_all_succeed(self, api: Api) -> None:
+        with ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(lambda index: api.submit(name=f"job-{index}"), range(48)))
+        assert {answer.status_code for answer in answers} == {202}
+
+    @pytest.mark.parametrize("key", ["with space", "ü", "x" * 256])
+    def test_a_strange_key_is_refused(self, api: Api, key: str) -> None:
+        answer = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": key.encode()})
+        assert answer.status_code == 422
+        assert code(answer) == "invalid_request"
+
+
+class TestList:
+    def test_pages_newest_first_without_gaps(self, api: Api) -> None:
+        ids = [api.submit(name=f"job-{index}").json()["id"] for index in range(7)]
+        seen: list[str] = []
+        cursor = ""
+        for _ in range(4):
+            page = api.client.get("/v1/jobs", params={"page_size": 2, "cursor": cursor}).json()
+            seen += [job["id"] for job in page["jobs"]]
+            cursor = page["next_cursor"]
+            # A newcomer must not shift the pages.
+            api.submit(name="late")
+        assert cursor == ""
+        assert set(seen) == set(ids)
+        assert len(seen) == 7
+
+    def test_leaves_out_what_was_posted_and_explanations(self, api: Api) -> None:
+        lifecycle.insert(api.database, kind="explain")
+        lifecycle.insert(api.database, tenant="someone else")
+        lifecycle.insert(api.database, name="mine")
+        jobs = api.client.get("/v1/jobs").json()["jobs"]
+        assert [job["name"] for job in jobs] == ["mine"]
+        assert "spec" not in jobs[0]
+
+    def test_filters(self, api: Api) -> None:
+        one = lifecycle.insert(api.database, name="orders-1")
+        two = lifecycle.insert(api.database, name="orders-2")
+        three = lifecycle.insert(api.database, name="Orders_3")
+        lifecycle.claim(api.database, two)
+        lifecycle.fail(api.database, lifecycle.claim(api.database, three))
+
+        def ids(**parameters: object) -> set[str]:
+            answer = api.client.get("/v1/jobs", params=parameters)  # type: ignore[arg-type]
+            assert answer.status_code == 200, answer.text
+            return {job["id"] for job in answer.json()["jobs"]}
+
+        assert ids(name="orders-") == {one, two}
+        assert ids(name="orders_") == set()
+        assert ids(status="QUEUED") == {one}
+        assert ids(status=["PLANNING", "FAILED"]) == {two, three}
+        assert ids(submitted_after="2000-01-01T00:00:00Z") == {one, two, three}
+        assert ids(submitted_before="2000-01-01T00:00:00+01:00") == set()
+        assert ids(page_size=100_000) == {one, two, three}
+
+    def test_an_expired_lease_reads_as_queued(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        lifecycle.claim(api.database, job_id, lease_ms=-1)
+        assert api.client.get("/v1/jobs", params={"status": "QUEUED"}).json()["jobs"][0]["id"] == job_id
+        assert api.client.get("/v1/jobs", params={"status": "PLANNING"}).json()["jobs"] == []
+        assert api.client.get(f"/v1/jobs/{job_id}").json()["status"] == "QUEUED"
+
+    @pytest.mark.parametrize(
+        "parameters",
+        [
+            {"page_size": 0},
+            {"page_size": -1},
+            {"status": "SLEEPING"},
+            {"submitted_after": "yesterday"},
+            {"submitted_after": "2026-01-01T00:00:00"},
+        ],
+    )
+    def test_bad_parameters(self, api: Api, parameters: dict[str, str]) -> None:
+        answer = api.client.get("/v1/jobs", params=parameters)
+        assert answer.status_code == 422
+        assert code(answer) == "invalid_request"
+        assert answer.json()["errors"][0]["pointer"].startswith("/query/")
+
+    @pytest.mark.parametrize("cursor", ["x", "ÿ", "W10", "bnVsbA", "e30", "WyJhIiwxXQ", "[" * 300, "a" * 1024])
+    def test_a_made_up_cursor(self, api: Api, cursor: str) -> None:
+        answer = api.client.get("/v1/jobs", params={"cursor": cursor})
+        assert answer.status_code == 400
+        assert code(answer) == "invalid_cursor"
+
+    def test_a_cursor_of_another_filter(self, api: Api) -> None:
+        for _ in range(2):
+            api.submit()
+        cursor = api.client.get("/v1/jobs", params={"page_size": 1}).json()["next_cursor"]
+        answer = api.client.get("/v1/jobs", params={"page_size": 1, "cursor": cursor, "name": "orders"})
+        assert code(answer) == "invalid_cursor"
+
+
+class TestGet:
+    @pytest.mark.parametrize("job_id", ["nope", "00000000-0000-0000-0000-000000000000", "a%00b", "x" * 64])
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            ("GET", ""),
+            ("DELETE", ""),
+            ("POST", "/cancel"),
+            ("GET", "/plan"),
+            ("GET", "/metrics"),
+            ("GET", "/result"),
+            ("GET", "/events"),
+        ],
+    )
+    def test_an_unknown_id(self, api: Api, job_id: str, method: str, path: str) -> None:
+        answer = api.client.request(method, f"/v1/jobs/{job_id}{path}")
+        assert answer.status_code == 404
+        assert code(answer) == "job_not_found"
+
+    def test_an_unchanged_job_is_304(self, api: Api) -> None:
+        answer = api.submit()
+        path, tag = answer.headers["location"], answer.headers["etag"]
+        assert tag.startswith('"1-')
+        for known in (tag, f'"other", {tag}', f"W/{tag}", "*"):
+            again = api.client.get(path, headers={"If-None-Match": known})
+            assert again.status_code == 304, known
+            assert again.content == b""
+            assert again.headers["etag"] == tag
+        lifecycle.claim(api.database, answer.json()["id"])
+        assert api.client.get(path, headers={"If-None-Match": tag}).json()["status"] == "PLANNING"
+
+    def test_a_lease_that_expires_changes_the_tag(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        lifecycle.claim(api.database, job_id)
+        tag = api.client.get(f"/v1/jobs/{job_id}").headers["etag"]
+        with api.database.write() as session:
+            session.execute(update(JobRow).values(lease_expires_at=1))
+        answer = api.client.get(f"/v1/jobs/{job_id}", headers={"If-None-Match": tag})
+        assert answer.status_code == 200
+        assert answer.json()["status"] == "QUEUED"
+
+    def test_a_finished_job_needs_no_retry(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        lifecycle.run_whole(api.database, job_id, api.settings.results_dir, RESULT)
+        answer = api.client.get(f"/v1/jobs/{job_id}")
+        job = answer.json()
+        assert "retry-after" not in answer.headers
+        assert (job["status"], job["finished"], job["attempts"]) == ("SUCCEEDED", True, 1)
+        assert job["result"]["rows"] == 2
+        assert job["error"] is None
+        assert job["finished_at"].endswith("Z")
+
+    def test_a_failed_job_tells_why(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        lifecycle.fail(api.database, lifecycle.claim(api.database, job_id))
+        job = api.client.get(f"/v1/jobs/{job_id}").json()
+        assert job["status"] == "FAILED"
+        assert job["error"]["code"] == "engine_error"
+
+
+class TestWait:
+    def test_waits_until_the_job_has_finished(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(api.client.get, f"/v1/jobs/{job_id}", headers={"Prefer": "wait=20"})
+            lifecycle.run_whole(api.database, job_id, api.settings.results_dir, RESULT)
+            answer = waiting.result(timeout=10)
+        assert answer.json()["status"] == "SUCCEEDED"
+        assert answer.headers["preference-applied"] == "wait=20"
+
+    def test_waits_until_the_known_version_changes(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        tag = api.client.get(f"/v1/jobs/{job_id}").headers["etag"]
+        with ThreadPoolExecutor(1) as pool:
+            headers = {"Prefer": "respond-async, wait=20", "If-None-Match": tag}
+            waiting = pool.submit(api.client.get, f"/v1/jobs/{job_id}", headers=headers)
+            lifecycle.claim(api.database, job_id)
+            answer = waiting.result(timeout=10)
+        assert answer.status_code == 200
+        assert answer.json()["status"] == "PLANNING"
+
+    def test_an_unchanged_job_is_304_at_the_end(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        tag = api.client.get(f"/v1/jobs/{job_id}").headers["etag"]
+        started = time.monotonic()
+        answer = api.client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=1", "If-None-Match": tag})
+        assert answer.status_code == 304
+        assert time.monotonic() - started >= 1
+        assert answer.headers["preference-applied"] == "wait=1"
+
+    def test_a_longer_wait_than_allowed_is_shortened(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        lifecycle.fail(api.database, lifecycle.claim(api.database, job_id))
+        answer = api.client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=100000"})
+        assert answer.headers["preference-applied"] == "wait=45"
+
+    def test_a_job_deleted_meanwhile_is_404(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        tag = api.client.get(f"/v1/jobs/{job_id}").headers["etag"]
+        api.client.post(f"/v1/jobs/{job_id}/cancel")
+        assert api.client.delete(f"/v1/jobs/{job_id}").status_code == 204
+        answer = api.client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=20", "If-None-Match": tag})
+        assert code(answer) == "job_not_found"
+
+    def test_hundreds_wait_while_others_are_served(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        threads = threading.active_count()
+        with ThreadPoolExecutor(100) as pool:
+            waiting = [
+                pool.submit(api.client.get, f"/v1/jobs/{job_id}", headers={"Prefer": "wait=20"}) for _ in range(100)
+            ]
+            # More than the 40 threads that serve handlers: none of them may be held by who waits.
+            assert api.client.get("/v1/jobs").status_code == 200
+            lifecycle.fail(api.database, lifecycle.claim(api.database, job_id))
+            assert {answer.result(timeout=20).json()["status"] for answer in waiting} == {"FAILED"}
+        assert threads > 0
+
+
+class TestCancel:
+    def test_a_queued_job_ends_at_once(self, api: Api) -> None:
+        job_id = api.submit().json()["id"]
+        answer = api.client.post(f"/v1/jobs/{job_id}/cancel")
+        assert answer.status_code == 202
+        assert answer.json()["status"] == "CANCELLED"
+        assert answer.json()["error"]["code"] == "cancelled"
+        assert answer.json()["finished_at"] is not None
+
+    def test_a_running_job_is_asked_to_end(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        lifecycle.run(api.database, lifecycle.claim(api.database, job_id))
+        first = api.client.post(f"/v1/jobs/{job_id}/cancel")
+        second = api.client.post(f"/v1/jobs/{job_id}/cancel")
+        assert (first.status_code, second.status_code) == (202, 202)
+        assert first.json()["status"] == "CANCELLING"
+        assert first.json() == second.json()
+        with api.database.read() as session:
+            row = session.get(JobRow, job_id)
+            assert row is not None
+            assert row.cancel_requested_at is not None
+
+    def test_a_finished_job_is_refused(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        lifecycle.fail(api.database, lifecycle.claim(api.database, job_id))
+        answer = api.client.post(f"/v1/jobs/{job_id}/cancel")
+        assert answer.status_code == 409
+        assert code(answer) == "job_already_finished"
+
+
+class TestDelete:
+    def test_removes_everything_of_a_finished_job(self, api: Api) -> None:
+        answer = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": "monday"})
+        job_id = answer.json()["id"]
+        lifecycle.run_whole(api.database, job_id, api.settings.results_dir, RESULT)
+        assert (api.settings.results_dir / job_id).is_dir()
+        deleted = api.client.delete(f"/v1/jobs/{job_id}")
+        assert (deleted.status_code, deleted.content) == (204, b"")
+        assert not (api.settings.results_dir / job_id).exists()
+        assert code(api.client.get(f"/v1/jobs/{job_id}")) == "job_not_found"
+        again = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": "monday"})
+        assert again.json()["id"] != job_id
+
+    @pytest.mark.parametrize("status", [JobStatus.QUEUED, JobStatus.RUNNING])
+    def test_an_unfinished_job_is_kept(self, api: Api, status: JobStatus) -> None:
+        job_id = lifecycle.insert(api.database)
+        if status is JobStatus.RUNNING:
+            lifecycle.run(api.database, lifecycle.claim(api.database, job_id))
+        answer = api.client.delete(f"/v1/jobs/{job_id}")
+        assert answer.status_code == 409
+        assert code(answer) == "job_not_finished"
