@@ -85,7 +85,7 @@ def parse_query(source: Text) -> exp.Expr:
 
     Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`.
     """
-    return _parse(source, exp.Query)
+    return _parse(source, exp.Select)
 
 
 def tokens_of(source: Text) -> list[Token]:

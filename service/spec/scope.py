@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from service.spec.dialect import Text
@@ -37,21 +37,26 @@ class TableScope:
         )
 
     def find(self, name: Name, source: Text) -> Column:
-        """The column that `name` means.
+        """The column that `name` means. Raises SpecError as `locate` does."""
+        alias, field = self.locate(name, source)
+        return Column(full_name(alias, field.name), known(field.type), name.at)
+
+    def locate(self, name: Name, source: Text) -> tuple[str, Field]:
+        """The alias and the field that `name` means.
 
         Raises SpecError `unknown_table`, `unknown_column`, `ambiguous_column`, `unsupported_construct`.
         """
         if name.qualifier is None:
             return self._unqualified(name, source)
-        alias = _matching(name.qualifier, self.tables)
+        alias = matching(name.qualifier, self.tables)
         if alias is None:
             raise self._unknown_table(name, source)
         field = _field(self.tables[alias], name, source)
         if field is None:
             raise _unknown_column(f"{name.qualifier}.{name.name}", name, self.tables[alias].names, source, alias)
-        return Column(full_name(alias, field.name), known(field.type), name.at)
+        return alias, field
 
-    def _unqualified(self, name: Name, source: Text) -> Column:
+    def _unqualified(self, name: Name, source: Text) -> tuple[str, Field]:
         found = [
             (alias, field)
             for alias, schema in self.tables.items()
@@ -68,12 +73,11 @@ class TableScope:
         if not found:
             names = [column for schema in self.tables.values() for column in schema.names]
             raise _unknown_column(name.name, name, names, source, None)
-        alias, field = found[0]
-        return Column(full_name(alias, field.name), known(field.type), name.at)
+        return found[0]
 
     def _unknown_table(self, name: Name, source: Text) -> SpecError:
         qualifier = name.qualifier or ""
-        if _matching(qualifier, dict.fromkeys(self.hidden)) is not None:
+        if matching(qualifier, self.hidden) is not None:
             return source.error(
                 "unknown_table",
                 f"{qualifier} cannot be seen here: a semi or anti join keeps no column of it.",
@@ -100,7 +104,9 @@ def resolve(node: Expression, scope: TableScope, source: Text) -> Expression:
     return map_children(node, lambda child: resolve(child, scope, source))
 
 
-def _matching(name: str, candidates: Mapping[str, object]) -> str | None:
+def matching(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate called `name`: the exact spelling first, else one that differs in case alone."""
+    candidates = list(candidates)
     if name in candidates:
         return name
     return next((candidate for candidate in candidates if candidate.casefold() == name.casefold()), None)

@@ -1,0 +1,239 @@
+"""FROM and its joins: which tables are in sight, and on which equalities they are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from service.spec.dialect import Text
+from service.spec.errors import SpecError, did_you_mean, nearest_names
+from service.spec.parsing import ExpressionReader, position
+from service.spec.query import JoinKind, TableRef
+from service.spec.scope import TableScope, matching
+from service.spec.tree import Boolean, Call, Comparison, Connective, Expression, Name, map_children, walk
+from service.spec.types import Schema
+
+_KINDS = {
+    ("", ""): JoinKind.INNER,
+    ("", "INNER"): JoinKind.INNER,
+    ("", "CROSS"): JoinKind.CROSS,
+    ("LEFT", ""): JoinKind.LEFT,
+    ("LEFT", "OUTER"): JoinKind.LEFT,
+    ("RIGHT", ""): JoinKind.RIGHT,
+    ("RIGHT", "OUTER"): JoinKind.RIGHT,
+    ("FULL", ""): JoinKind.FULL,
+    ("FULL", "OUTER"): JoinKind.FULL,
+    ("", "SEMI"): JoinKind.LEFT_SEMI,
+    ("LEFT", "SEMI"): JoinKind.LEFT_SEMI,
+    ("", "ANTI"): JoinKind.LEFT_ANTI,
+    ("LEFT", "ANTI"): JoinKind.LEFT_ANTI,
+}
+_ONE_SIDED = {JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
+
+
+@dataclass(frozen=True)
+class JoinedTable:
+    """One join: equalities of an expression over the tables before with one over `table`, and the rest of ON."""
+
+    kind: JoinKind
+    table: TableRef
+    keys: tuple[tuple[Expression, Expression], ...]
+    residual: Expression | None
+    at: int | None
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The tables of a FROM clause. `merged` are the columns of USING, by folded name: one column for both sides."""
+
+    first: TableRef
+    joins: tuple[JoinedTable, ...]
+    scope: TableScope
+    merged: Mapping[str, Expression] = field(default_factory=dict)
+
+    def qualify(self, tree: Expression, source: Text) -> Expression:
+        """`tree` with every name written as `alias.column`. Raises SpecError as `TableScope.locate` does."""
+        if isinstance(tree, Name):
+            folded = tree.name.casefold()
+            if tree.qualifier is None and folded in self.merged:
+                return self.merged[folded]
+            alias, found = self.scope.locate(tree, source)
+            return Name(alias, found.name, tree.at)
+        return map_children(tree, lambda child: self.qualify(child, source))
+
+    @property
+    def star(self) -> list[Name]:
+        """What `*` stands for: every column in order; a column of USING once."""
+        names: list[Name] = []
+        for alias, schema in self.scope.tables.items():
+            for column in schema.names:
+                repeated = column.casefold() in self.merged and any(
+                    name.name.casefold() == column.casefold() for name in names
+                )
+                if not repeated:
+                    names.append(Name(None if column.casefold() in self.merged else alias, column))
+        return names
+
+
+def read_from(select: exp.Select, source: Text, schemas: Mapping[str, Schema]) -> Sources:
+    """The tables of `select`.
+
+    Raises SpecError `unknown_table`, `duplicate_table`, `unsupported_construct` and what expressions raise.
+    """
+    clause = select.args.get("from_")
+    if clause is None:
+        raise source.unsupported("A SELECT without FROM")
+    reader = _FromReader(source, schemas)
+    first, schema = reader.table(clause.this)
+    sources = Sources(first, (), TableScope({first.name: schema}))
+    for join in select.args.get("joins") or []:
+        sources = reader.joined(sources, join)
+    return sources
+
+
+class _FromReader:
+    def __init__(self, source: Text, schemas: Mapping[str, Schema]) -> None:
+        self._source = source
+        self._schemas = schemas
+        self._reader = ExpressionReader(source, aggregates=False)
+
+    def table(self, node: exp.Expr) -> tuple[TableRef, Schema]:
+        """The table that `node` names, and its columns."""
+        at = position(node)
+        if isinstance(node, exp.Subquery):
+            derived = isinstance(node.this, exp.Query)
+            raise self._source.unsupported(
+                "A derived table (a subquery in FROM)" if derived else "A join in parentheses", at=at
+            )
+        if isinstance(node, exp.Lateral | exp.Unnest):
+            raise self._source.unsupported("LATERAL", at=at)
+        if isinstance(node, exp.Values):
+            raise self._source.unsupported("VALUES", at=at)
+        if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
+            raise self._source.unsupported("A table function", at=at)
+        alias = node.args.get("alias")
+        self._check_table(node, alias, at)
+        name = matching(node.name, self._schemas)
+        if name is None:
+            raise self._unknown(node.name, at)
+        called = alias.name if alias is not None else name
+        return TableRef(kind="table", table=name, alias=called if called != name else None), self._schemas[name]
+
+    def _check_table(self, node: exp.Table, alias: exp.Expr | None, at: int | None) -> None:
+        if node.args.get("db") or node.args.get("catalog"):
+            raise self._source.unsupported(
+                "A table name of several parts", at=at, hint="FROM names the job's own tables."
+            )
+        refused = {
+            "joins": "A nested join",
+            "pivots": "PIVOT",
+            "sample": "TABLESAMPLE",
+            "version": "A version of a table (time travel)",
+            "laterals": "LATERAL VIEW",
+        }
+        for key, value in node.args.items():
+            if value and key not in {"this", "alias"}:
+                raise self._source.unsupported(refused.get(key, f"A table with {key.upper()}"), at=at)
+        if alias is not None and alias.args.get("columns"):
+            raise self._source.unsupported("A list of column aliases", at=at)
+
+    def _unknown(self, name: str, at: int | None) -> SpecError:
+        suggestions = nearest_names(name, list(self._schemas))
+        return self._source.error(
+            "unknown_table",
+            f"The job has no table {name}.{did_you_mean(suggestions)}",
+            at=at,
+            suggestions=suggestions,
+        )
+
+    def joined(self, before: Sources, join: exp.Join) -> Sources:
+        """`before` and one more join."""
+        at = position(join.this)
+        kind = self._kind(join, at)
+        table, schema = self.table(join.this)
+        if matching(table.name, [*before.scope.tables, *before.scope.hidden]) is not None:
+            raise self._source.error(
+                "duplicate_table", f"Two tables are called {table.name}: give one an alias.", at=at
+            )
+        both = Sources(before.first, (), before.scope.with_table(table.name, schema), before.merged)
+        merged = dict(before.merged)
+        columns = join.args.get("using") or []
+        keys = [self._using(column, before, table, schema, kind, merged) for column in columns]
+        rest: list[Expression] = []
+        condition = join.args.get("on")
+        if condition is not None:
+            keys, rest = self._split(self._reader.read(condition), both, table.name)
+        if kind is JoinKind.INNER and not keys and rest == []:
+            kind = JoinKind.CROSS
+        if kind is JoinKind.CROSS and (keys or rest):
+            kind = JoinKind.INNER
+        if kind is not JoinKind.CROSS and not keys:
+            raise self._source.unsupported(f"A join with {table.name} without an equality between both sides", at=at)
+        residual = None if not rest else rest[0] if len(rest) == 1 else Connective("AND", tuple(rest))
+        scope = both.scope.without(table.name) if kind in _ONE_SIDED else both.scope
+        step = JoinedTable(kind, table, tuple(keys), residual, at)
+        return Sources(before.first, (*before.joins, step), scope, merged)
+
+    def _kind(self, join: exp.Join, at: int | None) -> JoinKind:
+        for key, value in join.args.items():
+            if value and key not in {"this", "side", "kind", "on", "using"}:
+                named = f"{value} JOIN" if key == "method" else f"A join with {key.upper()}"
+                raise self._source.unsupported(named, at=at, hint="Write ON or USING.")
+        kind = _KINDS.get((join.side.upper(), join.kind.upper()))
+        if kind is None:
+            raise self._source.unsupported(f"{join.side} {join.kind} JOIN".strip(), at=at)
+        return kind
+
+    def _using(
+        self,
+        using: exp.Expr,
+        before: Sources,
+        table: TableRef,
+        schema: Schema,
+        kind: JoinKind,
+        merged: dict[str, Expression],
+    ) -> tuple[Expression, Expression]:
+        name = Name(None, using.name, position(using))
+        left = before.qualify(name, self._source)
+        alias, found = TableScope({table.name: schema}).locate(name, self._source)
+        right = Name(alias, found.name, name.at)
+        folded = using.name.casefold()
+        if kind is JoinKind.RIGHT:
+            merged[folded] = right
+        elif kind is JoinKind.FULL:
+            merged[folded] = Call("coalesce", (left, right), name.at)
+        else:
+            merged[folded] = left
+        return left, right
+
+    def _split(
+        self, condition: Expression, both: Sources, alias: str
+    ) -> tuple[list[tuple[Expression, Expression]], list[Expression]]:
+        """The equalities of a conjunction that pair the tables before with the table `alias`, and the rest."""
+        terms = condition.terms if isinstance(condition, Connective) and condition.operator == "AND" else (condition,)
+        keys: list[tuple[Expression, Expression]] = []
+        rest: list[Expression] = []
+        for term in terms:
+            if term == Boolean(True):
+                continue
+            qualified = both.qualify(term, self._source)
+            pair = _equality(qualified, alias)
+            if pair is None:
+                rest.append(qualified)
+            else:
+                keys.append(pair)
+        return keys, rest
+
+
+def _equality(term: Expression, alias: str) -> tuple[Expression, Expression] | None:
+    if not isinstance(term, Comparison) or term.operator != "=":
+        return None
+    left = {part.qualifier == alias for part in walk(term.left) if isinstance(part, Name)}
+    right = {part.qualifier == alias for part in walk(term.right) if isinstance(part, Name)}
+    if left == {False} and right == {True}:
+        return term.left, term.right
+    if left == {True} and right == {False}:
+        return term.right, term.left
+    return None

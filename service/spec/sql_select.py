@@ -1,0 +1,355 @@
+"""One SELECT as a structured query: aggregates are taken out of expressions and get names, each of them once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+from sqlglot import exp
+
+from service.spec.dialect import Text
+from service.spec.errors import SpecError
+from service.spec.parsing import ExpressionReader, position
+from service.spec.query import (
+    AggregateCall,
+    Join,
+    JoinKey,
+    NamedExpression,
+    NullsOrder,
+    Query,
+    SortDirection,
+    SortKey,
+)
+from service.spec.rendering import render
+from service.spec.scope import matching
+from service.spec.sql_from import Sources
+from service.spec.tree import Aggregate, Expression, Name, map_children, position_of, walk
+
+_LONGEST_NAME = 100
+
+
+@dataclass(frozen=True)
+class Item:
+    """An output column: its expression over the tables, aggregates included, and its name."""
+
+    tree: Expression
+    name: str
+    at: int | None
+
+
+class SelectCompiler:
+    """Compiles one SELECT; `origins` fills while it does."""
+
+    def __init__(self, source: Text, select: exp.Select, sources: Sources) -> None:
+        self.origins: dict[str, tuple[tuple[int, int], ...]] = {}
+        self._source = source
+        self._select = select
+        self._sources = sources
+        self._reader = ExpressionReader(source, aggregates=True)
+        self._plain = ExpressionReader(source, aggregates=False)
+        self._names: set[str] = set()
+        self._calls: dict[Aggregate, str] = {}
+
+    def query(self) -> Query:
+        """The structured query. Raises SpecError."""
+        items = self._items()
+        keys = self._group_by(items)
+        having = self._having(items, keys)
+        order = self._order(items)
+        distinct = self._select.args.get("distinct")
+        trees = [*(item.tree for item in items), *(tree for tree, _ in order)]
+        aggregates = _aggregates_in(trees if having is None else [having, *trees])
+        if distinct is not None:
+            keys = self._distinct(distinct, items, keys, aggregates)
+        is_aggregate = aggregates or keys is not None
+        self._names = {item.name.casefold() for item in items}
+        group_by = self._named_keys(keys or [], items)
+        if is_aggregate:
+            self._name_calls(items)
+        where = self._select.args.get("where")
+        condition = self._sources.qualify(self._plain.read(where.this), self._source) if where is not None else None
+        try:
+            return Query(
+                source=self._sources.first,
+                joins=self._joins(),
+                where=self._optional(condition, "/where"),
+                group_by=group_by,
+                select=tuple(
+                    NamedExpression(
+                        expression=self._text(self._extracted(item.tree), f"/select/{index}/expression", item.at),
+                        name=item.name,
+                    )
+                    for index, item in enumerate(items)
+                ),
+                having=self._optional(self._extracted(having) if having is not None else None, "/having"),
+                order_by=tuple(
+                    key.model_copy(
+                        update={"expression": self._text(self._extracted(tree), f"/order_by/{index}/expression")}
+                    )
+                    for index, (tree, key) in enumerate(order)
+                ),
+                # Last: the expressions above have found every call by now.
+                aggregates=self._aggregates(),
+                limit=self._limit(),
+            )
+        except ValidationError as error:
+            first = error.errors()[0]
+            where_ = ".".join(str(part) for part in first["loc"])
+            raise self._source.error(
+                "query_too_deep", f"The query exceeds a limit: {where_}: {first['msg']}."
+            ) from None
+
+    def _text(self, tree: Expression, at: str, place: int | None = None) -> str:
+        rendered = render(tree)
+        marks = rendered.marks or (((0, place),) if place is not None else ())
+        if marks:
+            self.origins[at] = marks
+        return rendered.text
+
+    def _optional(self, tree: Expression | None, at: str, place: int | None = None) -> str | None:
+        return self._text(tree, at, place) if tree is not None else None
+
+    # SELECT
+
+    def _items(self) -> list[Item]:
+        items: list[Item] = []
+        for node in self._select.expressions:
+            if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
+                items += self._star(node)
+            else:
+                items.append(self._item(node, len(items) + 1))
+        for index, item in enumerate(items):
+            if item.at is not None:
+                self.origins[f"/select/{index}"] = ((0, item.at),)
+        return items
+
+    def _star(self, node: exp.Star | exp.Column) -> list[Item]:
+        star = node if isinstance(node, exp.Star) else node.this
+        if any(star.args.values()):
+            raise self._source.unsupported("* with EXCEPT or the like", at=position(node))
+        names = self._sources.star
+        at = position(node)
+        if isinstance(node, exp.Column):
+            alias = matching(node.table, self._sources.scope.tables)
+            if alias is None:
+                # Raises with the nearest names.
+                self._sources.scope.locate(Name(node.table, "*", at), self._source)
+            schema = self._sources.scope.tables[alias or ""]
+            names = [Name(alias, column) for column in schema.names]
+        return [
+            Item(self._sources.qualify(Name(name.qualifier, name.name, at), self._source), name.name, at)
+            for name in names
+        ]
+
+    def _item(self, node: exp.Expr, number: int) -> Item:
+        alias = node.alias if isinstance(node, exp.Alias) else None
+        tree = self._reader.read(node.this if isinstance(node, exp.Alias) else node)
+        name = alias or (tree.name if isinstance(tree, Name) else _told(tree, f"column_{number}"))
+        return Item(self._sources.qualify(tree, self._source), name, position(node))
+
+    # GROUP BY, DISTINCT
+
+    def _group_by(self, items: list[Item]) -> list[Expression] | None:
+        clause = self._select.args.get("group")
+        if clause is None:
+            return None
+        for key, value in clause.args.items():
+            if value and key != "expressions":
+                raise self._source.unsupported(f"GROUP BY with {key.upper()}", at=position(clause))
+        keys: list[Expression] = []
+        for node in clause.expressions:
+            if isinstance(node, exp.Rollup | exp.Cube | exp.GroupingSets):
+                raise self._source.unsupported(_GROUPINGS[type(node)], at=position(node))
+            tree = self._group_key(node, items)
+            if _aggregates_in([tree]):
+                raise self._source.unsupported("An aggregate in GROUP BY", at=position_of(tree))
+            if tree not in keys:
+                keys.append(tree)
+        return keys
+
+    def _group_key(self, node: exp.Expr, items: list[Item]) -> Expression:
+        ordinal = self._ordinal(node, items)
+        if ordinal is not None:
+            return ordinal
+        tree = self._plain.read(node)
+        alias = self._alias(tree, items)
+        if alias is None:
+            return self._sources.qualify(tree, self._source)
+        try:
+            # A column of the tables comes before an alias of SELECT.
+            return self._sources.qualify(tree, self._source)
+        except SpecError as error:
+            if error.code != "unknown_column":
+                raise
+            return alias
+
+    def _ordinal(self, node: exp.Expr, items: list[Item]) -> Expression | None:
+        if not isinstance(node, exp.Literal) or node.is_string or not node.name.isdigit():
+            return None
+        number = int(node.name) if len(node.name) < 6 else 0
+        if not 1 <= number <= len(items):
+            raise self._source.error("unknown_column", f"There is no column number {node.name} in SELECT.")
+        return items[number - 1].tree
+
+    def _alias(self, tree: Expression, items: list[Item]) -> Expression | None:
+        if not isinstance(tree, Name) or tree.qualifier is not None:
+            return None
+        return next((item.tree for item in items if item.name.casefold() == tree.name.casefold()), None)
+
+    def _distinct(
+        self, node: exp.Expr, items: list[Item], keys: list[Expression] | None, aggregates: bool
+    ) -> list[Expression] | None:
+        if node.args.get("on"):
+            raise self._source.unsupported("DISTINCT ON", at=position(node))
+        trees = [item.tree for item in items]
+        if keys is None and not aggregates:
+            return list(dict.fromkeys(trees))
+        # Rows that hold all their group keys differ already.
+        if any(key not in trees for key in keys or []):
+            raise self._source.unsupported(
+                "SELECT DISTINCT over aggregates", at=items[0].at, hint="Add every group key to SELECT."
+            )
+        return keys
+
+    def _named_keys(self, keys: list[Expression], items: list[Item]) -> tuple[NamedExpression, ...]:
+        named = []
+        for index, key in enumerate(keys):
+            selected = next((item.name for item in items if item.tree == key), None)
+            name = selected or self._fresh(key.name if isinstance(key, Name) else _told(key, f"key_{index + 1}"))
+            text = self._text(key, f"/group_by/{index}/expression", position_of(key))
+            named.append(NamedExpression(expression=text, name=name))
+        return tuple(named)
+
+    # HAVING, ORDER BY, LIMIT
+
+    def _having(self, items: list[Item], keys: list[Expression] | None) -> Expression | None:
+        clause = self._select.args.get("having")
+        if clause is None:
+            return None
+        tree = self._reader.read(clause.this)
+        if keys is None and not _aggregates_in([tree, *(item.tree for item in items)]):
+            raise self._source.unsupported("HAVING without GROUP BY", at=position(clause), hint="Use WHERE.")
+        return self._over_output(tree, items, keys or [])
+
+    def _order(self, items: list[Item]) -> list[tuple[Expression, SortKey]]:
+        clause = self._select.args.get("order")
+        order = []
+        for node in clause.expressions if clause is not None else []:
+            if node.args.get("with_fill") or isinstance(node.this, exp.Var):
+                raise self._source.unsupported("ORDER BY ALL", at=position(node))
+            tree = self._ordinal(node.this, items)
+            if tree is None:
+                tree = self._over_output(self._reader.read(node.this), items, None)
+            descending = bool(node.args.get("desc"))
+            nulls = NullsOrder.FIRST if node.args.get("nulls_first") else NullsOrder.LAST
+            direction = SortDirection.DESC if descending else SortDirection.ASC
+            order.append((tree, SortKey(expression="NULL", direction=direction, nulls=nulls)))
+        return order
+
+    def _over_output(self, tree: Expression, items: list[Item], keys: list[Expression] | None) -> Expression:
+        """`tree` with aliases of SELECT replaced; with `keys`, a group key of that name comes first (HAVING)."""
+        if isinstance(tree, Aggregate):
+            return self._sources.qualify(tree, self._source)
+        alias = self._alias(tree, items)
+        if alias is not None and keys is not None:
+            try:
+                column = self._sources.qualify(tree, self._source)
+            except SpecError:
+                return alias
+            return column if column in keys else alias
+        if alias is not None:
+            return alias
+        if isinstance(tree, Name):
+            return self._sources.qualify(tree, self._source)
+        return map_children(tree, lambda child: self._over_output(child, items, keys))
+
+    def _limit(self) -> int | None:
+        clause = self._select.args.get("limit")
+        if clause is None:
+            return None
+        value = clause.expression if isinstance(clause, exp.Limit) else None
+        if isinstance(value, exp.Var) and value.name.upper() == "ALL":
+            return None
+        if not isinstance(value, exp.Literal) or value.is_string or not value.name.isdigit() or len(value.name) > 10:
+            raise self._source.unsupported("LIMIT with anything but a number", at=position(clause))
+        return int(value.name)
+
+    # Joins and aggregates
+
+    def _joins(self) -> tuple[Join, ...]:
+        joins = []
+        for index, join in enumerate(self._sources.joins):
+            at = f"/joins/{index}"
+            if join.at is not None:
+                self.origins[at] = ((0, join.at),)
+            keys = tuple(
+                JoinKey(
+                    left=self._text(left, f"{at}/on/{number}/left"), right=self._text(right, f"{at}/on/{number}/right")
+                )
+                for number, (left, right) in enumerate(join.keys)
+            )
+            residual = self._optional(join.residual, f"{at}/residual")
+            joins.append(Join(kind=join.kind, right=join.table, on=keys, residual=residual))
+        return tuple(joins)
+
+    def _name_calls(self, items: list[Item]) -> None:
+        for item in items:
+            if isinstance(item.tree, Aggregate):
+                self._calls.setdefault(item.tree, item.name)
+
+    def _extracted(self, tree: Expression) -> Expression:
+        """`tree` with every aggregate replaced by the name of its column."""
+        if isinstance(tree, Aggregate):
+            name = self._calls.get(tree)
+            if name is None:
+                name = self._calls[tree] = self._fresh(_told(tree, f"aggregate_{len(self._calls) + 1}"))
+            return Name(None, name, tree.at)
+        return map_children(tree, self._extracted)
+
+    def _aggregates(self) -> tuple[AggregateCall, ...]:
+        calls = []
+        for index, (call, name) in enumerate(self._calls.items()):
+            at = f"/aggregates/{index}"
+            if call.at is not None:
+                self.origins[at] = ((0, call.at),)
+            calls.append(
+                AggregateCall(
+                    function=call.function,
+                    arguments=tuple(
+                        self._text(argument, f"{at}/arguments/{number}", call.at)
+                        for number, argument in enumerate(call.arguments)
+                    ),
+                    distinct=call.distinct,
+                    filter=self._text(call.filter, f"{at}/filter", call.at) if call.filter is not None else None,
+                    order_by=self._text(call.order_by, f"{at}/order_by", call.at)
+                    if call.order_by is not None
+                    else None,
+                    name=name,
+                )
+            )
+        return tuple(calls)
+
+    def _fresh(self, wanted: str) -> str:
+        name, number = wanted, 1
+        while name.casefold() in self._names:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._names.add(name.casefold())
+        return name
+
+
+_GROUPINGS: dict[type[exp.Expr], str] = {
+    exp.Rollup: "ROLLUP",
+    exp.Cube: "CUBE",
+    exp.GroupingSets: "GROUPING SETS",
+}
+
+
+def _aggregates_in(trees: Iterable[Expression]) -> bool:
+    return any(isinstance(part, Aggregate) for tree in trees for part in walk(tree))
+
+
+def _told(tree: Expression, otherwise: str) -> str:
+    text = render(tree).text.replace("`", "")
+    return text if len(text) <= _LONGEST_NAME else otherwise
