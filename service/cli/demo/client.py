@@ -18,6 +18,8 @@ from service.spec.reports import MetricsReport, PlanReport
 M = TypeVar("M", bound=Frozen)
 
 _WAIT_SECONDS = 1
+# pandas turns whole numbers with gaps into floats unless told not to.
+_WHOLE_NUMBERS = {pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype()}
 
 
 class Client:
@@ -60,7 +62,7 @@ class Client:
         """All rows of a job's result, in its order."""
         answer = self._ask("GET", f"/v1/jobs/{job_id}/result", headers={"Accept": ARROW})
         with pa.ipc.open_stream(answer.content) as reader:
-            frame: pd.DataFrame = reader.read_all().to_pandas()
+            frame: pd.DataFrame = reader.read_all().to_pandas(types_mapper=_WHOLE_NUMBERS.get)
         return frame
 
     def close(self) -> None:

@@ -29,10 +29,15 @@ from service.spec.options import canonical_settings
 from service.spec.reports import MetricsReport, SkewReport
 from service.spec.status import JobStatus
 
+_WIDTH_OF_LOGS = 120
+
 
 def run_demo(state_dir: Path | None, *, keep: bool, reports: int) -> None:
     """Runs all of it. Raises CliError where anything does not come out as it should."""
-    view = View(Console(highlight=False, width=None))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH_OF_LOGS
+    view = View(console)
     began = time.monotonic()
     with _directory(state_dir, keep) as directory, StopSignals() as signals:
         # What the user has configured for a service that is in earnest is none of the demo's business.

@@ -116,7 +116,7 @@ STUCK_TRANSPONDER = DemoJob(
 FROM reports r
 GROUP BY r.tailnum
 ORDER BY reports DESC""",
-    settings={"agg_phase": "ONE_PHASE", "skew": {"threshold": "1MB"}},
+    settings={"agg_phase": "ONE_PHASE"},
     key="tailnum",
     expected=_reports,
 )

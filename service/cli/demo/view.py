@@ -152,7 +152,7 @@ def _skew_lines(skew: SkewReport) -> Iterator[tuple[str, str, str]]:
 
 
 def _cell(value: object) -> str:
-    if value is None or value != value:  # NaN differs from itself
+    if pd.isna(value):  # type: ignore[call-overload]
         return "NULL"
     if isinstance(value, float):
         return f"{value:,.3f}"
