@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
-from service.datasets.files import TableFiles
 
+from service.datasets.files import TableFiles
 from service.spec.errors import SpecError
 from service.spec.job import ReadOptions, TableFormat, TableSource
 from service.spec.scalar import quoted
-from service.spec.types import Field, Schema
+from service.spec.types import Field, Schema, TypeName
 from workers.engine.plan.nodes import Node, Scan, inputs_of
 
 
@@ -61,8 +61,11 @@ def read_scan(session: SparkSession, scan: Scan, table: TableInput) -> DataFrame
     `unreadable_file` for a file name that Spark cannot take.
     """
     paths = [_spark_path(table.files.table, str(path)) for path in table.files.files]
-    reader = session.read.options(**_reader_options(table.source)).schema(_ddl(_fields_to_read(scan, table)))
-    frame = reader.format(table.source.format.value).load(paths)
+    fields = _fields_to_read(scan, table)
+    reader = session.read.format(table.source.format.value).options(**_reader_options(table.source))
+    if _are_spelled(fields):
+        reader = reader.schema(", ".join(f"{quoted(field.name)} {field.type}" for field in fields))
+    frame = reader.load(paths)
     return frame.select([F.col(quoted(name)).alias(field.name) for field, name in scan.columns])
 
 
@@ -86,8 +89,9 @@ def _fields_to_read(scan: Scan, table: TableInput) -> tuple[Field, ...]:
     return tuple(field for field in table.schema.fields if field.name in wanted) or table.schema.fields[:1]
 
 
-def _ddl(fields: Iterable[Field]) -> str:
-    return ", ".join(f"{quoted(field.name)} {field.type}" for field in fields)
+def _are_spelled(fields: tuple[Field, ...]) -> bool:
+    """Whether every type has a name in Spark's DDL; nested columns of Parquet are left to Spark to find out."""
+    return all(field.type.name is not TypeName.OTHER for field in fields)
 
 
 def _reader_options(source: TableSource) -> dict[str, str | bool]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from service.datasets.files import TableFiles
 
+from service.datasets.files import TableFiles
 from service.spec.job import ReadOptions, TableFormat, TableSource
-from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, DataType, Field, Schema
+from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, DataType, Field, Schema, TypeName
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.sources import TableInput
 
@@ -24,6 +24,8 @@ _TYPES: dict[pa.DataType, DataType] = {
     pa.date32(): DATE,
     pa.timestamp("us", "UTC"): TIMESTAMP,
 }
+
+_OTHER = DataType(TypeName.OTHER, text="LIST")
 
 ParquetTable = Callable[..., TableInput]
 TextTable = Callable[..., TableInput]
@@ -42,7 +44,7 @@ def parquet_table(tmp_path: Path) -> ParquetTable:
         paths = [directory / f"{file_name}-{number:03}.parquet" for number in range(files)]
         for number, path in enumerate(paths):
             pq.write_table(table.slice(number * size, size), path, row_group_size=group_rows)
-        fields = tuple(Field(column.name, _TYPES[column.type]) for column in table.schema)
+        fields = tuple(Field(column.name, _TYPES.get(column.type, _OTHER)) for column in table.schema)
         return TableInput(
             TableSource(format=TableFormat.PARQUET, path=str(directory)), _files(name, directory, paths), Schema(fields)
         )

@@ -61,6 +61,12 @@ def test_a_scan_of_no_column_has_every_row(
     assert frame.count() == 3
 
 
+def test_a_nested_column_is_readable(spark: SparkSession, parquet_table: Tables, scan_of: Scans) -> None:
+    table = parquet_table(pa.table({"list": [[1, 2], None], "a": [1, 2]}), file_name="p[1]")
+    assert read_scan(spark, scan_of(table, "o", "list"), table).selectExpr("count(`o.list`)").collect()[0][0] == 1
+    assert read_scan(spark, Scan("t", "o", ()), table).count() == 2
+
+
 def test_a_pattern_in_a_file_name_is_a_name(spark: SparkSession, parquet_table: Tables, scan_of: Scans) -> None:
     table = parquet_table(pa.table({"a": [1, 2, 3]}), file_name="p[1]{x}* a%20#")
     assert read_scan(spark, scan_of(table), table).count() == 3
