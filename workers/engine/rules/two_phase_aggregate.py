@@ -140,7 +140,8 @@ def _decide_by_cost(node: Aggregate, weighed: _Weighed, ctx: RuleContext) -> Mat
     rows = round(weighed.groups.rows)
     if rows < MIN_ROWS:
         return Skip(f"{rows:,} rows are too few to decide anything on (below {MIN_ROWS:,}): Spark's two phases stay.")
-    kept = f"A local phase keeps {weighed.kept:.0%} of its rows"
+    share = f"{weighed.kept:.0%}" if weighed.kept >= 0.01 else "less than 1%"
+    kept = f"A local phase keeps {share} of its rows"
     hot = hot_group(weighed.groups, ctx.settings.skew, ctx.statistics.slots, bytes_per_row(node.input, ctx.statistics))
     if hot is not None:
         reason = f"{kept}, but group {hot.value} has {hot.share:.0%} of all rows: one phase would put them on one task."

@@ -67,7 +67,7 @@ def test_it_is_about_undecided_whole_aggregates(node: Node) -> None:
         ),
         (DISTINCT, context(groups=9_000_000), "no statistics for the distinct values"),
         (WHOLE, context(groups=400_000, rows=499_999), "499,999 rows are too few"),
-        (WHOLE, context(groups=1000), "A local phase keeps 0% of its rows: Spark's two phases stay."),
+        (WHOLE, context(groups=1000), "A local phase keeps less than 1% of its rows: Spark's two phases stay."),
         (
             WHOLE,
             context(groups=8_000_000, share=0.4),
