@@ -48,7 +48,9 @@ def verdict_of(error: Exception, attempt: Attempt) -> Verdict:
         return Ending(JobStatus.FAILED, problem_of_spec_error(error))
     problem = problem_of_spark_error(error)
     if problem is not None:
-        _log.info("query_failed", code=problem.code, detail=problem.detail)
+        # The client gets Spark's message; where that may not explain it, the log keeps the Java stack.
+        is_known = problem.status < 500 and problem.code != "engine_error"
+        _log.info("query_failed", code=problem.code, detail=problem.detail, exc_info=None if is_known else error)
         return Ending(JobStatus.FAILED, problem)
     _log.error("attempt_failed", exc_info=error)
     return Ending(JobStatus.FAILED, ends.internal_error(attempt.claim.job_id, attempt.claim.fence))

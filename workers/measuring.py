@@ -23,8 +23,9 @@ def measure(
     """
     try:
         stages = monitor.stages(tag)
+        progress = monitor.progress(tag)
         skew = skew_report(planned.statistics, planned.plan, stages, settings, planned.report.rules)
     except (httpx.HTTPError, ValueError):
         _log.warning("metrics_missing", exc_info=True)
-        return AttemptMetrics(execution_ms, (), None)
-    return AttemptMetrics(execution_ms, stages, skew)
+        return AttemptMetrics(execution_ms, (), None, None)
+    return AttemptMetrics(execution_ms, stages, skew, progress)

@@ -93,7 +93,10 @@ class JobRunner:
             started = self._clock()
             query, tables = self._compile(spec)
             attempt.check()
+            compiled = self._clock()
             driver = self._drivers.driver()
+            # A driver that has to be started first is nothing that planning took.
+            started += self._clock() - compiled
             attempt.driver = driver
             label = f"{attempt.claim.name} ({attempt.claim.job_id}, attempt {attempt.claim.fence})"
             with driver.labelled(attempt.tag, attempt.claim.tenant, label):

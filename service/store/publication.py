@@ -9,7 +9,7 @@ from sqlalchemy import null, select, update
 from sqlalchemy.orm import Session
 
 from service.spec.problem import Problem
-from service.spec.reports import PlanReport, SkewReport, StageMetrics
+from service.spec.reports import PlanReport, Progress, RuleOutcome, SkewReport, StageMetrics
 from service.spec.status import AttemptStatus, JobStatus
 from service.store.attempts import end_attempt
 from service.store.events import append_event
@@ -28,11 +28,12 @@ class PublishedResult:
 
 @dataclass(frozen=True)
 class AttemptMetrics:
-    """What was measured. `skew` is None where the attempt ended before it could be told."""
+    """What was measured. `skew` and `progress`, the last one, are None where Spark did not tell."""
 
     execution_ms: int
     stages: Sequence[StageMetrics]
     skew: SkewReport | None
+    progress: Progress | None
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ def save_plan(session: Session, held: Claim, report: PlanReport, planning_ms: in
             planning_ms=planning_ms,
         )
     )
-    data = {"attempt": held.fence, "rules": {trace.rule: trace.outcome.value for trace in report.rules}}
+    fired = sorted({trace.rule for trace in report.rules if trace.outcome is RuleOutcome.FIRED})
+    data = {"attempt": held.fence, "rules_fired": fired}
     append_event(session, job_id=held.job_id, tenant=held.tenant, now=now, type="plan", data=data)
     return True
 
@@ -72,6 +74,7 @@ def publish(session: Session, held: Claim, ending: Ending, now: int) -> bool:
     if not ending.status.is_terminal:
         raise ValueError(f"{ending.status} does not end a job")
     result = ending.result
+    progress = None if ending.metrics is None else ending.metrics.progress
     moved = update_fenced(
         session,
         held,
@@ -79,6 +82,7 @@ def publish(session: Session, held: Claim, ending: Ending, now: int) -> bool:
         target=ending.status,
         values={
             **NO_LEASE,
+            **({} if progress is None else {"progress": progress.model_dump(mode="json")}),
             "finished_at": now,
             "error": null() if ending.error is None else ending.error.model_dump(mode="json"),
             "result_path": None if result is None else result.path,

@@ -41,7 +41,7 @@ def test_an_old_java_is_refused(tmp_path: Path, told: str, major: int) -> None:
 def test_no_java_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(JavaError, match="No java on PATH and JAVA_HOME is not set"):
         require_java({"PATH": str(tmp_path)})
-    with pytest.raises(JavaError, match="JAVA_HOME is .*, but there is no"):
+    with pytest.raises(JavaError, match=r"JAVA_HOME is .*, but there is no"):
         require_java({"JAVA_HOME": str(tmp_path)})
 
 

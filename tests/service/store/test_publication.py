@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from service.spec import ends
-from service.spec.reports import PlanReport, PlanTree, SkewReport, StageMetrics
+from service.spec.reports import PlanReport, PlanTree, Progress, SkewReport, StageMetrics
 from service.spec.status import JobStatus
 from service.store import leases
 from service.store.attempts import attempts_of
@@ -44,7 +44,7 @@ STAGE = StageMetrics(
 SUCCESS = Ending(
     JobStatus.SUCCEEDED,
     result=PublishedResult("job-1/attempt-1", rows=7, bytes=70),
-    metrics=AttemptMetrics(execution_ms=12, stages=(STAGE,), skew=SKEW),
+    metrics=AttemptMetrics(execution_ms=12, stages=(STAGE,), skew=SKEW, progress=Progress(tasks_done=2, tasks_total=2)),
 )
 
 
@@ -84,6 +84,7 @@ def test_success_publishes_everything_at_once(database: Database, clock: Clock, 
     row = row_of(database, job_id)
     assert (row.status, row.result_path, row.result_rows, row.result_bytes) == ("SUCCEEDED", "job-1/attempt-1", 7, 70)
     assert (row.finished_at, row.lease_owner, row.lease_expires_at, row.error) == (clock.ms, None, None, None)
+    assert Progress.model_validate(row.progress) == Progress(tasks_done=2, tasks_total=2)
     with database.read() as session:
         plan = session.scalars(select(PlanRow)).one()
         stage = session.scalars(select(StageMetricsRow)).one()

@@ -1,0 +1,144 @@
+"""What a worker must survive: its own death, its JVM's, a pause, a cancellation, an order to stop."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.processes import wait_for, wait_until_gone
+from tests.support.tables import ENDLESS, parquet, write_endless, write_orders
+from tests.support.worker import Fleet, active_tasks, fleet, jvm_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+ENVIRONMENT = {
+    "EVENKEEL_SPARK_MASTER": "local[2]",
+    "EVENKEEL_SPARK_DRIVER_MEMORY": "1g",
+    "EVENKEEL_WORKER_CONCURRENCY": "2",
+    "EVENKEEL_WORKER_LEASE_SECONDS": "5",
+    "EVENKEEL_WORKER_HEARTBEAT_SECONDS": "0.5",
+    "EVENKEEL_WORKER_SWEEP_SECONDS": "0.5",
+    "EVENKEEL_WORKER_RING_AGAIN_SECONDS": "2",
+    "EVENKEEL_WORKER_PROGRESS_SECONDS": "0.2",
+    "EVENKEEL_WORKER_DRAIN_SECONDS": "1",
+}
+
+ROWS = 20_000
+# Every pair of rows is looked at: some seconds, in which a test can do its worst.
+SLOW = {
+    "name": "slow",
+    "tables": {"a": parquet("pairs"), "b": parquet("pairs")},
+    "sql": "SELECT COUNT(*) AS n FROM a JOIN b ON a.k = b.k WHERE a.v + b.v > 1",
+}
+# All but (0, 0), (0, 1) and (1, 0).
+SLOW_RESULT = [{"n": ROWS * ROWS - 3}]
+COUNT = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Fleet]:
+    with fleet(tmp_path, ENVIRONMENT) as own:
+        write_orders(own.data)
+        write_endless(own.data)
+        (own.data / "pairs").mkdir()
+        table = pa.table({"k": pa.array([1] * ROWS, pa.int64()), "v": pa.array(range(ROWS), pa.int64())})
+        pq.write_table(table, own.data / "pairs" / "part.parquet")
+        yield own
+
+
+def assert_ended_once(workers: Fleet, job_id: str, *attempts: str) -> None:
+    """The right result, published by the last attempt alone, whose files are the only ones."""
+    assert workers.rows(job_id) == SLOW_RESULT
+    assert [attempt.status for attempt in workers.attempts(job_id)] == list(attempts)
+    job = workers.job(job_id)
+    assert job.result_path == f"{job_id}/attempt-{len(attempts)}"
+    left = [path.name for path in (workers.settings.results_dir / job_id).iterdir()]
+    assert left == [f"attempt-{len(attempts)}"]
+
+
+def test_a_killed_worker_is_replaced(workers: Fleet) -> None:
+    first = workers.start_worker()
+    job_id = workers.submit(SLOW)
+    workers.wait_for_tasks(job_id)
+    jvm = jvm_of(first).pid
+    first.kill()
+    first.wait(10)
+    wait_until_gone([jvm])
+    workers.start_worker()
+    workers.wait(job_id, "SUCCEEDED")
+    assert_ended_once(workers, job_id, "CRASHED", "SUCCEEDED")
+
+
+def test_a_paused_worker_comes_too_late(workers: Fleet) -> None:
+    paused = workers.start_worker()
+    job_id = workers.submit(SLOW)
+    workers.wait_for_tasks(job_id)
+    jvm = jvm_of(paused)
+    paused.send_signal(signal.SIGSTOP)
+    jvm.suspend()
+    workers.start_worker()
+    workers.wait(job_id, "SUCCEEDED")
+    jvm.resume()
+    paused.send_signal(signal.SIGCONT)
+    # It goes on where it was, learns that the job is not its own any more, and takes its files away.
+    wait_for("the late attempt to end", lambda: not active_tasks(paused), 60)
+    own = workers.settings.results_dir / job_id / "attempt-1"
+    wait_for("its files to go", lambda: not own.exists(), 30)
+    assert_ended_once(workers, job_id, "CRASHED", "SUCCEEDED")
+
+
+def test_a_killed_jvm_is_replaced_and_cancel_still_works(workers: Fleet) -> None:
+    worker = workers.start_worker()
+    job_id = workers.submit(SLOW)
+    workers.wait_for_tasks(job_id)
+    killed = jvm_of(worker)
+    killed.kill()
+    wait_for("the job to be handed back", lambda: workers.job(job_id).fence == 2, 20)
+    workers.wait(job_id, "SUCCEEDED")
+    assert_ended_once(workers, job_id, "CRASHED", "SUCCEEDED")
+    assert worker.poll() is None
+
+    endless = workers.submit(ENDLESS)
+    workers.wait_for_tasks(endless)
+    wait_for("tasks", lambda: active_tasks(worker), 30)
+    began = time.monotonic()
+    workers.cancel(endless)
+    workers.wait(endless, "CANCELLED", 10)
+    took = time.monotonic() - began
+    assert took < 2, f"cancelling took {took:.1f} s\n{workers.logs()}"
+    wait_for("Spark's tasks to end", lambda: active_tasks(worker) == 0, max(0.1, 2 - took))
+    assert not (workers.settings.results_dir / endless).exists()
+
+
+def test_a_stopped_worker_hands_its_jobs_back(workers: Fleet) -> None:
+    worker = workers.start_worker()
+    job_id = workers.submit(ENDLESS)
+    workers.wait_for_tasks(job_id)
+    jvm = jvm_of(worker).pid
+    began = time.monotonic()
+    worker.terminate()
+    assert worker.wait(30) == 0, workers.logs()
+    assert time.monotonic() - began < 10
+    wait_until_gone([jvm], 2)
+    job = workers.job(job_id)
+    assert (job.status, job.lease_owner) == ("QUEUED", None)
+    (attempt,) = workers.attempts(job_id)
+    assert attempt.error is not None
+    assert (attempt.status, attempt.error["code"]) == ("CANCELLED", "handed_back")
+    assert list((workers.settings.state_dir / "spark").iterdir()) == []
+    assert list(workers.settings.results_dir.iterdir()) == []
+
+
+def test_a_stopped_worker_lets_short_jobs_end(workers: Fleet) -> None:
+    worker = workers.start_worker({"EVENKEEL_WORKER_DRAIN_SECONDS": "100"})
+    job_id = workers.submit(SLOW)
+    workers.wait_for_tasks(job_id)
+    worker.terminate()
+    assert worker.wait(100) == 0, workers.logs()
+    assert_ended_once(workers, job_id, "SUCCEEDED")

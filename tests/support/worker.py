@@ -1,0 +1,169 @@
+"""Worker processes for tests, without an API: jobs are submitted by the use case that the API calls."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pyarrow.parquet as pq
+
+from service.cli.worker import worker_command
+from service.dispatch import Dispatcher
+from service.jobs.cancel_job import cancel_job
+from service.jobs.submit_job import Submission, submit_job
+from service.settings import Settings
+from service.spec.job import JobSpec
+from service.store import migrate
+from service.store.attempts import attempts_of
+from service.store.session import Database
+from service.store.tables import AttemptRow, JobRow, WorkerRow
+from tests.support.processes import end, start_python, wait_for, wait_until_gone
+
+TENANT = "default"
+
+
+class Fleet:
+    """A database, an embedded broker and the workers at them. Settings come from the environment."""
+
+    def __init__(self, directory: Path) -> None:
+        self.settings = Settings()
+        self.database = Database(self.settings.database_url)
+        migrate.upgrade(self.database)
+        self.data = self.settings.state_dir / "data"
+        self.data.mkdir(parents=True, exist_ok=True)
+        self._dispatcher = Dispatcher(self.settings)
+        self._directory = directory
+        self._workers: list[subprocess.Popen[bytes]] = []
+
+    def start_worker(self, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """A worker that listens."""
+        arguments = worker_command(self.settings)[1:]
+        process = start_python(
+            arguments[1:] if arguments[0] == "-P" else arguments,
+            environment=environment,
+            log=self._directory / f"worker-{len(self._workers)}.log",
+            cwd=self._directory,
+        )
+        self._workers.append(process)
+        wait_for("the worker", lambda: self._is_listening(process), 60)
+        return process
+
+    def submit(self, spec: Mapping[str, Any]) -> str:
+        """Submits a job as the API does; gives its id."""
+        submission = Submission(TENANT, JobSpec.model_validate(spec), "", None)
+        return submit_job(self.database, self._dispatcher, self.settings, submission).job.id
+
+    def cancel(self, job_id: str) -> None:
+        """Asks for a job's cancellation as the API does."""
+        cancel_job(self.database, TENANT, job_id)
+
+    def job(self, job_id: str) -> JobRow:
+        """A job as it stands."""
+        with self.database.read() as session:
+            return session.get_one(JobRow, job_id)
+
+    def attempts(self, job_id: str) -> Sequence[AttemptRow]:
+        """Its attempts, oldest first."""
+        with self.database.read() as session:
+            return attempts_of(session, job_id)
+
+    def wait(self, job_id: str, status: str, seconds: float = 120) -> JobRow:
+        """Waits for a status."""
+
+        def look() -> JobRow | None:
+            job = self.job(job_id)
+            if job.finished_at is not None and job.status != status:
+                raise AssertionError(f"{job.status} instead of {status}: {job.error}\n{self.logs()}")
+            return job if job.status == status else None
+
+        try:
+            return wait_for(f"{status} of the job", look, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.logs()}") from None
+
+    def wait_for_tasks(self, job_id: str, seconds: float = 120) -> JobRow:
+        """Waits until Spark works on the job."""
+        self.wait(job_id, "RUNNING", seconds)
+
+        def look() -> JobRow | None:
+            job = self.job(job_id)
+            return job if job.progress and job.progress["tasks_total"] else None
+
+        return wait_for("tasks of the job", look, seconds)
+
+    def rows(self, job_id: str) -> list[dict[str, Any]]:
+        """The result."""
+        path = self.job(job_id).result_path
+        assert path is not None
+        rows: list[dict[str, Any]] = pq.read_table(self.settings.results_dir / path).to_pylist()
+        return rows
+
+    def logs(self) -> str:
+        """The end of what the workers said."""
+        return "\n".join(f"--- {log.name}\n{log.read_text()[-4000:]}" for log in sorted(self._directory.glob("*.log")))
+
+    def close(self) -> None:
+        """Ends every worker with its JVM."""
+        for process in self._workers:
+            family = [process.pid, *(child.pid for child in _children(process.pid))]
+            if process.poll() is None:
+                process.send_signal(18)  # SIGCONT, for one that a test has stopped
+                end(process)
+            wait_until_gone(family)
+        self._dispatcher.close()
+        self.database.close()
+
+    def _is_listening(self, process: subprocess.Popen[bytes]) -> bool:
+        if process.poll() is not None:
+            raise AssertionError(f"the worker ended with {process.returncode}:\n{self.logs()}")
+        with self.database.read() as session:
+            return any(f"-{process.pid}-" in row.id for row in session.query(WorkerRow))
+
+
+def jvm_of(process: subprocess.Popen[bytes]) -> psutil.Process:
+    """The Spark driver of a worker that has one."""
+    (jvm,) = (child for child in _children(process.pid) if child.name() == "java")
+    return jvm
+
+
+def active_tasks(process: subprocess.Popen[bytes]) -> int:
+    """How many Spark tasks run in a worker's driver, by Spark's own account."""
+    for connection in jvm_of(process).net_connections():
+        if connection.status == psutil.CONN_LISTEN:
+            address = f"http://127.0.0.1:{connection.laddr.port}/api/v1/applications"
+            try:
+                (application,) = httpx.get(address, timeout=5, trust_env=False).json()
+            except (httpx.HTTPError, ValueError):
+                continue
+            executors = httpx.get(f"{address}/{application['id']}/executors", timeout=5, trust_env=False).json()
+            return sum(int(executor["activeTasks"]) for executor in executors)
+    raise AssertionError("the driver has no web server")
+
+
+@contextmanager
+def fleet(directory: Path, environment: Mapping[str, str]) -> Iterator[Fleet]:
+    """Workers below `directory`, all ended afterwards. The environment holds for this process too."""
+    before = dict(os.environ)
+    os.environ.update({**environment, "EVENKEEL_STATE_DIR": str(directory / "state")})
+    try:
+        own = Fleet(directory)
+        try:
+            yield own
+        finally:
+            own.close()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []

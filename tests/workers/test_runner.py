@@ -1,0 +1,231 @@
+"""One attempt from claim to publication, on real Spark, with every way to end."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import select, update
+
+from service.spec.reports import PlanReport, SkewReport
+from service.spec.status import AttemptStatus
+from service.store import leases
+from service.store.attempts import attempts_of
+from service.store.jobs import EXPLAIN
+from service.store.tables import AttemptRow, JobEventRow, JobRow, PlanRow, StageMetricsRow
+from tests.support.tables import ENDLESS, USERS, parquet
+from workers.attempt import StopReason
+from workers.cancellation import CancellationWatch
+from workers.heartbeat import Heartbeat, ProgressReporter
+
+if TYPE_CHECKING:
+    from tests.workers.conftest import Bench
+
+pytestmark = pytest.mark.spark
+
+PER_USER = {
+    "name": "per-user",
+    "tables": {"orders": parquet("orders"), "users": USERS},
+    "sql": "SELECT u.name, COUNT(DISTINCT o.category) AS categories, COUNT(*) AS n "
+    "FROM orders o JOIN users u ON o.uid = u.uid GROUP BY u.name",
+}
+
+
+def one_attempt(bench: Bench, job_id: str) -> AttemptRow:
+    with bench.database.read() as session:
+        (attempt,) = attempts_of(session, job_id)
+    return attempt
+
+
+def events(bench: Bench, job_id: str) -> list[tuple[str, Any]]:
+    with bench.database.read() as session:
+        rows = session.scalars(select(JobEventRow).where(JobEventRow.job_id == job_id).order_by(JobEventRow.id))
+        return [(row.type, row.data.get("status")) for row in rows]
+
+
+def files_of(bench: Bench) -> list[Path]:
+    return list(bench.settings.results_dir.rglob("*"))
+
+
+def test_success(bench: Bench) -> None:
+    job_id = bench.submit(PER_USER)
+    bench.runner.run(job_id)
+
+    job = bench.job(job_id)
+    assert (job.status, job.error, job.result_path) == ("SUCCEEDED", None, f"{job_id}/attempt-1")
+    rows = pq.read_table(bench.settings.results_dir / f"{job_id}/attempt-1").to_pylist()
+    # The 100 users have 100 orders each, but for user 99, ten of whose orders are nobody's.
+    assert sorted((row["name"], row["categories"], row["n"]) for row in rows) == sorted(
+        (f"user {uid}", 7, 90 if uid == 99 else 100) for uid in range(100)
+    )
+    assert job.result_rows == 100
+    assert job.result_bytes is not None
+    assert job.result_bytes > 0
+    with bench.database.read() as session:
+        plan = session.scalars(select(PlanRow)).one()
+        stages = session.scalars(select(StageMetricsRow)).all()
+    assert PlanReport.model_validate(plan.report).physical_plan
+    assert SkewReport.model_validate(plan.skew).advice
+    assert plan.execution_ms is not None
+    assert stages
+    assert one_attempt(bench, job_id).status == "SUCCEEDED"
+    assert events(bench, job_id) == [
+        ("status", "QUEUED"),
+        ("attempt", "PLANNING"),
+        ("status", "PLANNING"),
+        ("plan", None),
+        ("status", "RUNNING"),
+        ("attempt", "SUCCEEDED"),
+        ("status", "SUCCEEDED"),
+    ]
+    assert bench.at_hand.all() == ()
+
+
+def test_a_second_message_finds_nothing_to_do(bench: Bench) -> None:
+    job_id = bench.submit(PER_USER)
+    bench.runner.run(job_id)
+    bench.runner.run(job_id)
+    assert one_attempt(bench, job_id).fence == 1
+    bench.runner.run("unknown")
+
+
+def test_explain_plans_and_runs_nothing(bench: Bench) -> None:
+    job_id = bench.submit(PER_USER, kind=EXPLAIN)
+    bench.runner.run(job_id)
+    job = bench.job(job_id)
+    assert (job.status, job.result_path) == ("SUCCEEDED", None)
+    with bench.database.read() as session:
+        assert PlanReport.model_validate(session.scalars(select(PlanRow)).one().report).rules
+    assert files_of(bench) == []
+
+
+def test_files_gone_since_submission(bench: Bench) -> None:
+    job_id = bench.submit(PER_USER)
+    shutil.rmtree(bench.settings.state_dir / "data" / "orders")
+    bench.runner.run(job_id)
+    job = bench.job(job_id)
+    assert job.error is not None
+    assert (job.status, job.error["code"], job.error["status"]) == ("FAILED", "path_not_found", 422)
+
+
+def test_what_only_spark_finds_out(bench: Bench) -> None:
+    overflow = {
+        "tables": {"orders": parquet("orders")},
+        "sql": "SELECT SUM(uid * 9000000000000000000) AS x FROM orders",
+    }
+    job_id = bench.submit(overflow)
+    bench.runner.run(job_id)
+    job = bench.job(job_id)
+    assert job.error is not None
+    assert (job.status, job.error["code"]) == ("FAILED", "arithmetic_overflow")
+    assert "at org.apache" not in job.error["detail"]
+    assert one_attempt(bench, job_id).status == "FAILED"
+    assert files_of(bench) == []
+
+
+def test_a_defect_is_told_without_its_stack(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    job_id = bench.submit(PER_USER)
+    with bench.database.write() as session:
+        session.execute(update(JobRow).values(spec={"neither": "this", "nor": "that"}))
+    bench.runner.run(job_id)
+    job = bench.job(job_id)
+    assert job.error is not None
+    assert (job.status, job.error["code"], job.error["status"]) == ("FAILED", "internal_error", 500)
+    assert job_id in job.error["detail"]
+    assert "Traceback" not in str(job.error)
+
+
+def test_cancel_ends_the_job_and_its_tasks(bench: Bench) -> None:
+    job_id = bench.submit(ENDLESS)
+    watch = CancellationWatch(bench.database, bench.at_hand)
+    with bench.running(job_id) as attempt:
+        watch.step()
+        assert attempt.reason is None
+        with bench.database.write() as session:
+            session.execute(update(JobRow).values(status="CANCELLING", cancel_requested_at=1))
+        watch.step()
+        assert attempt.reason is StopReason.CANCELLED
+    job = bench.job(job_id)
+    assert job.error is not None
+    assert (job.status, job.error["code"]) == ("CANCELLED", "cancelled")
+    assert one_attempt(bench, job_id).status == "CANCELLED"
+    assert all(stage.status != "ACTIVE" for stage in bench.driver.monitor.stages(attempt.tag))
+    assert files_of(bench) == []
+    with bench.database.read() as session:
+        assert session.scalars(select(StageMetricsRow)).all(), "the stages of a cancelled job tell what took its time"
+
+
+def test_the_time_limit_ends_the_job(bench: Bench) -> None:
+    job_id = bench.submit(ENDLESS, timeout_ms=600_000)
+    with bench.running(job_id) as attempt:
+        CancellationWatch(bench.database, bench.at_hand, clock=lambda: attempt.deadline).step()
+        assert attempt.reason is StopReason.TIMED_OUT
+    job = bench.job(job_id)
+    assert job.error is not None
+    assert (job.status, job.error["code"]) == ("TIMED_OUT", "timed_out")
+    assert "600 s" in job.error["detail"]
+
+
+def test_an_attempt_begun_after_the_time_limit_ends_at_once(bench: Bench) -> None:
+    job_id = bench.submit(PER_USER, timeout_ms=1000)
+    with bench.database.write() as session:
+        session.execute(update(JobRow).values(started_at=1))
+    bench.runner.run(job_id)
+    assert bench.job(job_id).status == "TIMED_OUT"
+
+
+def test_an_attempt_that_lost_its_lease_publishes_nothing(bench: Bench) -> None:
+    job_id = bench.submit(ENDLESS)
+    heartbeat = Heartbeat(bench.database, "w1", bench.at_hand, 30_000)
+    with bench.running(job_id) as attempt:
+        heartbeat.step()
+        assert attempt.reason is None
+        with bench.database.write() as session:
+            session.execute(update(JobRow).values(status="QUEUED", lease_owner=None, lease_expires_at=None))
+            assert leases.claim(session, job_id, "w2", bench.database.now(session), 30_000) is not None
+        heartbeat.step()
+        assert attempt.reason is StopReason.LEASE_LOST
+    job = bench.job(job_id)
+    assert (job.status, job.fence, job.lease_owner) == ("PLANNING", 2, "w2")
+    assert files_of(bench) == []
+
+
+def test_a_stopping_worker_hands_the_job_back(bench: Bench) -> None:
+    job_id = bench.submit(ENDLESS)
+    with bench.running(job_id) as attempt:
+        bench.at_hand.close()
+        attempt.stop(StopReason.WORKER_STOPPING)
+    job = bench.job(job_id)
+    assert (job.status, job.lease_owner, bench.rung) == ("QUEUED", None, [job_id])
+    assert one_attempt(bench, job_id).status == AttemptStatus.CANCELLED.value
+    bench.runner.run(job_id)
+    assert bench.job(job_id).fence == 1, "a worker that stops claims nothing"
+
+
+def test_progress_is_stored_when_it_changed(bench: Bench) -> None:
+    job_id = bench.submit(ENDLESS)
+    reporter = ProgressReporter(bench.database, bench.at_hand)
+    with bench.running(job_id):
+        reporter.step()
+        version = bench.job(job_id).version
+        reporter.step()
+        stored = bench.job(job_id)
+    assert stored.version == version
+    assert stored.progress is not None
+    assert stored.progress["tasks_total"] > 0
+    assert ("progress", None) in events(bench, job_id)
+
+
+def test_the_replacement_removes_what_the_lost_attempt_wrote(bench: Bench) -> None:
+    job_id = bench.submit(PER_USER)
+    left = bench.settings.results_dir / job_id / "attempt-1"
+    left.mkdir(parents=True)
+    (left / "part-0.parquet").write_bytes(b"half a file")
+    with bench.database.write() as session:
+        session.execute(update(JobRow).values(fence=1))
+    bench.runner.run(job_id)
+    assert bench.job(job_id).result_path == f"{job_id}/attempt-2"
+    assert [path.name for path in (bench.settings.results_dir / job_id).iterdir()] == ["attempt-2"]
