@@ -21,7 +21,7 @@ import importlib, pkgutil
 import service
 for module in pkgutil.walk_packages(service.__path__, "service."):
     # The demo checks its numbers with pandas, which its own extra installs.
-    if not module.name.startswith("service.cli.demo"):
+    if not module.name.startswith("service.cli.demo") and not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 """
 

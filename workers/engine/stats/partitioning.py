@@ -63,6 +63,9 @@ def _of_join(join: Join, statistics: Statistics) -> tuple[frozenset[str], ...]:
     left, right = size_of(join.left, statistics), size_of(join.right, statistics)
     if left is None or right is None or not join.keys:
         return ()
+    # Keys of different types are compared, and hashed, under a cast that no group key has.
+    if any(one.type is None or one.type != other.type for one, other in join.keys):
+        return ()
     # Spark broadcasts the right side first where both are small enough; what streams by keeps its partitioning.
     if right <= BROADCAST_BYTES and join.kind in _RIGHT_MAY_BROADCAST:
         return partitionings_of(join.left, statistics)

@@ -6,7 +6,7 @@ import pytest
 
 from service.spec.query import JoinKind
 from service.spec.scalar import column
-from service.spec.types import BIGINT, Field
+from service.spec.types import BIGINT, INT, DataType, Field
 from workers.engine.plan.nodes import Aggregate, Exchange, Filter, Join, Limit, Named, Node, Project, Scan
 from workers.engine.stats.partitioning import BROADCAST_BYTES, is_partitioned_by, partitionings_of, size_of
 from workers.engine.stats.statistics import Statistics, TableSize
@@ -63,6 +63,12 @@ def test_an_outer_join_cannot_broadcast_the_side_it_keeps() -> None:
     small = sizes(BROADCAST_BYTES, BROADCAST_BYTES + 1)
     assert partitionings_of(join(JoinKind.LEFT), small) == (LEFT,)
     assert partitionings_of(join(JoinKind.RIGHT), small) == ()
+
+
+@pytest.mark.parametrize("other", [INT, None])
+def test_keys_of_different_types_are_hashed_under_a_cast(other: DataType | None) -> None:
+    mixed = Join(ORDERS, USERS, JoinKind.INNER, ((UID, column("u.uid", other)),))
+    assert partitionings_of(mixed, LARGE) == ()
 
 
 def test_unknown_sizes_promise_nothing() -> None:
