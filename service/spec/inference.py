@@ -96,6 +96,8 @@ class Typing:
                 return decimal(8, 6) if node.part == "SECOND" else INT
             case Interval() | Name() | Aggregate():
                 return None
+            case Connective():
+                return self._connective(node)
             case _:
                 self._condition(node)
                 return BOOLEAN
@@ -164,11 +166,19 @@ class Typing:
         whole = isinstance(interval, Interval) and interval.unit in {"YEAR", "MONTH", "DAY"}
         return DATE if whole and isinstance(interval, Interval) and "." not in interval.value else None
 
-    def _condition(self, node: Comparison | Connective | Not | Test | InList | Between | Like) -> None:
+    def _connective(self, node: Connective) -> DataType | None:
+        types = [self.computable(term) for term in node.terms]
+        for type_, term in zip(types, node.terms, strict=True):
+            self._require(type_, _CONDITIONS, term, node.operator)
+        if STRING not in types:
+            return BOOLEAN
+        if all(type_ == STRING for type_ in types):
+            raise self.mismatch(f"{node.operator} needs conditions, but {_told(node.terms[0])} is STRING.", node)
+        # A string beside a condition is converted; how Spark pairs more terms is its own matter.
+        return BOOLEAN if len(types) == 2 and BOOLEAN in types else None
+
+    def _condition(self, node: Comparison | Not | Test | InList | Between | Like) -> None:
         match node:
-            case Connective(operator, terms):
-                for term in terms:
-                    self._require(self.computable(term), _CONDITIONS, term, operator)
             case Not(operand):
                 self._require(self.computable(operand), _CONDITIONS, operand, "NOT")
             case Test(operand, what):
