@@ -52,7 +52,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         ),
         "ambiguous_column",
     ),
-    "type mismatch": (job("SELECT SUM(o.category) AS s FROM o"), "type_mismatch"),
+    "type mismatch": (job("SELECT COUNT(*) AS n FROM o WHERE o.uid"), "type_mismatch"),
     "unsupported construct": (
         job("SELECT uid, ROW_NUMBER() OVER (ORDER BY uid) AS r FROM o"),
         "unsupported_construct",
@@ -95,7 +95,7 @@ def test_a_bad_job_is_refused_with_a_stable_code_and_not_stored(service: Service
 
 def test_an_unknown_column_comes_with_the_nearest_names_and_its_place(service: Service) -> None:
     (issue, *_) = service.http.post("/v1/jobs", json=CASES["unknown column"][0]).json()["errors"]
-    assert "category" in issue["suggestions"]
+    assert "o.category" in issue["suggestions"]
     assert (issue["line"], issue["pointer"]) == (1, "/sql")
 
 
