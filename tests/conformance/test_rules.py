@@ -1,0 +1,143 @@
+"""Whatever the query, the data, the settings and the statistics: the rules change no column, no type and no row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.spec.reports import HotKey, RuleOutcome
+from workers.engine.plan.algebra import ALGEBRA
+from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
+
+pytestmark = pytest.mark.spark
+
+NUMERIC = ("d", "f", "i", "y", "s", "b", "m", "w")
+ALL = ("k", "g", *NUMERIC, "q", "da", "ts")
+KEYS = ("t.k", "t.g", "t.d", "t.f", "t.i % 3", "t.da", "upper(t.k)", "t.q", "t.m")
+FILTERS = (None, None, "t.i > 0", "t.q", "t.k IS NOT NULL", "t.d > 1", "t.k = ''", "t.id < 0")
+WHERES = (None, None, "t.i % 2 = 0", "t.k <> 'a'", "t.id < 0")
+BUCKETS = (1, 2, 3, 7, 1024)
+
+Json = dict[str, Any]
+
+
+def call(
+    function: str, *columns: str, distinct: bool = False, where: str | None = None, order_by: str | None = None
+) -> Json:
+    return {
+        "function": function,
+        "arguments": [f"t.{name}" for name in columns],
+        "distinct": distinct,
+        "filter": where,
+        "order_by": order_by,
+    }
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> Json:
+    function = draw(st.sampled_from(["COUNT", "COUNT", "SUM", "AVG", "MIN", "MAX", "FIRST_VALUE", "LAST_VALUE"]))
+    where = draw(st.sampled_from(FILTERS))
+    distinct = draw(st.booleans()) and not function.endswith("VALUE")
+    if function == "COUNT":
+        least = 1 if distinct else 0
+        columns = draw(st.lists(st.sampled_from(ALL), min_size=least, max_size=2 if distinct else 1, unique=True))
+        return call(function, *columns, distinct=distinct, where=where)
+    column = draw(st.sampled_from(NUMERIC if function in {"SUM", "AVG"} else ALL))
+    order_by = "t.id" if function.endswith("VALUE") else None
+    return call(function, column, distinct=distinct, where=where, order_by=order_by)
+
+
+@st.composite
+def queries(draw: st.DrawFn) -> Json:
+    keys = draw(st.lists(st.sampled_from(KEYS), max_size=2, unique=True))
+    aggregates = draw(st.lists(calls(), min_size=1, max_size=4))
+    query: Json = {
+        "source": {"kind": "table", "table": draw(st.sampled_from(["mixed", "mixed", "hot", "empty"])), "alias": "t"},
+        "group_by": [{"expression": key, "name": f"key{number}"} for number, key in enumerate(keys)],
+        "aggregates": [{**made, "name": f"x{number}"} for number, made in enumerate(aggregates)],
+        "where": draw(st.sampled_from(WHERES)),
+    }
+    if draw(st.integers(0, 3)) == 0:
+        kind = draw(st.sampled_from(["inner", "left", "right", "full", "left_semi", "left_anti"]))
+        key = draw(st.sampled_from(["g", "d"]))
+        right = {"kind": "table", "table": "names", "alias": "u"}
+        query["joins"] = [{"kind": kind, "right": right, "on": [{"left": f"t.{key}", "right": f"u.{key}"}]}]
+    return query
+
+
+options = st.fixed_dictionaries(
+    {
+        "agg_phase": st.sampled_from(["AUTO", "ONE_PHASE", "TWO_PHASE"]),
+        "distinct_split.enabled": st.sampled_from(["true", "true", "auto", "false"]),
+        "distinct_split.bucket_num": st.sampled_from(BUCKETS),
+        "skew.threshold": st.just(0),
+    }
+)
+
+
+def _sketch(columns: tuple[str, ...], distinct: int, hot: float) -> KeySketch:
+    keys = (HotKey(value="a", share=hot, estimated_rows=round(10_000_000 * hot)),) if hot else ()
+    return KeySketch("t", columns, 60_000, 60_000, distinct, 0.0, keys)
+
+
+def statistics(distinct: int, hot: float) -> Statistics:
+    """Numbers that are not those of the data: a plan must be right whatever made a rule choose it."""
+    sizes = {alias: TableSize(alias, 8, 1 << 36, 10_000_000, True) for alias in ("t", "u")}
+    single = [(f"t.{name}",) for name in ALL]
+    pairs = [(one, other) for (one,) in single for (other,) in single if one != other]
+    return Statistics(sizes, {key: _sketch(key, distinct, hot) for key in (*single, *pairs)}, slots=2)
+
+
+KNOWN = {
+    "nothing": Statistics({}, {}, slots=2),
+    "nearly unique": statistics(9_000_000, 0.0),
+    "few and even": statistics(100, 0.0),
+    "one hot": statistics(5_000_000, 0.9),
+}
+
+
+@settings(max_examples=40)
+@given(query=queries(), chosen=options, known=st.sampled_from(sorted(KNOWN)))
+def test_any_query_means_the_same_after_the_rules(oracle: Any, query: Json, chosen: Json, known: str) -> None:
+    oracle.check(query, chosen, KNOWN[known])
+
+
+DISTINCT_OR_NOT = [False, True]
+EVERY_CALL: dict[str, list[Json]] = {
+    "counts": [call("COUNT"), *(call("COUNT", name, distinct=one) for name in ALL[:6] for one in DISTINCT_OR_NOT)],
+    "more counts": [call("COUNT", name, distinct=True) for name in ALL[6:]],
+    "sums": [call("SUM", name, distinct=one) for name in NUMERIC for one in DISTINCT_OR_NOT],
+    "averages": [
+        call("AVG", name, distinct=one) for name in ("d", "f", "i", "y", "s", "b", "m") for one in DISTINCT_OR_NOT
+    ],
+    "extremes": [
+        call("COUNT", "g", distinct=True),
+        *(call(function, name, distinct=one) for function in ("MIN", "MAX") for name in ALL for one in DISTINCT_OR_NOT),
+    ],
+    "first and last": [
+        call("COUNT", "k", "g", distinct=True),
+        *(call(function, name, order_by="t.id") for function in ("FIRST_VALUE", "LAST_VALUE") for name in ALL),
+    ],
+}
+
+
+@pytest.mark.parametrize("phase", ["AUTO", "ONE_PHASE"])
+@pytest.mark.parametrize("group", [[], ["t.k"]], ids=["global", "by key"])
+@pytest.mark.parametrize("name", list(EVERY_CALL))
+def test_every_call_of_the_algebra_survives_a_split(oracle: Any, name: str, group: list[str], phase: str) -> None:
+    query = {
+        "source": {"kind": "table", "table": "mixed", "alias": "t"},
+        "group_by": [{"expression": key, "name": "key"} for key in group],
+        "aggregates": [{**made, "name": f"x{number}"} for number, made in enumerate(EVERY_CALL[name])],
+    }
+    chosen = {"agg_phase": phase, "distinct_split.enabled": "true", "distinct_split.bucket_num": 3}
+    plan, _ = oracle.check(query, chosen)
+    assert [trace.outcome for trace in plan.trace if trace.rule == "split_distinct_aggregate"] == [RuleOutcome.FIRED]
+
+
+def test_every_row_of_the_algebra_is_among_them() -> None:
+    covered = {(made["function"], made["distinct"]) for made_of in EVERY_CALL.values() for made in made_of}
+    assert {(row.function.value, row.distinct) for row in ALGEBRA if row.refusal is None} <= covered
