@@ -25,7 +25,8 @@ _REDIS_TIMEOUT_SECONDS = 2.0
 def celery_config(settings: Settings) -> dict[str, Any]:
     """The Celery settings that both sides share. Makes the embedded broker's folders, readable by their owner alone."""
     return {
-        "broker_url": settings.broker_url,
+        # A host that means nothing keeps kombu from warning that there is none.
+        "broker_url": "filesystem://localhost/" if is_embedded(settings) else settings.broker_url,
         "broker_transport_options": _transport_options(settings),
         "broker_connection_timeout": _REDIS_TIMEOUT_SECONDS,
         "task_default_queue": QUEUE,

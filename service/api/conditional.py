@@ -17,7 +17,7 @@ _WAIT = re.compile(r'\s*wait\s*=\s*"?(\d{1,9})"?\s*(?:;.*)?', re.IGNORECASE)
 
 def job_response(job: Job, status: int = 200, headers: dict[str, str] | None = None, known_tags: str = "") -> Response:
     """The job with its ETag, and Retry-After until it has finished; 304 where `known_tags` (If-None-Match) has it."""
-    body = job.model_dump_json().encode()
+    body = job.model_dump_json(by_alias=True).encode()
     tag = f'"{job.version}-{hashlib.sha256(body).hexdigest()[:16]}"'
     complete = {"ETag": tag, "Cache-Control": "private, no-cache", **(headers or {})}
     if not job.finished:

@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 
 from service import __version__
 from service.settings import Settings
+from service.spec.options import declared_settings
 from service.spec.problem import Problem
 
 TITLE = "Evenkeel"
@@ -49,8 +50,16 @@ def specification(app: FastAPI) -> dict[str, Any]:
     for name, schema in problem.pop("$defs", {}).items():
         schemas.setdefault(name, schema)
     schemas["Problem"] = problem
+    schemas["JobSettings"]["patternProperties"] = _spellings()
     document["components"]["schemas"] = dict(sorted(schemas.items()))
     return document
+
+
+def _spellings() -> dict[str, Any]:
+    """The other keys under which settings are accepted: dotted ones, and Flink's of both generations."""
+    keys = [key for setting in declared_settings() for key in (setting.key, *setting.aliases) if "." in key]
+    pattern = "|".join(key.replace(".", r"\.") for key in keys)
+    return {f"^({pattern})$": {"description": "A setting under its dotted key or under a key of Flink's."}}
 
 
 def openapi_yaml() -> str:

@@ -68,6 +68,7 @@ STAGE = StageMetrics(
     shuffle_bytes=None,
     spill_bytes=None,
 )
+DONE = Progress(stages_done=1, stages_total=1, tasks_done=2, tasks_total=2)
 SKEW = SkewReport(skewed=False, keys=(), stages=(), lost_ms=0, advice="Nothing needs to change.")
 FAILURE = Problem(
     type="/problems/engine_error", title="Engine error", status=422, detail="[DIVIDE_BY_ZERO]", code="engine_error"
@@ -140,7 +141,7 @@ def succeed(database: Database, held: Claim, results: Path, table: pa.Table, fil
         Ending(
             JobStatus.SUCCEEDED,
             result=PublishedResult(path, table.num_rows, size),
-            metrics=AttemptMetrics(execution_ms=12, stages=(STAGE,), skew=SKEW),
+            metrics=AttemptMetrics(execution_ms=12, stages=(STAGE,), skew=SKEW, progress=DONE),
         ),
     )
 

@@ -36,14 +36,21 @@ class Api:
 
     def submit(self, **changes: object) -> httpx.Response:
         """Posts the usual job with some fields changed."""
-        return self.client.post("/v1/jobs", json={**SPEC, **changes})
+        answer: httpx.Response = self.client.post("/v1/jobs", json={**SPEC, **changes})
+        return answer
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def explain_timeout_seconds() -> float:
+    """Tests that want another patience parametrize it."""
+    return 10
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, explain_timeout_seconds: float) -> Settings:
+    monkeypatch.setenv("EVENKEEL_API_EXPLAIN_TIMEOUT_SECONDS", str(explain_timeout_seconds))
     monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("EVENKEEL_API_POLL_INTERVAL_SECONDS", "0.01")
-    monkeypatch.setenv("EVENKEEL_API_EXPLAIN_TIMEOUT_SECONDS", "5")
     monkeypatch.setenv("EVENKEEL_API_MAX_BODY_BYTES", "20000")
     settings = Settings()
     settings.data_roots[0].mkdir(parents=True)

@@ -47,6 +47,7 @@ class TestSubmit:
         assert job["status"] == "QUEUED"
         assert job["finished"] is False
         assert job["spec"]["settings"]["agg_phase"] == "AUTO"
+        assert job["spec"]["tables"]["orders"]["schema"] is None
         read = api.client.get(answer.headers["location"])
         assert read.json() == job
         assert read.headers["etag"] == answer.headers["etag"]
@@ -91,7 +92,8 @@ class TestSubmit:
 
     def test_one_key_from_many_threads_makes_one_job(self, api: Api) -> None:
         def post(_: int) -> httpx.Response:
-            return api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": "rush"})
+            answer: httpx.Response = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": "rush"})
+            return answer
 
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(post, range(16)))
@@ -141,7 +143,7 @@ class TestList:
         lifecycle.fail(api.database, lifecycle.claim(api.database, three))
 
         def ids(**parameters: object) -> set[str]:
-            answer = api.client.get("/v1/jobs", params=parameters)  # type: ignore[arg-type]
+            answer = api.client.get("/v1/jobs", params=parameters)
             assert answer.status_code == 200, answer.text
             return {job["id"] for job in answer.json()["jobs"]}
 

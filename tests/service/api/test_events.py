@@ -1,0 +1,120 @@
+"""Events: a stream that ends with the job, resumable, and pages of JSON."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pytest
+from fastapi.testclient import TestClient
+
+from service.settings import Settings
+from service.store.events import append_event
+from service.store.session import Database
+from tests.support import lifecycle
+
+# A stream that does not end would be waited for.
+pytestmark = pytest.mark.timeout(60)
+
+RESULT = pa.table({"uid": pa.array([1, 2], pa.int64())})
+
+
+class Api(Protocol):
+    client: TestClient
+    database: Database
+    settings: Settings
+
+
+def parsed(text: str) -> list[dict[str, Any]]:
+    """The events of a stream, checked to be framed as the standard says."""
+    events = []
+    for block in text.split("\n\n"):
+        if not block or block.startswith(":"):
+            continue
+        fields = dict(line.split(": ", 1) for line in block.split("\n"))
+        data: dict[str, Any] = json.loads(fields["data"])
+        assert fields["id"] == str(data["id"])
+        assert fields["event"] == data["type"]
+        events.append(data)
+    return events
+
+
+def statuses(events: list[dict[str, Any]]) -> list[str]:
+    return [event["data"]["status"] for event in events if event["type"] == "status"]
+
+
+def finished(api: Api) -> str:
+    job_id = lifecycle.insert(api.database)
+    lifecycle.run_whole(api.database, job_id, api.settings.results_dir, RESULT)
+    return job_id
+
+
+def test_a_finished_job_is_told_from_start_to_end(api: Api) -> None:
+    answer = api.client.get(f"/v1/jobs/{finished(api)}/events")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = parsed(answer.text)
+    assert statuses(events) == ["QUEUED", "PLANNING", "RUNNING", "SUCCEEDED"]
+    assert {"plan", "progress", "attempt"} <= {event["type"] for event in events}
+    assert [event["id"] for event in events] == sorted({event["id"] for event in events})
+
+
+def test_a_stream_goes_on_behind_the_last_event(api: Api) -> None:
+    path = f"/v1/jobs/{finished(api)}/events"
+    events = parsed(api.client.get(path).text)
+    rest = parsed(api.client.get(path, headers={"Last-Event-ID": str(events[2]["id"])}).text)
+    assert rest == events[3:]
+
+
+def test_a_running_job_is_followed_to_its_end(api: Api) -> None:
+    job_id = lifecycle.insert(api.database)
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(api.client.get, f"/v1/jobs/{job_id}/events")
+        lifecycle.run_whole(api.database, job_id, api.settings.results_dir, RESULT)
+        events = parsed(following.result(timeout=20).text)
+    assert statuses(events) == ["QUEUED", "PLANNING", "RUNNING", "SUCCEEDED"]
+
+
+def test_a_job_deleted_meanwhile_ends_the_stream(api: Api) -> None:
+    job_id = lifecycle.insert(api.database)
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(api.client.get, f"/v1/jobs/{job_id}/events")
+        api.client.post(f"/v1/jobs/{job_id}/cancel")
+        api.client.delete(f"/v1/jobs/{job_id}")
+        assert following.result(timeout=20).status_code in {200, 404}
+
+
+def test_more_events_than_fit_at_once(api: Api) -> None:
+    job_id = lifecycle.insert(api.database)
+    with api.database.write() as session:
+        for index in range(450):
+            append_event(session, job_id=job_id, tenant="default", now=1, type="progress", data={"n": index})
+    lifecycle.fail(api.database, lifecycle.claim(api.database, job_id))
+    events = parsed(api.client.get(f"/v1/jobs/{job_id}/events").text)
+    assert [event["data"]["n"] for event in events if event["type"] == "progress"] == list(range(450))
+    assert statuses(events)[-1] == "FAILED"
+
+
+def test_pages_of_json(api: Api) -> None:
+    job_id = lifecycle.insert(api.database)
+    path, accept = f"/v1/jobs/{job_id}/events", {"Accept": "application/json"}
+    page = api.client.get(path, headers=accept).json()
+    assert statuses(page["events"]) == ["QUEUED"]
+    assert page["complete"] is False
+    lifecycle.fail(api.database, lifecycle.claim(api.database, job_id))
+    rest = api.client.get(path, headers={**accept, "Last-Event-ID": str(page["last_event_id"])}).json()
+    assert statuses(rest["events"]) == ["PLANNING", "FAILED"]
+    assert rest["complete"] is True
+
+
+@pytest.mark.parametrize("given", ["x", "-1", "9" * 19])
+def test_a_last_event_that_is_none(api: Api, given: str) -> None:
+    answer = api.client.get(f"/v1/jobs/{finished(api)}/events", headers={"Last-Event-ID": given})
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "invalid_request"
+
+
+def test_nothing_else_is_offered(api: Api) -> None:
+    answer = api.client.get(f"/v1/jobs/{finished(api)}/events", headers={"Accept": "text/html"})
+    assert answer.json()["code"] == "not_acceptable"

@@ -1,0 +1,112 @@
+"""What is refused before any handler runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service.api.guard import MAX_NESTING
+from service.settings import Settings
+from tests.support.lifecycle import SPEC
+
+JSON = {"Content-Type": "application/json"}
+
+
+class Api(Protocol):
+    client: TestClient
+    settings: Settings
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8080", "localhost:1", "[::1]:8080", "LOCALHOST"])
+def test_a_name_of_this_service_is_served(api: Api, host: str) -> None:
+    assert api.client.get("/healthz", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost@evil.example", "", ":80"])
+def test_another_host_is_refused(api: Api, host: str) -> None:
+    answer = api.client.get("/healthz", headers={"Host": host})
+    assert answer.status_code == 421
+    assert answer.json()["code"] == "host_not_allowed"
+    assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://localhost.evil.example:8080"])
+@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/jobs"), ("POST", "/v1/jobs/x/cancel"), ("DELETE", "/v1/x")])
+def test_a_page_of_another_site_may_change_nothing(api: Api, method: str, path: str, origin: str) -> None:
+    answer = api.client.request(method, path, headers={"Origin": origin})
+    assert answer.status_code == 403
+    assert answer.json()["code"] == "origin_not_allowed"
+
+
+def test_a_page_of_this_service_may(api: Api) -> None:
+    answer = api.client.post("/v1/jobs", json=SPEC, headers={"Origin": "http://127.0.0.1:8080"})
+    assert answer.status_code == 202
+
+
+@pytest.mark.parametrize(
+    "media_type", ["text/plain", "application/x-www-form-urlencoded", "", "application/jsonp", "application/xml"]
+)
+def test_another_body_than_json_is_refused(api: Api, media_type: str) -> None:
+    answer = api.client.post("/v1/jobs", content=json.dumps(SPEC), headers={"Content-Type": media_type})
+    assert answer.status_code == 415
+    assert answer.json()["code"] == "unsupported_media_type"
+
+
+def test_json_may_name_its_encoding(api: Api) -> None:
+    headers = {"Content-Type": "Application/JSON; charset=utf-8"}
+    assert api.client.post("/v1/jobs", content=json.dumps(SPEC), headers=headers).status_code == 202
+
+
+def test_a_large_body_is_refused_by_its_declared_length(api: Api) -> None:
+    answer = api.client.post("/v1/jobs", content=b" " * 20_001, headers=JSON)
+    assert answer.status_code == 413
+    assert answer.json()["code"] == "body_too_large"
+
+
+def test_a_large_body_is_refused_while_it_streams(api: Api) -> None:
+    def chunks() -> Iterator[bytes]:
+        for _ in range(100):
+            yield b" " * 1000
+
+    answer = api.client.post("/v1/jobs", content=chunks(), headers=JSON)
+    assert answer.status_code == 413
+    assert answer.json()["code"] == "body_too_large"
+
+
+def test_a_body_in_pieces_is_put_together(api: Api) -> None:
+    text = json.dumps(SPEC).encode()
+    answer = api.client.post("/v1/jobs", content=iter([text[:10], text[10:11], text[11:]]), headers=JSON)
+    assert answer.status_code == 202
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b'[{"a":'])
+def test_nesting_without_end_is_refused(api: Api, opening: bytes) -> None:
+    answer = api.client.post("/v1/jobs", content=opening * 3000, headers=JSON)
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "nesting_too_deep"
+
+
+def test_brackets_in_strings_do_not_nest(api: Api) -> None:
+    name = '["\\' * 30 + "{" * MAX_NESTING
+    answer = api.client.post("/v1/jobs", json={**SPEC, "name": name})
+    assert answer.status_code == 202, answer.text
+
+
+def test_brackets_side_by_side_do_not_nest(api: Api) -> None:
+    answer = api.client.post("/v1/jobs", content=b"[" + b"[]," * 1000 + b"[]]", headers=JSON)
+    assert answer.json()["code"] == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    "body", [b'"\\"' * 6000 + b"[" * 1000, b'[{"' * 33 + b'\\"' * 9000, b"\\" * 15_000 + b"{" * 99]
+)
+def test_no_body_takes_long_to_look_through(api: Api, body: bytes) -> None:
+    started = time.monotonic()
+    answer = api.client.post("/v1/jobs", content=body, headers=JSON)
+    assert answer.status_code in {400, 422}
+    assert time.monotonic() - started < 1

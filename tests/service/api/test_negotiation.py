@@ -1,0 +1,34 @@
+"""Which representation an Accept header gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.api.negotiation import choose
+from service.errors import NotAcceptableError
+
+OFFERED = ("application/json", "text/csv")
+
+
+@pytest.mark.parametrize(
+    ("accept", "chosen"),
+    [
+        ("", "application/json"),
+        (" , ", "application/json"),
+        ("*/*", "application/json"),
+        ("TEXT/CSV", "text/csv"),
+        ("text/csv;charset=utf-8", "text/csv"),
+        ("application/json;q=0.1, text/*;q=0.2", "text/csv"),
+        ("*/*;q=0.9, application/json;q=0.1", "text/csv"),
+        ("text/csv;q=nonsense", "text/csv"),
+        ("application/json;q=0, */*", "text/csv"),
+    ],
+)
+def test_the_best_is_chosen(accept: str, chosen: str) -> None:
+    assert choose(accept, OFFERED) == chosen
+
+
+@pytest.mark.parametrize("accept", ["image/png", "text/csv;q=0", "nonsense", "*/*;q=0"])
+def test_nothing_acceptable(accept: str) -> None:
+    with pytest.raises(NotAcceptableError, match="text/csv"):
+        choose(accept, OFFERED)

@@ -1,0 +1,106 @@
+"""The specification: as committed, and fit for generated clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service.api.openapi import openapi_yaml
+
+COMMITTED = Path(__file__).parents[3] / "openapi.yaml"
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(openapi_yaml())
+    return loaded
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield path, method, operation
+
+
+def nodes(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        for inner in value.values():
+            yield from nodes(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from nodes(inner)
+
+
+def test_the_committed_file_is_current() -> None:
+    assert COMMITTED.read_text(encoding="utf-8") == openapi_yaml(), "run `evenkeel openapi -o openapi.yaml`"
+
+
+def test_configuration_does_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = openapi_yaml()
+    monkeypatch.setenv("EVENKEEL_API_MAX_WAIT_SECONDS", "1")
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", "/nonexistent")
+    assert openapi_yaml() == before
+
+
+def test_operations_read_well_in_clients(document: dict[str, Any]) -> None:
+    assert {operation["operationId"] for _, _, operation in operations(document)} == {
+        "submit_job",
+        "list_jobs",
+        "get_job",
+        "delete_job",
+        "cancel_job",
+        "get_result",
+        "get_events",
+        "get_plan",
+        "get_metrics",
+        "explain_job",
+        "get_health",
+        "get_readiness",
+        "get_prometheus_metrics",
+    }
+    declared = {tag["name"] for tag in document["tags"]}
+    for path, method, operation in operations(document):
+        assert operation["summary"], (path, method)
+        assert operation["description"], (path, method)
+        assert set(operation["tags"]) <= declared
+
+
+def test_every_error_is_a_problem_and_nothing_else(document: dict[str, Any]) -> None:
+    for path, method, operation in operations(document):
+        errors = {status: answer for status, answer in operation["responses"].items() if status >= "400"}
+        assert "422" in errors, (path, method)
+        for status, answer in errors.items():
+            assert list(answer["content"]) == ["application/problem+json"], (path, method, status)
+            assert answer["content"]["application/problem+json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+def test_parameters_are_never_nullable(document: dict[str, Any]) -> None:
+    for path, _, operation in operations(document):
+        for parameter in operation.get("parameters", []):
+            assert "anyOf" not in parameter["schema"], (path, parameter["name"])
+            assert parameter.get("description"), (path, parameter["name"])
+
+
+def test_discriminators_are_required(document: dict[str, Any]) -> None:
+    for name, schema in document["components"]["schemas"].items():
+        for field, declared in schema.get("properties", {}).items():
+            if field == "kind":
+                assert "kind" in schema["required"], (name, declared)
+
+
+def test_every_reference_leads_somewhere_and_every_schema_is_used(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    referenced = {node["$ref"] for node in nodes(document) if "$ref" in node}
+    assert referenced == {f"#/components/schemas/{name}" for name in schemas}
+
+
+def test_states_may_grow(document: dict[str, Any]) -> None:
+    status = document["components"]["schemas"]["Job"]["properties"]["status"]
+    assert "enum" not in status
+    assert "CANCELLING" in status["x-extensible-enum"]

@@ -1,0 +1,111 @@
+"""Alive, ready, measured."""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import text, update
+
+from service import __version__
+from service.settings import Settings
+from service.store.session import Database
+from service.store.tables import WorkerRow
+from tests.support import lifecycle
+
+
+class Api(Protocol):
+    client: TestClient
+    database: Database
+    settings: Settings
+
+
+def missing(api: Api) -> set[str]:
+    """The parts that readiness names as missing."""
+    answer = api.client.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["code"] == "not_ready"
+    assert int(answer.headers["retry-after"]) > 0
+    return {issue["code"] for issue in answer.json()["errors"]}
+
+
+def test_health_asks_nobody(api: Api) -> None:
+    with api.database.write() as session:
+        session.execute(text("DROP TABLE workers"))
+    assert api.client.get("/healthz").json() == {"status": "alive", "version": __version__}
+
+
+class TestReadiness:
+    def test_ready(self, api: Api) -> None:
+        lifecycle.beat(api.database)
+        answer = api.client.get("/readyz")
+        assert answer.status_code == 200
+        assert answer.json() == {"status": "ready", "workers": 1}
+
+    def test_no_worker(self, api: Api) -> None:
+        assert missing(api) == {"worker"}
+
+    def test_a_worker_that_fell_silent(self, api: Api) -> None:
+        lifecycle.beat(api.database)
+        with api.database.write() as session:
+            session.execute(update(WorkerRow).values(heartbeat_at=1))
+        assert missing(api) == {"worker"}
+
+    def test_no_broker(self, api: Api) -> None:
+        lifecycle.beat(api.database)
+        (api.settings.broker_dir / "messages").rmdir()
+        assert missing(api) == {"broker"}
+
+    def test_another_schema(self, api: Api) -> None:
+        with api.database.write() as session:
+            session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        assert missing(api) == {"schema"}
+
+    def test_no_database(self, api: Api) -> None:
+        with api.database.write() as session:
+            session.execute(text("DROP TABLE workers"))
+        assert missing(api) == {"database"}
+
+
+class TestMetrics:
+    def scraped(self, api: Api) -> dict[str, float]:
+        answer = api.client.get("/metrics")
+        assert answer.headers["content-type"].startswith("text/plain")
+        lines = [line for line in answer.text.splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+    def test_jobs_and_workers_as_the_database_has_them(self, api: Api) -> None:
+        assert self.scraped(api)["evenkeel_oldest_queued_seconds"] == 0
+        lifecycle.insert(api.database)
+        lifecycle.fail(api.database, lifecycle.claim(api.database, lifecycle.insert(api.database)))
+        lifecycle.claim(api.database, lifecycle.insert(api.database), lease_ms=-1)
+        lifecycle.beat(api.database)
+        with api.database.write() as session:
+            session.execute(text("UPDATE jobs SET submitted_at = submitted_at - 5000"))
+        values = self.scraped(api)
+        assert values['evenkeel_jobs{status="QUEUED"}'] == 2
+        assert values['evenkeel_jobs{status="FAILED"}'] == 1
+        assert values['evenkeel_jobs{status="RUNNING"}'] == 0
+        assert values["evenkeel_workers_alive"] == 1
+        assert values["evenkeel_oldest_queued_seconds"] >= 5
+
+    def test_requests_by_route_never_by_path(self, api: Api) -> None:
+        for path in ("/v1/jobs/a", "/v1/jobs/b", "/nowhere/1", "/nowhere/2", "/healthz"):
+            api.client.get(path)
+        api.client.request("BREW", "/v1/jobs")
+        counts = {
+            name: value
+            for name, value in self.scraped(api).items()
+            if name.startswith("evenkeel_http") and "_count" in name
+        }
+        labels = {re.sub(r"^[^{]*\{(.*)\}$", r"\1", name): value for name, value in counts.items()}
+        assert labels['method="GET",route="/v1/jobs/{job_id}",status="404"'] == 2
+        assert labels['method="GET",route="unmatched",status="404"'] == 2
+        assert labels['method="GET",route="/healthz",status="200"'] == 1
+        assert any(label.startswith('method="other"') for label in labels)
+
+    @pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
+    def test_the_specification_is_served(self, api: Api, path: str) -> None:
+        assert api.client.get(path).status_code == 200

@@ -1,0 +1,107 @@
+"""Plans and metrics as workers stored them, and explanations that are not kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import httpx
+import pyarrow as pa
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import func, select
+
+from service.settings import Settings
+from service.spec.status import JobStatus
+from service.store.leases import Claim
+from service.store.publication import Ending
+from service.store.session import Database
+from service.store.tables import JobRow
+from tests.support import lifecycle
+from tests.support.lifecycle import SPEC
+
+RESULT = pa.table({"uid": pa.array([1, 2], pa.int64())})
+
+
+class Api(Protocol):
+    client: TestClient
+    database: Database
+    settings: Settings
+
+
+class TestPlan:
+    def test_is_served_as_the_worker_stored_it(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        lifecycle.plan(api.database, lifecycle.claim(api.database, job_id))
+        answer = api.client.get(f"/v1/jobs/{job_id}/plan")
+        assert answer.status_code == 200
+        assert answer.json() == lifecycle.REPORT.model_dump(mode="json")
+
+    def test_is_not_ready_before(self, api: Api) -> None:
+        answer = api.client.get(f"/v1/jobs/{lifecycle.insert(api.database)}/plan")
+        assert answer.status_code == 404
+        assert answer.json()["code"] == "plan_not_ready"
+
+
+class TestMetrics:
+    def test_are_those_of_the_attempt_that_ended_the_job(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        lifecycle.run_whole(api.database, job_id, api.settings.results_dir, RESULT)
+        metrics = api.client.get(f"/v1/jobs/{job_id}/metrics").json()
+        assert metrics["stages"] == [lifecycle.STAGE.model_dump(mode="json")]
+        assert metrics["skew"]["skewed"] is False
+        assert (metrics["planning_ms"], metrics["execution_ms"], metrics["result_rows"]) == (7, 12, 2)
+
+    def test_are_not_ready_before(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        lifecycle.plan(api.database, lifecycle.claim(api.database, job_id))
+        answer = api.client.get(f"/v1/jobs/{job_id}/metrics")
+        assert answer.status_code == 404
+        assert answer.json()["code"] == "metrics_not_ready"
+
+
+class TestExplain:
+    def explained(self, api: Api, work: Callable[[Claim], None]) -> httpx.Response:
+        """The answer when a worker does `work` on the explanation."""
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(api.client.post, "/v1/explain", json=SPEC)
+            job_id = None
+            deadline = time.monotonic() + 10
+            while job_id is None:
+                assert time.monotonic() < deadline
+                with api.database.read() as session:
+                    job_id = session.scalars(select(JobRow.id).where(JobRow.kind == "explain")).one_or_none()
+            assert api.client.get(f"/v1/jobs/{job_id}").json()["code"] == "job_not_found"
+            assert api.client.get("/v1/jobs").json()["jobs"] == []
+            work(lifecycle.claim(api.database, job_id))
+            answer: httpx.Response = asking.result(timeout=10)
+        with api.database.read() as session:
+            assert session.scalar(select(func.count()).select_from(JobRow)) == 0
+        return answer
+
+    def test_answers_with_the_workers_plan(self, api: Api) -> None:
+        def work(held: Claim) -> None:
+            lifecycle.plan(api.database, held)
+            lifecycle.end(api.database, held, Ending(JobStatus.SUCCEEDED))
+
+        answer = self.explained(api, work)
+        assert answer.status_code == 200
+        assert answer.json() == lifecycle.REPORT.model_dump(mode="json")
+
+    def test_answers_with_the_workers_problem(self, api: Api) -> None:
+        answer = self.explained(api, lambda held: lifecycle.fail(api.database, held))
+        assert answer.status_code == 422
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["code"] == "engine_error"
+        assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+    @pytest.mark.parametrize("explain_timeout_seconds", [0.2])
+    def test_without_a_worker_is_503(self, api: Api, explain_timeout_seconds: float) -> None:
+        answer = api.client.post("/v1/explain", json=SPEC)
+        assert answer.status_code == 503
+        assert answer.json()["code"] == "worker_unavailable"
+        assert int(answer.headers["retry-after"]) > 0
+        with api.database.read() as session:
+            assert session.scalar(select(func.count()).select_from(JobRow)) == 0

@@ -1,0 +1,181 @@
+"""Results: pages of JSON, and the whole as CSV, Arrow or Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fastapi.testclient import TestClient
+
+from service.api.events import SSE
+from service.settings import Settings
+from service.store.session import Database
+from tests.support import lifecycle
+
+NUMBERS = pa.table({"n": pa.array(range(20), pa.int64())})
+KINDS = pa.table(
+    {
+        "big": pa.array([2**63 - 1, None], pa.int64()),
+        "price": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
+        "tiny": pa.array([Decimal("1E-10"), None], pa.decimal128(20, 10)),
+        "ratio": pa.array([float("nan"), float("-inf")], pa.float64()),
+        "flag": pa.array([True, None], pa.bool_()),
+        "text": pa.array(['a "quoted", one\n', ""], pa.string()),
+        "day": pa.array([date(2013, 1, 31), None], pa.date32()),
+        "at": pa.array([datetime(2013, 1, 31, 5, tzinfo=UTC), None], pa.timestamp("us", "UTC")),
+        "local": pa.array([datetime(2013, 1, 31, 5), None], pa.timestamp("us")),  # noqa: DTZ001
+        "raw": pa.array([b"\xff\x00", None], pa.binary()),
+        "list": pa.array([[1.5, None], None], pa.list_(pa.float64())),
+    }
+)
+
+
+class Api(Protocol):
+    client: TestClient
+    database: Database
+    settings: Settings
+
+
+def finished(api: Api, table: pa.Table, files: int = 1) -> str:
+    """Path of the result of a job that gave this table."""
+    job_id = lifecycle.insert(api.database)
+    lifecycle.run_whole(api.database, job_id, api.settings.results_dir, table, files)
+    return f"/v1/jobs/{job_id}/result"
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 7, 20, 1_000_000])
+@pytest.mark.parametrize("files", [1, 3, 7])
+def test_pages_hold_every_row_once_and_in_order(api: Api, page_size: int, files: int) -> None:
+    path = finished(api, NUMBERS, files)
+    rows: list[list[int]] = []
+    cursor = ""
+    while True:
+        page = api.client.get(path, params={"page_size": page_size, "cursor": cursor}).json()
+        assert len(page["rows"]) <= page_size
+        rows += page["rows"]
+        cursor = page["next_cursor"]
+        if not cursor:
+            break
+    assert rows == [[n] for n in range(20)]
+    assert page["total_rows"] == 20
+    assert page["columns"] == [{"name": "n", "type": "BIGINT"}]
+
+
+def test_json_values_of_every_type(api: Api) -> None:
+    page = api.client.get(finished(api, KINDS)).json()
+    assert [column["type"] for column in page["columns"]] == [
+        "BIGINT",
+        "DECIMAL(10,2)",
+        "DECIMAL(20,10)",
+        "DOUBLE",
+        "BOOLEAN",
+        "STRING",
+        "DATE",
+        "TIMESTAMP",
+        "TIMESTAMP_NTZ",
+        "BINARY",
+        "OTHER",
+    ]
+    assert page["rows"] == [
+        [
+            2**63 - 1,
+            "1.50",
+            "0.0000000001",
+            "NaN",
+            True,
+            'a "quoted", one\n',
+            "2013-01-31",
+            "2013-01-31T05:00:00.000000Z",
+            "2013-01-31T05:00:00.000000",
+            "/wA=",
+            [1.5, None],
+        ],
+        [None, None, None, "-Infinity", None, "", None, None, None, None, None],
+    ]
+
+
+def test_an_empty_result_is_one_page(api: Api) -> None:
+    page = api.client.get(finished(api, NUMBERS.slice(0, 0))).json()
+    assert page == {"columns": [{"name": "n", "type": "BIGINT"}], "rows": [], "total_rows": 0, "next_cursor": ""}
+
+
+def test_csv(api: Api) -> None:
+    answer = api.client.get(finished(api, KINDS), headers={"Accept": "text/csv"})
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert answer.headers["content-disposition"].endswith('.csv"')
+    rows: list[list[str]] = list(csv.reader(io.StringIO(answer.text)))
+    assert rows[0] == KINDS.column_names
+    assert rows[1][:3] == ["9223372036854775807", "1.50", "0.0000000001"]
+    assert rows[1][5] == 'a "quoted", one\n'
+    assert rows[1][9:] == ["/wA=", "[1.5, null]"]
+    assert rows[2][:3] == ["", "", ""]
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_arrow(api: Api, files: int) -> None:
+    answer = api.client.get(finished(api, NUMBERS, files), headers={"Accept": "application/vnd.apache.arrow.stream"})
+    with pa.ipc.open_stream(answer.content) as reader:
+        assert reader.read_all().equals(NUMBERS)
+
+
+@pytest.mark.parametrize("table", [NUMBERS, NUMBERS.slice(0, 0), KINDS])
+def test_parquet(api: Api, table: pa.Table) -> None:
+    answer = api.client.get(finished(api, table), headers={"Accept": "application/vnd.apache.parquet"})
+    assert answer.headers["vary"] == "Accept"
+    assert str(pq.read_table(io.BytesIO(answer.content)).to_pylist()) == str(table.to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("accept", "given"),
+    [
+        ("*/*", "application/json"),
+        ("application/*", "application/json"),
+        ("text/*", "text/csv"),
+        ("text/csv;q=0.5, application/json;q=0.4", "text/csv"),
+        ("text/html, */*;q=0.1", "application/json"),
+    ],
+)
+def test_the_best_format_is_chosen(api: Api, accept: str, given: str) -> None:
+    answer = api.client.get(finished(api, NUMBERS), headers={"Accept": accept})
+    assert answer.headers["content-type"].split(";")[0] == given
+
+
+@pytest.mark.parametrize("accept", ["text/html", "application/json;q=0", SSE])
+def test_no_other_format_is_offered(api: Api, accept: str) -> None:
+    answer = api.client.get(finished(api, NUMBERS), headers={"Accept": accept})
+    assert answer.status_code == 406
+    assert answer.json()["code"] == "not_acceptable"
+
+
+def test_there_is_no_result_before_the_end(api: Api) -> None:
+    answer = api.client.get(f"/v1/jobs/{lifecycle.insert(api.database)}/result")
+    assert answer.status_code == 409
+    assert answer.json()["code"] == "result_not_ready"
+
+
+def test_a_failed_job_has_none(api: Api) -> None:
+    job_id = lifecycle.insert(api.database)
+    lifecycle.fail(api.database, lifecycle.claim(api.database, job_id))
+    assert api.client.get(f"/v1/jobs/{job_id}/result").json()["code"] == "result_not_ready"
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/csv"])
+def test_files_that_are_gone_are_told(api: Api, accept: str) -> None:
+    path = finished(api, NUMBERS)
+    for file in api.settings.results_dir.rglob("*.parquet"):
+        file.unlink()
+    answer = api.client.get(path, headers={"Accept": accept})
+    assert answer.status_code == 410
+    assert answer.json()["code"] == "result_missing"
+
+
+def test_a_cursor_of_another_result_is_refused(api: Api) -> None:
+    cursor = api.client.get(finished(api, NUMBERS), params={"page_size": 2}).json()["next_cursor"]
+    answer: Any = api.client.get(finished(api, NUMBERS), params={"page_size": 2, "cursor": cursor})
+    assert answer.json()["code"] == "invalid_cursor"
