@@ -61,8 +61,8 @@ class TwoPhaseAggregate:
         - it is AUTO and there are no statistics for the group keys, or few rows, or two phases cost less.
 
     Why the result is the same:
-        an exchange by exactly the group keys moves rows and changes none; all rows of a group, NULL keys included, are
-        on one task, where Spark aggregates them at once.
+        an exchange by exactly the group keys moves rows and changes none; all rows of a group are on one task,
+        where Spark aggregates them at once: NULLs hash alike, and so do -0.0 and 0.0, and all NaNs.
 
     Settings read:
         agg_phase, skew.factor, skew.threshold
