@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -47,7 +48,8 @@ def test_the_api_alone_installs_and_runs_without_pyspark(tmp_path: Path) -> None
         assert answer(f"{address}/readyz") == 503
     finally:
         api.terminate()
-        assert api.wait(30) == 0
+        # uvicorn ends in good order, then by the very signal that asked for it.
+        assert api.wait(30) in (0, -signal.SIGTERM)
 
 
 def answer(url: str) -> int | None:

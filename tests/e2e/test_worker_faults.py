@@ -29,7 +29,7 @@ ENVIRONMENT = {
     "EVENKEEL_WORKER_DRAIN_SECONDS": "1",
 }
 
-ROWS = 20_000
+ROWS = 14_000
 # Every pair of rows is looked at: some seconds, in which a test can do its worst.
 SLOW = {
     "name": "slow",

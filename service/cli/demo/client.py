@@ -26,8 +26,8 @@ class Client:
     """Talks to one service. Raises CliError for every answer that is not the wanted one."""
 
     def __init__(self, address: str) -> None:
-        # Explaining waits for a worker that may still be starting Spark.
-        self._http = httpx.Client(base_url=address, timeout=90, trust_env=False)
+        # Longer than the service takes to give up on an explanation.
+        self._http = httpx.Client(base_url=address, timeout=180, trust_env=False)
 
     def submit(self, spec: Mapping[str, Any]) -> Job:
         """Posts a job."""

@@ -30,6 +30,7 @@ from service.spec.reports import MetricsReport, SkewReport
 from service.spec.status import JobStatus
 
 _WIDTH_OF_LOGS = 120
+_EXPLAIN_SECONDS = 120  # the first thing to be explained waits for Spark to start
 
 
 def run_demo(state_dir: Path | None, *, keep: bool, reports: int) -> None:
@@ -42,7 +43,7 @@ def run_demo(state_dir: Path | None, *, keep: bool, reports: int) -> None:
     with _directory(state_dir, keep) as directory, StopSignals() as signals:
         # What the user has configured for a service that is in earnest is none of the demo's business.
         os.environ.setdefault("EVENKEEL_WORKER_DRAIN_SECONDS", "0")
-        isolated = isolate(os.environ, directory)
+        isolated = {**isolate(os.environ, directory), "EVENKEEL_API_EXPLAIN_TIMEOUT_SECONDS": str(_EXPLAIN_SECONDS)}
         os.environ.clear()
         os.environ.update(isolated)
         settings = read_settings()
