@@ -1,0 +1,122 @@
+"""What the rules promise of Spark's physical plan: where rows are sent, by what, and how often they are aggregated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from service.spec.binding import bind
+from service.spec.options import JobSettings
+from service.spec.query import Query
+from service.spec.types import BIGINT, STRING, Field, Schema
+from workers.engine.planner import plan_query
+from workers.engine.spark.lowering import lower, physical_plan
+from workers.engine.stats.statistics import Statistics, TableSize
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = Schema((Field("k", STRING), Field("d", BIGINT), Field("n", BIGINT)))
+LARGE = Statistics({alias: TableSize(alias, 8, 1 << 40, 10**9, True) for alias in ("t", "u")}, {}, slots=2)
+DISTINCT = {"function": "COUNT", "arguments": ["t.d"], "distinct": True, "name": "c"}
+SUM = {"function": "SUM", "arguments": ["t.n"], "name": "s"}
+JOIN = {
+    "kind": "inner",
+    "right": {"kind": "table", "table": "t", "alias": "u"},
+    "on": [{"left": "t.k", "right": "u.k"}],
+}
+
+Shape = Callable[..., tuple[list[str], list[str]]]
+
+
+@pytest.fixture
+def shape(spark: SparkSession) -> Shape:
+    """The operators of the physical plan that send or aggregate rows, top down, and what each exchange hashes by."""
+
+    def planned(
+        *calls: dict[str, Any], joins: tuple[dict[str, Any], ...] = (), **settings: Any
+    ) -> tuple[list[str], list[str]]:
+        query = Query.model_validate(
+            {
+                "source": {"kind": "table", "table": "t"},
+                "joins": joins,
+                "group_by": [{"expression": "t.k", "name": "k"}],
+                "aggregates": list(calls),
+            }
+        )
+        plan = plan_query(bind(query, {"t": SCHEMA}), LARGE, JobSettings.model_validate(settings))
+        names = [field.name for field in SCHEMA.fields]
+        scans = {
+            alias: spark.createDataFrame([("a", 1, 2)], "k STRING, d BIGINT, n BIGINT").toDF(
+                *[f"{alias}.{name}" for name in names]
+            )
+            for alias in ("t", "u")
+        }
+        text = physical_plan(lower(plan.after, scans))
+        operators = re.findall(r"(\w*Aggregate|\bExchange|\w+Join|Generate|Expand) \(", text.split("\n\n", 1)[0])
+        return operators, re.findall(r"hashpartitioning\((.*), \d+\), [A-Z]", re.sub(r"#\d+L?", "", text))
+
+    return planned
+
+
+@pytest.fixture
+def without_broadcast(spark: SparkSession) -> Any:
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    yield
+    spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+
+
+def test_spark_alone_aggregates_before_and_after_one_exchange(shape: Shape) -> None:
+    assert shape(SUM) == (["HashAggregate", "Exchange", "HashAggregate"], ["t.k"])
+
+
+def test_one_phase_sends_rows_as_they_are(shape: Shape) -> None:
+    assert shape(SUM, agg_phase="ONE_PHASE") == (["HashAggregate", "Exchange"], ["t.k"])
+
+
+def test_spark_alone_shuffles_a_distinct_by_key_and_value(shape: Shape) -> None:
+    operators, hashed = shape(DISTINCT)
+    assert operators.count("Exchange") == 2
+    assert hashed == ["t.k, t.d", "t.k"]
+
+
+def test_one_phase_distinct_has_one_exchange_by_the_key(shape: Shape) -> None:
+    operators, hashed = shape(DISTINCT, agg_phase="ONE_PHASE")
+    assert operators.count("Exchange") == 1
+    assert operators[-1] == "Exchange"
+    assert hashed == ["t.k"]
+
+
+def test_a_split_counts_by_bucket_and_then_sums_by_key(shape: Shape) -> None:
+    operators, hashed = shape(DISTINCT, **{"distinct_split.enabled": True, "distinct_split.bucket_num": 16})
+    assert operators.count("Exchange") >= 2
+    assert hashed[-1] == "k"
+    assert "$bucket" in hashed[-2] or "_groupingexpression" in hashed[-2]
+
+
+def test_a_split_of_one_phase_really_sends_rows_by_key_and_bucket(shape: Shape) -> None:
+    settings = {"distinct_split.enabled": True, "distinct_split.bucket_num": 16, "agg_phase": "ONE_PHASE"}
+    operators, hashed = shape(DISTINCT, **settings)
+    assert operators.count("Exchange") == 2
+    assert operators[-1] == "Exchange"
+    assert hashed == ["t.k, pmod(xxhash64(t.d, 42), 16)", "k"]
+
+
+def test_a_split_above_a_join_on_the_key_sends_rows_by_key_and_bucket(shape: Shape, without_broadcast: None) -> None:
+    native, native_hashed = shape(DISTINCT, joins=(JOIN,), **{"distinct_split.enabled": False})
+    assert set(native_hashed) == {"t.k", "u.k"}
+    split, hashed = shape(DISTINCT, joins=(JOIN,), **{"distinct_split.enabled": True, "distinct_split.bucket_num": 16})
+    assert native.count("Exchange") == 2
+    assert split.count("Exchange") == 4
+    assert "t.k, pmod(xxhash64(t.d, 42), 16)" in hashed
+
+
+def test_several_distincts_are_spread_by_branch(shape: Shape) -> None:
+    other = {"function": "COUNT", "arguments": ["t.n"], "distinct": True, "name": "o"}
+    native, _ = shape(DISTINCT, other)
+    assert "Expand" in native
+    split, _ = shape(DISTINCT, other, **{"distinct_split.enabled": True})
+    assert "Generate" in split
