@@ -28,7 +28,7 @@ _REROUTED = ("uvicorn", "uvicorn.error", "uvicorn.access", "celery", "celery.tas
 
 def configure_logging(settings: LogSettings) -> None:
     """Routes structlog and the standard library's loggers through one format. May be called again."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StandardErrorHandler()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=_shared_processors(),
@@ -54,6 +54,18 @@ def configure_logging(settings: LogSettings) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
+
+
+class _StandardErrorHandler(logging.Handler):
+    """Writes to what standard error is at the moment, even after somebody has replaced it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes one record as one line."""
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            self.handleError(record)
 
 
 def _shared_processors() -> list[Processor]:

@@ -1,0 +1,79 @@
+"""Logs: one JSON object a line with its context, from structlog and from libraries alike."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from service.logging import configure_logging
+from service.settings import LogSettings
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+
+
+def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+
+def test_context_is_in_every_line(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(LogSettings())
+    with structlog.contextvars.bound_contextvars(request_id="r1", job_id="j1"):
+        structlog.get_logger("service.x").info("submitted", rows=3)
+        logging.getLogger("celery.worker").warning("lost %s", "redis")
+    structlog.get_logger("service.x").info("later")
+    ours, theirs, later = written(capsys)
+    assert (ours["event"], ours["rows"], ours["request_id"], ours["job_id"]) == ("submitted", 3, "r1", "j1")
+    assert (theirs["event"], theirs["level"], theirs["request_id"]) == ("lost redis", "warning", "r1")
+    assert "request_id" not in later
+
+
+def test_an_exception_stays_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(LogSettings())
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        structlog.get_logger("service.x").exception("failed")
+        logging.getLogger("uvicorn.error").exception("failed too")
+    assert all("ValueError: two\nlines" in str(line["exception"]) for line in written(capsys))
+
+
+def test_the_level_is_obeyed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_LOG_LEVEL", "WARNING")
+    configure_logging(LogSettings())
+    structlog.get_logger("service.x").info("quiet")
+    logging.getLogger("uvicorn").info("quiet")
+    assert written(capsys) == []
+
+
+def test_it_may_be_configured_again(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(LogSettings())
+    configure_logging(LogSettings())
+    structlog.get_logger("service.x").info("once")
+    assert len(written(capsys)) == 1
+
+
+def test_for_people(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_LOG_FORMAT", "console")
+    configure_logging(LogSettings())
+    structlog.get_logger("service.x").info("submitted", rows=3)
+    assert "submitted" in capsys.readouterr().err
+
+
+def test_a_replaced_standard_error_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    configure_logging(LogSettings())
+    replacement = io.StringIO()
+    monkeypatch.setattr("sys.stderr", replacement)
+    structlog.get_logger("service.x").info("still")
+    assert json.loads(replacement.getvalue())["event"] == "still"

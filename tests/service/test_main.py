@@ -1,0 +1,57 @@
+"""The application starts against a current schema alone, and needs no Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service.main import create_app
+from service.settings import Settings
+from service.store import jobs
+from service.store.migrate import SchemaMismatchError, upgrade
+from service.store.session import Database
+from tests.support import lifecycle
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
+    return Settings()
+
+
+def test_an_empty_database_is_refused(settings: Settings) -> None:
+    with pytest.raises(SchemaMismatchError, match="evenkeel migrate"), TestClient(create_app(settings)):
+        pass
+
+
+def test_starts_stops_and_starts_again(settings: Settings) -> None:
+    upgrade(Database(settings.database_url))
+    app = create_app(settings)
+    for _ in range(2):
+        with TestClient(app, base_url="http://localhost") as client:
+            assert client.get("/metrics").status_code == 200
+            assert client.get("/v1/jobs").json()["jobs"] == []
+
+
+def test_explanations_that_a_killed_process_left_are_removed(settings: Settings) -> None:
+    database = Database(settings.database_url, clock=lambda _: 1_000)
+    upgrade(database)
+    lifecycle.insert(database, kind=jobs.EXPLAIN)
+    kept = lifecycle.insert(database)
+    with TestClient(create_app(settings)):
+        pass
+    with database.read() as session:
+        assert set(jobs.read_versions(session, [kept])) == {kept}
+        assert session.connection().exec_driver_sql("SELECT COUNT(*) FROM jobs").scalar_one() == 1
+
+
+def test_neither_spark_nor_pandas_is_imported() -> None:
+    script = (
+        "import sys; import service.main; from service.settings import Settings; service.main.create_app(Settings());"
+        "assert not {'pyspark', 'pandas', 'workers'} & set(sys.modules), 'imported'"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

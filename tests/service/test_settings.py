@@ -1,0 +1,54 @@
+"""Configuration from the environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from service.settings import GROUPS, Settings
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith("EVENKEEL_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
+
+
+def test_everything_lives_in_the_state_directory_by_default(tmp_path: Path) -> None:
+    settings = Settings()
+    assert settings.database_url == f"sqlite:///{tmp_path / 'evenkeel.db'}"
+    assert settings.broker_url == "filesystem://"
+    assert settings.data_roots == (tmp_path / "data",)
+    assert settings.results_dir == tmp_path / "results"
+
+
+def test_data_roots_are_a_path_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_DATA_ROOTS", os.pathsep.join(["/a", "", "/b"]))
+    assert Settings().data_roots == (Path("/a"), Path("/b"))
+
+
+def test_an_empty_variable_is_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_API_PORT", "")
+    assert Settings().api.port == 8080
+
+
+def test_a_value_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_API_PORT", "65536")
+    with pytest.raises(ValidationError):
+        Settings()
+
+
+def test_passwords_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_DATABASE_URL", "postgresql+psycopg://user:hunter2@db/evenkeel")
+    settings = Settings()
+    assert "hunter2" not in repr(settings.database)
+    assert "hunter2" in settings.database_url
+
+
+def test_every_setting_says_what_it_is() -> None:
+    assert all(field.description for group in GROUPS for field in group.model_fields.values())
