@@ -88,6 +88,7 @@ class _Binder:
             raise self._error("unknown_table", detail, f"{at}/table", suggestions)
         if table.name.casefold() in {alias.casefold() for alias in self._aliases}:
             raise self._error("duplicate_table", f"Two tables are called {table.name}: give one an alias.", at)
+        self._check_name(table.name, at)
         schema = self._schemas[table.table]
         self._aliases[table.name] = (table.table, schema)
         return schema
@@ -138,7 +139,13 @@ class _Binder:
             calls.append(self._call(call, at, scope))
         return Grouped(tuple(keys), tuple(calls), scope)
 
+    def _check_name(self, name: str, at: str) -> None:
+        # Spark replaces `${env:…}` by the worker's environment wherever it stands, and names cannot escape it.
+        if "${" in name:
+            raise self._error("unsupported_construct", f"The name {name} holds '${{', which no name may.", at)
+
     def _claim(self, name: str, taken: set[str], at: str) -> None:
+        self._check_name(name, at)
         if name.casefold() in taken:
             raise self._error("duplicate_column", f"Two columns would be called {name} (case does not count).", at)
         taken.add(name.casefold())
@@ -258,6 +265,8 @@ class _Binder:
     def _pruned(self, alias: str, used: frozenset[str]) -> BoundTable:
         table, schema = self._aliases[alias]
         fields = [field for field in schema.fields if full_name(alias, field.name) in used] or schema.fields[:1]
+        for field in fields:
+            self._check_name(field.name, "/source" if alias == self._query.source.name else "/joins")
         columns = tuple((Field(full_name(alias, field.name), field.type), field.name) for field in fields)
         return BoundTable(table, alias, columns)
 

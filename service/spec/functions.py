@@ -42,6 +42,9 @@ class Kind(Enum):
     NUMBER = NUMERIC | {TypeName.STRING, TypeName.NULL}
     TIME = TEMPORAL | {TypeName.STRING, TypeName.NULL}
     BOOLEAN = frozenset({TypeName.BOOLEAN, TypeName.STRING, TypeName.NULL})
+    DAYS = frozenset({TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT, TypeName.STRING, TypeName.NULL})
+    SECONDS = NUMERIC | {TypeName.NULL}
+    FORMAT = frozenset({TypeName.STRING, TypeName.NULL})
     BYTES = frozenset({TypeName.BINARY, TypeName.STRING, TypeName.NULL})
 
     def admits(self, type_: DataType) -> bool:
@@ -155,6 +158,12 @@ def _padded(types: Types) -> DataType | None:
     return None if any(type_ is not None and type_.name is TypeName.BINARY for type_ in types) else STRING
 
 
+def _parsed_timestamp(types: Types) -> DataType | None:
+    # With a format, Spark fails on numbers in a way of its own.
+    alone = len(types) == 1
+    return TIMESTAMP if alone or (types[0] is not None and Kind.TIME.admits(types[0])) else None
+
+
 def _remainder(types: Types) -> DataType | None:
     return arithmetic("%", types[0], types[1]) if types[0] is not None and types[1] is not None else None
 
@@ -199,8 +208,8 @@ FUNCTIONS: dict[str, Function] = {
     **_rows("concat", 1, None, _ANY, _by_types(_concatenated)),
     **_rows("concat_ws", 2, None, _ANY, _always(STRING)),
     **_rows("replace", 2, 3, _ANY, _always(STRING)),
-    **_rows("translate regexp_extract", 3, 3, _ANY, _always(STRING)),
-    **_rows("regexp_replace", 3, 3, _ANY, _always(STRING)),
+    **_rows("translate regexp_replace", 3, 3, _ANY, _always(STRING)),
+    **_rows("regexp_extract", 3, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(STRING)),
     **_rows("split_part", 3, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(STRING)),
     **_rows("instr levenshtein", 2, 2, _ANY, _always(INT)),
     **_rows("locate position", 2, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(INT)),
@@ -215,16 +224,17 @@ FUNCTIONS: dict[str, Function] = {
     **_rows("date", 1, 1, _TIME, _always(DATE)),
     **_rows("last_day", 1, 1, _TIME, _always(DATE)),
     **_rows("to_date", 1, 2, _ANY, _always(DATE)),
-    **_rows("to_timestamp", 1, 2, _ANY, _always(TIMESTAMP)),
+    **_rows("to_timestamp", 1, 2, _ANY, _by_types(_parsed_timestamp)),
     **_rows("date_trunc", 2, 2, (Kind.ANY, Kind.TIME), _always(TIMESTAMP)),
     **_rows("trunc next_day", 2, 2, (Kind.TIME, Kind.ANY), _always(DATE)),
-    **_rows("date_add date_sub dateadd add_months", 2, 2, (Kind.TIME, Kind.NUMBER), _always(DATE)),
+    **_rows("date_add date_sub dateadd", 2, 2, (Kind.TIME, Kind.DAYS), _always(DATE)),
+    **_rows("add_months", 2, 2, (Kind.TIME, Kind.NUMBER), _always(DATE)),
     **_rows("datediff date_diff", 2, 2, _TIME, _always(INT)),
     **_rows("months_between", 2, 2, _TIME, _always(DOUBLE)),
     **_rows("date_format", 2, 2, (Kind.TIME, Kind.ANY), _always(STRING)),
-    **_rows("unix_timestamp to_unix_timestamp", 1, 2, (Kind.TIME, Kind.ANY), _always(BIGINT)),
+    **_rows("unix_timestamp to_unix_timestamp", 1, 2, (Kind.TIME, Kind.FORMAT), _always(BIGINT)),
     **_rows("from_unixtime", 1, 2, (Kind.NUMBER, Kind.ANY), _always(STRING)),
-    **_rows("timestamp_seconds", 1, 1, (Kind.NUMBER,), _always(TIMESTAMP)),
+    **_rows("timestamp_seconds", 1, 1, (Kind.SECONDS,), _always(TIMESTAMP)),
     **_rows("make_date", 3, 3, _NUMBER, _always(DATE)),
 }
 """By lower-case name."""

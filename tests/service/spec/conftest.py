@@ -47,6 +47,7 @@ def types_in_spark(spark: SparkSession) -> Iterator[TypesInSpark]:
 
     The second argument tells whether most of them are expected to pass, and can be analysed together.
     """
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import AnalysisException, ParseException
 
     # Every refusal would be logged with the JVM's stack.
@@ -60,7 +61,8 @@ def types_in_spark(spark: SparkSession) -> Iterator[TypesInSpark]:
             return [type_ for text in texts for type_ in types([text], True)]
         try:
             fields = frame.selectExpr(*texts).schema.fields
-        except (AnalysisException, ParseException):
+        except (AnalysisException, ParseException, Py4JJavaError):
+            # The last stands for an internal error of Spark's analysis.
             if len(texts) == 1:
                 return [None]
             half = len(texts) // 2

@@ -139,7 +139,8 @@ def check(texts: list[str], scope: TableScope, types_in_spark: TypesInSpark) -> 
         try:
             scalar = compile_expression(text, scope, "/x")
         except SpecError as error:
-            assert error.code == "type_mismatch", (text, str(error))
+            if error.code != "type_mismatch":
+                raise
             refused[text] = _qualified(text)
             continue
         if scalar.type is not None:
@@ -151,8 +152,8 @@ def check(texts: list[str], scope: TableScope, types_in_spark: TypesInSpark) -> 
         if in_spark != type_
     }
     accepted = dict(zip(refused, types_in_spark(list(refused.values()), False), strict=True))
-    assert not wrong
-    assert not {text: type_ for text, type_ in accepted.items() if type_ is not None}
+    needlessly = {text: type_ for text, type_ in accepted.items() if type_ is not None}
+    assert (wrong, needlessly) == ({}, {}), "\n".join(map(str, [*wrong.items(), *needlessly.items()]))
 
 
 def _qualified(text: str) -> str:
