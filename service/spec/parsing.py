@@ -222,8 +222,8 @@ class ExpressionReader:
 
     def _type(self, node: exp.DataType) -> DataType:
         name = TYPES.get(node.this) if isinstance(node.this, exp.DType) else None
-        parameters = [str(parameter.this.this) for parameter in node.expressions if parameter.this]
-        if name is None or node.args.get("nested") or (parameters and name is not TypeName.DECIMAL):
+        parameters = [str(part.this.name) for part in node.expressions if isinstance(part, exp.DataTypeParam)]
+        if name is None or node.args.get("nested") or (node.expressions and name is not TypeName.DECIMAL):
             raise self._unsupported(node, f"The type {node.sql('spark')[:60]}", "Use an atomic type.")
         if name is not TypeName.DECIMAL:
             return DataType(name)
