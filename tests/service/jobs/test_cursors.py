@@ -1,0 +1,29 @@
+"""Cursors: opaque, and of one list alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.errors import InvalidCursorError
+from service.jobs.cursors import decode_cursor, encode_cursor
+
+
+@pytest.mark.parametrize("position", [[1, "a"], [0, ""], [2**62, "ü/+"]])
+def test_a_cursor_gives_back_its_position(position: list[int | str]) -> None:
+    assert decode_cursor(encode_cursor(position, "list"), "list", (int, str)) == position
+
+
+@pytest.mark.parametrize("shape", [(int,), (str, int), (int, str, int), ()])
+def test_another_shape_is_refused(shape: tuple[type, ...]) -> None:
+    with pytest.raises(InvalidCursorError):
+        decode_cursor(encode_cursor([1, "a"], "list"), "list", shape)
+
+
+def test_another_list_is_refused() -> None:
+    with pytest.raises(InvalidCursorError, match="other filters"):
+        decode_cursor(encode_cursor([1], "one"), "two", (int,))
+
+
+def test_true_is_no_number() -> None:
+    with pytest.raises(InvalidCursorError):
+        decode_cursor(encode_cursor([True], "list"), "list", (int,))

@@ -1,0 +1,83 @@
+"""Submission: all of it in one transaction, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.dispatch import Dispatcher
+from service.errors import IdempotencyKeyReusedError
+from service.jobs.submit_job import Submission, submit_job
+from service.settings import Settings
+from service.spec.errors import SpecError
+from service.spec.job import JobSpec
+from service.store.session import Database
+from service.store.tables import Base, IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
+from tests.support.lifecycle import SPEC, TENANT
+
+
+def submission(key: str = "", tenant: str = TENANT, **changes: object) -> Submission:
+    return Submission(tenant, JobSpec.model_validate({**SPEC, **changes}), key, "request-1")
+
+
+def count(database: Database, table: type[Base]) -> int:
+    with database.read() as session:
+        return session.scalar(select(func.count()).select_from(table)) or 0
+
+
+@pytest.fixture
+def dispatcher(settings: Settings) -> Dispatcher:
+    return Dispatcher(settings)
+
+
+def test_stores_job_event_and_key_and_settles_the_message(
+    database: Database, dispatcher: Dispatcher, settings: Settings
+) -> None:
+    accepted = submit_job(database, dispatcher, settings, submission("k"))
+    assert not accepted.replayed
+    assert [count(database, table) for table in (JobRow, JobEventRow, IdempotencyKeyRow, OutboxRow)] == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("table", ["job_events", "outbox", "idempotency_keys"])
+def test_a_failure_half_way_leaves_nothing(
+    database: Database, dispatcher: Dispatcher, settings: Settings, table: str
+) -> None:
+    with database.write() as session:
+        session.execute(
+            text(f"CREATE TRIGGER t BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'no'); END")
+        )
+    with pytest.raises(SQLAlchemyError):
+        submit_job(database, dispatcher, settings, submission("k"))
+    assert [count(database, item) for item in (JobRow, JobEventRow, OutboxRow, IdempotencyKeyRow)] == [0, 0, 0, 0]
+    assert list((settings.broker_dir / "messages").iterdir()) == []
+
+
+def test_a_refused_job_leaves_nothing(database: Database, dispatcher: Dispatcher, settings: Settings) -> None:
+    with pytest.raises(SpecError):
+        submit_job(database, dispatcher, settings, submission("k", sql="SELECT nope FROM orders"))
+    assert count(database, JobRow) == count(database, IdempotencyKeyRow) == 0
+
+
+def test_a_replay_needs_no_files(database: Database, dispatcher: Dispatcher, settings: Settings) -> None:
+    first = submit_job(database, dispatcher, settings, submission("k"))
+    (settings.data_roots[0] / "orders.parquet").unlink()
+    again = submit_job(database, dispatcher, settings, submission("k"))
+    assert again.replayed
+    assert again.job == first.job
+
+
+def test_a_key_belongs_to_its_tenant(database: Database, dispatcher: Dispatcher, settings: Settings) -> None:
+    one = submit_job(database, dispatcher, settings, submission("k", tenant="a"))
+    two = submit_job(database, dispatcher, settings, submission("k", tenant="b", name="other"))
+    assert one.job.id != two.job.id
+
+
+def test_the_spelling_of_a_setting_makes_no_other_job(
+    database: Database, dispatcher: Dispatcher, settings: Settings
+) -> None:
+    submit_job(database, dispatcher, settings, submission("k", settings={"agg_phase": "TWO_PHASE"}))
+    flink = {"table.optimizer.agg-phase-strategy": "two_phase"}
+    assert submit_job(database, dispatcher, settings, submission("k", settings=flink)).replayed
+    with pytest.raises(IdempotencyKeyReusedError):
+        submit_job(database, dispatcher, settings, submission("k", settings={"agg_phase": "ONE_PHASE"}))
