@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from service.spec.reports import HotKey, RuleOutcome
 from workers.engine.plan.algebra import ALGEBRA
+from workers.engine.rules.rulebook import RULES
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 
 pytestmark = pytest.mark.spark
@@ -19,7 +21,7 @@ ALL = ("k", "g", *NUMERIC, "q", "da", "ts")
 KEYS = ("t.k", "t.g", "t.d", "t.f", "t.i % 3", "t.da", "upper(t.k)", "t.q", "t.m")
 FILTERS = (None, None, "t.i > 0", "t.q", "t.k IS NOT NULL", "t.d > 1", "t.k = ''", "t.id < 0")
 WHERES = (None, None, "t.i % 2 = 0", "t.k <> 'a'", "t.id < 0")
-BUCKETS = (1, 2, 3, 7, 1024)
+BUCKETS = (3, 7, 1, 2, 1024)
 
 Json = dict[str, Any]
 
@@ -37,31 +39,38 @@ def call(
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> Json:
-    function = draw(st.sampled_from(["COUNT", "COUNT", "SUM", "AVG", "MIN", "MAX", "FIRST_VALUE", "LAST_VALUE"]))
+def calls(draw: st.DrawFn, function: str, distinct: bool) -> Json:
     where = draw(st.sampled_from(FILTERS))
-    distinct = draw(st.booleans()) and not function.endswith("VALUE")
     if function == "COUNT":
-        least = 1 if distinct else 0
-        columns = draw(st.lists(st.sampled_from(ALL), min_size=least, max_size=2 if distinct else 1, unique=True))
+        columns = draw(st.lists(st.sampled_from(ALL), min_size=int(distinct), max_size=1 + int(distinct), unique=True))
         return call(function, *columns, distinct=distinct, where=where)
     column = draw(st.sampled_from(NUMERIC if function in {"SUM", "AVG"} else ALL))
     order_by = "t.id" if function.endswith("VALUE") else None
     return call(function, column, distinct=distinct, where=where, order_by=order_by)
 
 
+DISTINCT_CALLS = st.sampled_from(["COUNT", "SUM", "AVG"]).flatmap(lambda name: calls(name, True))
+ANY_CALLS = st.sampled_from(["MIN", "MAX", "FIRST_VALUE", "LAST_VALUE", "AVG", "SUM", "COUNT"]).flatmap(
+    lambda name: calls(name, False)
+)
+
+
 @st.composite
 def queries(draw: st.DrawFn) -> Json:
-    keys = draw(st.lists(st.sampled_from(KEYS), max_size=2, unique=True))
-    aggregates = draw(st.lists(calls(), min_size=1, max_size=4))
+    """Mostly with a group key and with a DISTINCT call: what the rules are about."""
+    key_count = draw(st.sampled_from([1, 1, 2, 1, 2, 0]))
+    keys = draw(st.lists(st.sampled_from(KEYS), min_size=key_count, max_size=key_count, unique=True))
+    distinct_count = draw(st.sampled_from([1, 1, 2, 1, 0]))
+    aggregates = draw(st.lists(DISTINCT_CALLS, min_size=distinct_count, max_size=distinct_count))
+    aggregates += draw(st.lists(ANY_CALLS, min_size=0 if aggregates else 1, max_size=2))
     query: Json = {
-        "source": {"kind": "table", "table": draw(st.sampled_from(["mixed", "mixed", "hot", "empty"])), "alias": "t"},
+        "source": {"kind": "table", "table": draw(st.sampled_from(["mixed", "hot", "mixed", "empty"])), "alias": "t"},
         "group_by": [{"expression": key, "name": f"key{number}"} for number, key in enumerate(keys)],
         "aggregates": [{**made, "name": f"x{number}"} for number, made in enumerate(aggregates)],
         "where": draw(st.sampled_from(WHERES)),
     }
-    if draw(st.integers(0, 3)) == 0:
-        kind = draw(st.sampled_from(["inner", "left", "right", "full", "left_semi", "left_anti"]))
+    kind = draw(st.sampled_from([None, None, None, None, "inner", "left", "right", "full", "left_semi", "left_anti"]))
+    if kind is not None:
         key = draw(st.sampled_from(["g", "d"]))
         right = {"kind": "table", "table": "names", "alias": "u"}
         query["joins"] = [{"kind": kind, "right": right, "on": [{"left": f"t.{key}", "right": f"u.{key}"}]}]
@@ -70,8 +79,8 @@ def queries(draw: st.DrawFn) -> Json:
 
 options = st.fixed_dictionaries(
     {
-        "agg_phase": st.sampled_from(["AUTO", "ONE_PHASE", "TWO_PHASE"]),
-        "distinct_split.enabled": st.sampled_from(["true", "true", "auto", "false"]),
+        "agg_phase": st.sampled_from(["ONE_PHASE", "AUTO", "TWO_PHASE"]),
+        "distinct_split.enabled": st.sampled_from(["true", "auto", "true", "false"]),
         "distinct_split.bucket_num": st.sampled_from(BUCKETS),
         "skew.threshold": st.just(0),
     }
@@ -103,6 +112,20 @@ KNOWN = {
 @given(query=queries(), chosen=options, known=st.sampled_from(sorted(KNOWN)))
 def test_any_query_means_the_same_after_the_rules(oracle: Any, query: Json, chosen: Json, known: str) -> None:
     oracle.check(query, chosen, KNOWN[known])
+
+
+def test_such_queries_make_both_rules_fire(oracle: Any) -> None:
+    fired: Counter[str] = Counter()
+
+    @settings(max_examples=100, database=None)
+    @given(query=queries(), chosen=options, known=st.sampled_from(sorted(KNOWN)))
+    def count(query: Json, chosen: Json, known: str) -> None:
+        plan = oracle.plan(query, chosen, KNOWN[known])
+        fired.update(trace.rule for trace in plan.trace if trace.outcome is RuleOutcome.FIRED)
+
+    count()
+    assert set(fired) == {rule.name for rule in RULES}
+    assert min(fired.values()) >= 20
 
 
 DISTINCT_OR_NOT = [False, True]
