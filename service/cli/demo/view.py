@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from numbers import Integral
 
 import pandas as pd
 from rich.console import Console
@@ -136,7 +137,7 @@ def _progress(job: Job) -> tuple[int | None, int, str]:
 def _skew_lines(skew: SkewReport) -> Iterator[tuple[str, str, str]]:
     for key in skew.keys:
         for hot in key.hot_keys[:_KEYS_SHOWN]:
-            name = f"{key.table}.{', '.join(key.columns)}"
+            name = ", ".join(key.columns)
             yield (
                 f"hot {key.role}",
                 f"{name} = {hot.value}",
@@ -156,4 +157,4 @@ def _cell(value: object) -> str:
         return "NULL"
     if isinstance(value, float):
         return f"{value:,.3f}"
-    return f"{value:,}" if isinstance(value, int) else escape(str(value))
+    return f"{value:,}" if isinstance(value, Integral) else escape(str(value))
