@@ -89,3 +89,42 @@ CONSTRUCTS: dict[type[exp.Expr], str] = {
     exp.Collate: "COLLATE",
     exp.Filter: "FILTER",
 }
+ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
+    kind: frozenset(names.split())
+    for kind, names in {
+        exp.Paren: "this",
+        exp.Column: "this table db catalog",
+        exp.Literal: "this is_string",
+        exp.RawString: "this is_string",
+        exp.Null: "",
+        exp.Boolean: "this",
+        exp.HexString: "this is_integer",
+        exp.Concat: "expressions safe coalesce",
+        exp.Neg: "this",
+        exp.Not: "this",
+        exp.NullSafeNEQ: "this expression",
+        exp.Is: "this expression",
+        exp.In: "this expressions",
+        exp.Between: "this low high",
+        exp.Escape: "this expression",
+        exp.And: "this expression",
+        exp.Or: "this expression",
+        exp.Case: "this ifs default",
+        exp.Cast: "this to safe",
+        exp.TryCast: "this to safe",
+        exp.Interval: "this unit",
+        exp.Extract: "this expression",
+        exp.Filter: "this expression",
+        exp.Anonymous: "this expressions",
+        exp.Distinct: "expressions",
+        exp.Order: "this expressions",
+        exp.Ordered: "this desc nulls_first",
+        exp.Limit: "expression",
+        exp.Where: "this",
+        exp.Having: "this",
+        exp.Star: "",
+        **dict.fromkeys((*ARITHMETIC, exp.Div), "this expression typed safe"),
+        **dict.fromkeys((*COMPARISONS, *LIKES), "this expression"),
+    }.items()
+}
+"""What each accepted node may hold; anything more is a clause that would be lost."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from service.spec.constructs import (
+    ARGUMENTS,
     ARITHMETIC,
     COMPARISONS,
     CONSTRUCTS,
@@ -72,17 +73,17 @@ class ExpressionReader:
         self._source = source
         self._aggregates = aggregates
 
-    def read(self, node: exp.Expr) -> Expression:
+    def read(self, node: exp.Expr | None) -> Expression:
         """The tree of `node`. Raises SpecError naming what is not supported, and where."""
+        if node is None:
+            raise self._source.error("sql_syntax", "An operand is missing.")
+        self.check_clauses(node)
         kind = type(node)
         if kind in ARITHMETIC:
-            self._only(node, "this", "expression", "typed", "safe")
             return Arithmetic(ARITHMETIC[kind], self.read(node.this), self.read(node.expression))
         if kind in COMPARISONS:
-            self._only(node, "this", "expression")
             return Comparison(COMPARISONS[kind], self._operand(node.this), self._operand(node.expression))
         if kind in LIKES:
-            self._only(node, "this", "expression")
             return Like(LIKES[kind], self._operand(node.this), self._operand(node.expression), None)
         if isinstance(node, exp.And | exp.Or):
             return Connective(node.key.upper(), tuple(self.read(term) for term in _terms(node)))
@@ -114,10 +115,8 @@ class ExpressionReader:
             case exp.Is():
                 return self._test(node)
             case exp.In():
-                self._only(node, "this", "expressions")
                 return InList(self._operand(node.this), tuple(self.read(item) for item in node.expressions))
             case exp.Between():
-                self._only(node, "this", "low", "high")
                 low, high = node.args["low"], node.args["high"]
                 return Between(self._operand(node.this), self._operand(low), self._operand(high))
             case exp.Escape(this=exp.Like() | exp.ILike()):
@@ -149,9 +148,11 @@ class ExpressionReader:
     def _unsupported(self, node: exp.Expr, construct: str, hint: str = "") -> SpecError:
         return self._source.unsupported(construct, at=position(node), hint=hint)
 
-    def _only(self, node: exp.Expr, *allowed: str) -> None:
-        for key, value in node.args.items():
-            if key not in allowed and value not in (None, False, []):
+    def check_clauses(self, node: exp.Expr) -> None:
+        """Raises SpecError `unsupported_construct` where `node` holds more than is looked at."""
+        allowed = ARGUMENTS.get(type(node))
+        for key, value in node.args.items() if allowed is not None else ():
+            if key not in (allowed or ()) and value not in (None, False, []):
                 name = "A subquery" if key == "query" else f"{node.key.upper()} with {key.upper()}"
                 raise self._unsupported(node, name)
 
@@ -165,7 +166,6 @@ class ExpressionReader:
             raise self._unsupported(node, "*")
         if node.args.get("db"):
             raise self._unsupported(node, "A name of more than two parts")
-        self._only(node, "this", "table")
         return Name(node.table or None, node.name, position(node))
 
     def _literal(self, node: exp.Expr) -> Expression:
@@ -208,7 +208,6 @@ class ExpressionReader:
         )
 
     def _cast(self, node: exp.Cast, *, negative: bool = False) -> Expression:
-        self._only(node, "this", "to", "safe")
         type_ = self._type(node.to)
         operand = self.read(node.this)
         tries = isinstance(node, exp.TryCast) and bool(node.args.get("safe"))
@@ -297,11 +296,10 @@ class ExpressionReader:
             raw = [raw[0].this]
         distinct = len(raw) == 1 and isinstance(raw[0], exp.Distinct)
         if distinct:
-            self._only(raw[0], "expressions")
+            self.check_clauses(raw[0])
             raw = list(raw[0].expressions)
-            raw = list(raw[0].expressions) if len(raw) == 1 and isinstance(raw[0], exp.Tuple) else raw
         if function is AggregateFunction.COUNT and not distinct and len(raw) == 1 and isinstance(raw[0], exp.Star):
-            self._only(raw[0])
+            self.check_clauses(raw[0])
             return Aggregate(function, (), False, None, order_by, at)
         if not raw:
             raise self._source.error("unsupported_function", f"{function} needs an argument.", at=at)
@@ -309,13 +307,15 @@ class ExpressionReader:
         return Aggregate(function, arguments, distinct, None, order_by, at)
 
     def _order_of(self, function: AggregateFunction, order: exp.Order) -> exp.Expr:
+        self.check_clauses(order)
         keys = order.expressions
         if len(keys) != 1 or not isinstance(keys[0], exp.Ordered):
             raise self._unsupported(order, f"More than one order in {function}")
         if keys[0].args.get("desc"):
             other = "LAST_VALUE" if function is AggregateFunction.FIRST_VALUE else "FIRST_VALUE"
             raise self._unsupported(order, f"A descending order in {function}", f"Use {other} with an ascending one.")
-        if not keys[0].args.get("nulls_first") or keys[0].args.get("with_fill"):
+        self.check_clauses(keys[0])
+        if not keys[0].args.get("nulls_first"):
             raise self._unsupported(order, f"NULLS LAST in {function}", "Rows whose order is NULL never count.")
         key: exp.Expr = keys[0].this
         return key

@@ -114,6 +114,8 @@ class SelectCompiler:
 
     def _items(self) -> list[Item]:
         items: list[Item] = []
+        if not self._select.expressions:
+            raise self._source.error("sql_syntax", "SELECT names no column.")
         for node in self._select.expressions:
             if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
                 items += self._star(node)
@@ -236,7 +238,8 @@ class SelectCompiler:
         clause = self._select.args.get("order")
         order = []
         for node in clause.expressions if clause is not None else []:
-            if node.args.get("with_fill") or isinstance(node.this, exp.Var):
+            self._reader.check_clauses(node)
+            if isinstance(node.this, exp.Var):
                 raise self._source.unsupported("ORDER BY ALL", at=position(node))
             tree = self._ordinal(node.this, items)
             if tree is None:
@@ -268,6 +271,7 @@ class SelectCompiler:
         clause = self._select.args.get("limit")
         if clause is None:
             return None
+        self._reader.check_clauses(clause)
         value = clause.expression if isinstance(clause, exp.Limit) else None
         if isinstance(value, exp.Var) and value.name.upper() == "ALL":
             return None
