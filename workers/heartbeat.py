@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx
 import structlog
 
 from service import __version__
@@ -47,7 +48,12 @@ class ProgressReporter:
         for attempt in self._at_hand.all():
             if attempt.driver is None or attempt.reason is not None:
                 continue
-            progress = attempt.driver.monitor.progress(attempt.tag)
+            try:
+                progress = attempt.driver.monitor.progress(attempt.tag)
+            except httpx.HTTPError as error:
+                # A driver that is busy, or gone: neither is for this thread to judge.
+                _log.debug("progress_missing", job_id=attempt.claim.job_id, error=type(error).__name__)
+                continue
             if progress != attempt.progress:
                 attempt.progress = progress
                 moved.append((attempt.claim, progress))

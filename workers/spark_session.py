@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import httpx
 import structlog
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -32,6 +33,7 @@ _log = structlog.get_logger(__name__)
 
 _LOOPBACK = "127.0.0.1"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
+_POOLS = Path(__file__).with_name("fairscheduler.xml")
 # PySpark logs errors of queries by itself, with the Java stack: they are the client's and are told as problems.
 _QUERY_LOGS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _EXIT_SECONDS = 3.0
@@ -191,6 +193,7 @@ class SparkRuntime:
             shuffle_partitions=self._settings.shuffle_partitions or 2 * slots,
             monitor=SparkMonitor(context.uiWebUrl or "", context.applicationId),
         )
+        threading.Thread(target=_warm_up, args=(driver.monitor,), name="spark-warm-up", daemon=True).start()
         _log.info("spark_started", app_id=context.applicationId, slots=slots, pid=driver.process.pid)
         return driver
 
@@ -230,6 +233,7 @@ def spark_configuration(settings: SparkSettings, scratch: Path) -> dict[str, str
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.scheduler.mode": "FAIR",
+        "spark.scheduler.allocation.file": _POOLS.as_uri(),
         "spark.ui.enabled": "true",
         "spark.ui.port": "0",
         "spark.ui.killEnabled": "false",
@@ -239,6 +243,9 @@ def spark_configuration(settings: SparkSettings, scratch: Path) -> dict[str, str
         "spark.sql.ansi.enabled": "true",
         "spark.sql.restrictedMode.enabled": "true",
         "spark.sql.runSQLOnFiles": "false",
+        # A task looks only between two batches whether it was cancelled. With 4096 rows a batch, a broadcast join on a
+        # key of 400,000 rows went on for 16 s after its cancellation, with 256 for 0.3 s; a scan takes no longer.
+        "spark.sql.parquet.columnarReaderBatchSize": "256",
     }
 
 
@@ -248,6 +255,12 @@ def _process() -> subprocess.Popen[bytes]:
     if not isinstance(process, subprocess.Popen):
         raise RuntimeError("the worker must start Spark's JVM itself: unset PYSPARK_GATEWAY_PORT")
     return process
+
+
+def _warm_up(monitor: SparkMonitor) -> None:
+    """Spark's web server takes seconds for its first answer: better now than at the end of the first job."""
+    with suppress(httpx.HTTPError, RuntimeError):  # it was closed meanwhile
+        monitor.progress("")
 
 
 def _stop_politely(driver: Driver) -> None:

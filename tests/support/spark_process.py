@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -56,6 +57,7 @@ def session(runtime: SparkRuntime) -> dict[str, Any]:
                 if connection.status == psutil.CONN_LISTEN
             }
         ),
+        "scheduling": str(driver.context._jsc.sc().getPoolForName("default").get().schedulingMode()),
         "cancel": _cancel(driver),
         "labels_after": [
             driver.context.getLocalProperty("spark.scheduler.pool"),
@@ -139,6 +141,14 @@ def _error(session: SparkSession, sql: str) -> str:
     return "none"
 
 
+def _has_tasks(driver: Driver) -> bool:
+    try:
+        return driver.monitor.progress("tag-1").tasks_total > 0
+    except httpx.TimeoutException:
+        # The first answer of Spark's web server may take longer where the machine is busy.
+        return False
+
+
 def _cancel(driver: Driver) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
@@ -151,10 +161,10 @@ def _cancel(driver: Driver) -> dict[str, Any]:
                 found["error"] = type(error).__name__
             found["ended"] = time.monotonic()
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     deadline = time.monotonic() + 30
-    while driver.monitor.progress("tag-1").tasks_total == 0 and time.monotonic() < deadline:
+    while not _has_tasks(driver) and time.monotonic() < deadline:
         time.sleep(0.05)
     begin = time.monotonic()
     driver.cancel("tag-1")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from sqlalchemy import select
 
@@ -99,7 +100,8 @@ class Bench:
     def _at_its_tasks(self, job_id: str) -> Attempt | None:
         for attempt in self.at_hand.all():
             if attempt.claim.job_id == job_id and self.job(job_id).status == "RUNNING":
-                return attempt if self.driver.monitor.progress(attempt.tag).tasks_total else None
+                with suppress(httpx.TimeoutException):  # of the web server's slow first answer
+                    return attempt if self.driver.monitor.progress(attempt.tag).tasks_total else None
         return None
 
 
