@@ -64,7 +64,11 @@ class _Reader:
     def _field(self) -> Field:
         token = self._take("a column name")
         quoted = token.token_type is TokenType.IDENTIFIER
-        if not token.text or not (quoted or token.text.replace("_", "a").isalnum()):
+        if (
+            token.token_type is TokenType.STRING
+            or not token.text
+            or not (quoted or token.text.replace("_", "a").isalnum())
+        ):
             raise self._error(f"'{token.text}' is not a column name; enclose it in back-quotes.", token)
         self._skip(TokenType.COLON)
         type_ = self._type()
@@ -78,7 +82,7 @@ class _Reader:
     def _type(self) -> DataType:
         token = self._take("a type")
         spelled = token.text.upper()
-        name = _NAMES.get(spelled)
+        name = _NAMES.get(spelled) if token.token_type not in {TokenType.STRING, TokenType.IDENTIFIER} else None
         if name is None:
             suggestions = nearest_names(spelled, sorted(_NAMES))
             raise self._error(

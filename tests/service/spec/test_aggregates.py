@@ -1,0 +1,40 @@
+"""Result types of aggregates are Spark's."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from service.spec.aggregates import result_type, takes
+from service.spec.ddl import parse_schema
+from service.spec.query import AggregateFunction
+from service.spec.types import DataType, TypeName
+from tests.service.spec.conftest import COLUMNS, TypesInSpark
+
+
+@pytest.mark.spark
+def test_every_function_over_every_type(types_in_spark: TypesInSpark) -> None:
+    types = {
+        name: parse_schema(f"x {type_}", "/x").fields[0].type
+        for name, type_ in {**COLUMNS, "CAST(`t.i` AS DECIMAL(38,2))": "DECIMAL(38,2)"}.items()
+    }
+    claims: dict[str, str | None] = {}
+    for function, (name, type_) in product(AggregateFunction, types.items()):
+        column = name if "(" in name else f"`t.{name}`"
+        claims[f"{function}({column})"] = str(result_type(function, type_)) if takes(function, type_) else None
+    accepted = {text: type_ for text, type_ in claims.items() if type_ is not None}
+    refused = [text for text, type_ in claims.items() if type_ is None]
+    found = types_in_spark(list(accepted), True)
+    assert dict(zip(accepted, found, strict=True)) == accepted
+    assert types_in_spark(refused, False) == [None] * len(refused)
+
+
+def test_nested_values_can_be_counted_alone() -> None:
+    nested = DataType(TypeName.OTHER, text="ARRAY<INT>")
+    assert [function for function in AggregateFunction if takes(function, nested)] == [AggregateFunction.COUNT]
+
+
+def test_an_unknown_argument_gives_an_unknown_result_except_for_count() -> None:
+    assert str(result_type(AggregateFunction.COUNT, None)) == "BIGINT"
+    assert result_type(AggregateFunction.SUM, None) is None

@@ -1,0 +1,79 @@
+"""Declared schemas."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.spec.ddl import parse_schema
+from service.spec.errors import SpecError
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("uid BIGINT, name STRING, price DECIMAL(10,2)", "uid BIGINT, name STRING, price DECIMAL(10,2)"),
+        ("a int not null comment 'x''y', b: timestamp", "a INT, b TIMESTAMP"),
+        ("a long, b short, c byte, d real, e dec(5)", "a BIGINT, b SMALLINT, c TINYINT, d FLOAT, e DECIMAL(5,0)"),
+        ("a decimal, b numeric(38, 38), c integer", "a DECIMAL(10,0), b DECIMAL(38,38), c INT"),
+        ("date DATE, timestamp TIMESTAMP_NTZ, `we ird` double", "date DATE, timestamp TIMESTAMP_NTZ, we ird DOUBLE"),
+        ("select INT, case BINARY, end BOOLEAN, from STRING", "select INT, case BINARY, end BOOLEAN, from STRING"),
+        ("`a``b` INT, 1st INT, é STRING", "a`b INT, 1st INT, é STRING"),
+    ],
+)
+def test_accepted(text: str, columns: str) -> None:
+    schema = parse_schema(text, "/tables/t/schema")
+    assert ", ".join(f"{field.name} {field.type}" for field in schema.fields) == columns
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "  ",
+        ",",
+        "a",
+        "a INT,",
+        "a INT b INT",
+        "a INT, A STRING",
+        "a FOO",
+        "a STRIN",
+        "a VOID",
+        "a OTHER",
+        "a ARRAY<INT>",
+        "a STRUCT<b: INT>",
+        "a MAP<INT, INT>",
+        "a VARCHAR(5)",
+        "a STRING(5)",
+        "a DECIMAL(39,2)",
+        "a DECIMAL(5,6)",
+        "a DECIMAL(0)",
+        "a DECIMAL(1e1)",
+        "a DECIMAL(5",
+        "a DECIMAL(5,2,1)",
+        "a INT DEFAULT 5",
+        "a INT NOT",
+        "a INT COMMENT 5",
+        "a-b INT",
+        "a.b INT",
+        "a INT); DROP TABLE t",
+        "a INT; b INT",
+        "a 'INT'",
+        "a\x00 INT",
+        "(" * 10_000,
+        "`` INT",
+        "'a' INT, 'unclosed",
+    ],
+)
+def test_refused(text: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_schema(text, "/tables/t/schema")
+    assert caught.value.code == "invalid_schema"
+    assert caught.value.issues[0].pointer == "/tables/t/schema"
+
+
+def test_place_and_neighbours_are_told() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_schema("a INT,\nb STRIN", "/x")
+    issue = caught.value.issues[0]
+    assert (issue.line, issue.column) == (2, 3)
+    assert issue.suggestions[0] == "STRING"
