@@ -13,7 +13,7 @@ from tests.support.service import ENVIRONMENT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-_SECONDS = 150
+_SECONDS = 240
 
 
 def test_two_demos_at_once_verify_every_number_and_leave_nothing(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
         log=log,
         cwd=tmp_path,
     )
-    wait_for("the first job", lambda: "Job 1" in log.read_text(), 90)
+    wait_for("the first job", lambda: "Job 1" in log.read_text(), 150)
     processes = family(demo.pid)
     os.kill(demo.pid, 2)
     assert demo.wait(60) == 130

@@ -32,11 +32,10 @@ def start_job(service: Service) -> dict[int, str]:
     return processes
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_service_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupted_service_leaves_nothing(tmp_path: Path) -> None:
     with running_service(tmp_path) as service:
         processes = start_job(service)
-        os.kill(service.process.pid, number)
+        os.kill(service.process.pid, signal.SIGINT)
         assert service.process.wait(45) == 0, service.logs()
         wait_until_gone(list(processes), 2)
         assert service.output.read_text().endswith("Stopped.\n")
@@ -69,6 +68,11 @@ def test_a_dead_api_is_started_again_at_the_same_address(tmp_path: Path) -> None
         os.kill(api, signal.SIGKILL)
         assert httpx.get(f"{service.address}/healthz", timeout=30, trust_env=False).status_code == 200
         assert "The api ended (SIGKILL)" in service.output.read_text()
+        # What service managers send means the same as Ctrl-C.
+        processes = family(service.process.pid)
+        os.kill(service.process.pid, signal.SIGTERM)
+        assert service.process.wait(45) == 0, service.logs()
+        wait_until_gone(list(processes), 2)
 
 
 def test_two_services_side_by_side_do_not_disturb_each_other(service: Service, tmp_path: Path) -> None:

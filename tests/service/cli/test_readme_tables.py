@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,19 @@ def test_a_stale_table_is_noticed_and_mended(tmp_path: Path, monkeypatch: pytest
 def test_a_readme_without_a_place_is_refused() -> None:
     with pytest.raises(ValueError, match="no place for the table 'settings'"):
         with_tables("# Evenkeel\n")
+
+
+@pytest.mark.parametrize(("name", "ends_with"), [("demo", ".venv/bin/evenkeel demo"), ("tests", ".venv/bin/pytest")])
+def test_each_of_the_two_commands_is_one_line_that_starts_from_nothing(name: str, ends_with: str) -> None:
+    (command,) = re.findall(
+        rf"<!-- command: {name} -->\n```sh\n(.*)\n```\n", (ROOT / README).read_text(encoding="utf-8")
+    )
+    assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -c constraints.txt ")
+    assert command.endswith(f"&& {ends_with}")
+
+
+def test_every_version_is_pinned_and_no_index_is_named() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert len(pins) > 60
+    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][A-Za-z0-9.+!]*( ; .+)?", pin) for pin in pins)
