@@ -23,6 +23,8 @@ def write_parquet(frame: DataFrame, directory: Path) -> WrittenResult:
     Spark numbers the files by partition, so sorted by name they keep the rows' order; a result without rows is one
     file with the schema. Rows are counted from the footers, so the query runs once. Raises what Spark raises.
     """
+    # The older INT96 is read in nanoseconds by most, which end in the year 2262.
+    frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     frame.write.mode("overwrite").parquet(str(directory))
     files = result_files(directory)
     return WrittenResult(

@@ -49,3 +49,9 @@ def test_replaces_what_an_earlier_try_left(spark: SparkSession, tmp_path: Path) 
     write_parquet(spark.range(10, numPartitions=3), tmp_path / "out")
     assert write_parquet(spark.range(4, numPartitions=1), tmp_path / "out").rows == 4
     assert read(tmp_path / "out").num_rows == 4
+
+
+def test_timestamps_of_any_year_are_readable(spark: SparkSession, tmp_path: Path) -> None:
+    write_parquet(spark.sql("SELECT TIMESTAMP '9999-12-31 23:59:59.123456' AS t"), tmp_path / "out")
+    (row,) = read(tmp_path / "out").to_pylist()
+    assert str(row["t"]) == "9999-12-31 23:59:59.123456+00:00"

@@ -49,4 +49,4 @@ def test_no_key_and_no_stage() -> None:
 
 def test_columns_of_a_node() -> None:
     assert group_of(ONE_PHASE) == {"o.uid"}
-    assert sides_of(JOIN) == ({"o.uid"}, {"u.uid"})
+    assert sides_of(JOIN) == (frozenset({"o.uid"}), frozenset({"u.uid"}))
