@@ -271,8 +271,10 @@ class SelectCompiler:
         clause = self._select.args.get("limit")
         if clause is None:
             return None
+        if isinstance(clause, exp.Fetch):
+            raise self._source.unsupported("FETCH", at=position(clause), hint="Write LIMIT.")
         self._reader.check_clauses(clause)
-        value = clause.expression if isinstance(clause, exp.Limit) else None
+        value = clause.expression
         if isinstance(value, exp.Var) and value.name.upper() == "ALL":
             return None
         if not isinstance(value, exp.Literal) or value.is_string or not value.name.isdigit() or len(value.name) > 10:

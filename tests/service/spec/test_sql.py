@@ -1,0 +1,348 @@
+"""SQL: what it compiles into, and what is refused where."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.spec.binding import bind
+from service.spec.ddl import parse_schema
+from service.spec.errors import SpecError
+from service.spec.query import JoinKind, NullsOrder, Query, SortDirection
+from service.spec.sql import compile_sql
+
+SCHEMAS = {
+    "orders": parse_schema("oid BIGINT, uid BIGINT, category STRING, amount DECIMAL(10,2), day DATE, ok BOOLEAN", "/x"),
+    "users": parse_schema("uid INT, name STRING, day DATE", "/x"),
+    "labels": parse_schema("uid INT, label STRING", "/x"),
+}
+
+
+def compiled(sql: str) -> Query:
+    query = compile_sql(sql, SCHEMAS).query
+    bind(query, SCHEMAS)
+    return query
+
+
+def selected(sql: str) -> list[tuple[str, str]]:
+    """(expression, name) of the output, over keys and aggregates where there are any."""
+    return [(str(each.expression), each.name) for each in bind(compile_sql(sql, SCHEMAS).query, SCHEMAS).select]
+
+
+def test_the_example_of_the_design() -> None:
+    query = compiled(
+        "SELECT o.uid, COUNT(DISTINCT o.category) AS categories FROM orders o JOIN users u ON o.uid = u.uid "
+        "GROUP BY o.uid"
+    )
+    assert query == Query.model_validate(
+        {
+            "source": {"kind": "table", "table": "orders", "alias": "o"},
+            "joins": [
+                {
+                    "kind": "inner",
+                    "right": {"kind": "table", "table": "users", "alias": "u"},
+                    "on": [{"left": "`o`.`uid`", "right": "`u`.`uid`"}],
+                }
+            ],
+            "group_by": [{"expression": "`o`.`uid`", "name": "uid"}],
+            "aggregates": [
+                {"function": "COUNT", "arguments": ["`o`.`category`"], "distinct": True, "name": "categories"}
+            ],
+            "select": [
+                {"expression": "`o`.`uid`", "name": "uid"},
+                {"expression": "`categories`", "name": "categories"},
+            ],
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("sql", "output"),
+    [
+        ("SELECT * FROM users", [("users.uid", "uid"), ("users.name", "name"), ("users.day", "day")]),
+        ("SELECT u.name n, upper(name) FROM users AS u", [("u.name", "n"), ("upper(u.name)", "upper(name)")]),
+        (
+            "SELECT l.*, name FROM users JOIN labels l USING (uid)",
+            [("l.uid", "uid"), ("l.label", "label"), ("users.name", "name")],
+        ),
+        (
+            "SELECT * FROM users JOIN labels USING (uid)",
+            [("users.uid", "uid"), ("users.name", "name"), ("users.day", "day"), ("labels.label", "label")],
+        ),
+        ("SELECT uid FROM users RIGHT JOIN labels USING (uid)", [("labels.uid", "uid")]),
+        ("SELECT uid FROM users FULL JOIN labels USING (uid)", [("coalesce(users.uid, labels.uid)", "uid")]),
+        ("SELECT COUNT(*), COUNT(*) + 1 AS more FROM users", [("COUNT(*)", "COUNT(*)"), ("COUNT(*) + 1", "more")]),
+        ("SELECT year(day) + 1 AS y FROM users GROUP BY year(users.day)", [("year(users.day) + 1", "y")]),
+        ("SELECT year(day) AS y FROM users GROUP BY y", [("y", "y")]),
+        ("SELECT year(day) AS day FROM users GROUP BY day", [("year(day_2)", "day")]),
+        ("SELECT name, uid AS k FROM users GROUP BY 2, 1", [("name", "name"), ("k", "k")]),
+        ("SELECT uid AS k, SUM(amount) AS uid FROM orders GROUP BY uid", [("k", "k"), ("uid", "uid")]),
+        ("SELECT DISTINCT name, upper(name) u FROM users", [("name", "name"), ("u", "u")]),
+        ("SELECT DISTINCT uid, COUNT(*) n FROM users GROUP BY uid", [("uid", "uid"), ("n", "n")]),
+        ("FROM users SELECT name", [("users.name", "name")]),
+        ("select ALL `NAME` from `USERS`;", [("users.name", "NAME")]),
+        ("SELECT 1 FROM users, labels", [("1", "1")]),
+    ],
+)
+def test_output(sql: str, output: list[tuple[str, str]]) -> None:
+    assert selected(sql) == output
+
+
+def test_the_same_aggregate_is_computed_once() -> None:
+    query = compiled(
+        "SELECT uid, SUM(amount) / COUNT(*) AS average, sum(o.AMOUNT) total FROM orders o GROUP BY uid "
+        "HAVING SUM(amount) > 10 AND count(*) > 1 ORDER BY SUM(amount), COUNT(*) DESC"
+    )
+    assert [(call.function, call.name) for call in query.aggregates] == [("SUM", "total"), ("COUNT", "COUNT(*)")]
+    assert query.having == "`total` > 10 AND `COUNT(*)` > 1"
+
+
+def test_having_prefers_group_keys_and_order_by_aliases() -> None:
+    sql = "SELECT uid AS k, MAX(amount) AS uid FROM orders GROUP BY uid HAVING uid > 3 ORDER BY uid"
+    query = bind(compile_sql(sql, SCHEMAS).query, SCHEMAS)
+    assert str(query.having) == "k > 3"
+    assert [str(each.expression) for each in query.order_by] == ["uid"]
+    assert query.calls[0].output.name == "uid"
+
+
+def test_order_and_limit() -> None:
+    query = compiled(
+        "SELECT category c, day FROM orders ORDER BY 2, c DESC, upper(c) NULLS LAST, oid DESC NULLS FIRST LIMIT 10"
+    )
+    assert [(key.direction, key.nulls) for key in query.order_by] == [
+        (SortDirection.ASC, NullsOrder.FIRST),
+        (SortDirection.DESC, NullsOrder.LAST),
+        (SortDirection.ASC, NullsOrder.LAST),
+        (SortDirection.DESC, NullsOrder.FIRST),
+    ]
+    assert [key.expression for key in query.order_by][2] == "upper(`orders`.`category`)"
+    assert query.limit == 10
+    assert compiled("SELECT oid FROM orders LIMIT ALL").limit is None
+    assert compiled("SELECT oid FROM orders LIMIT 0").limit == 0
+
+
+@pytest.mark.parametrize(
+    ("join", "kind", "keys", "residual"),
+    [
+        ("JOIN users u ON o.uid = u.uid", JoinKind.INNER, [("o.uid", "u.uid")], None),
+        ("INNER JOIN users u ON u.uid = o.uid", JoinKind.INNER, [("o.uid", "u.uid")], None),
+        ("LEFT JOIN users u ON o.uid = u.uid AND o.day < u.day", JoinKind.LEFT, [("o.uid", "u.uid")], "o.day < u.day"),
+        (
+            "LEFT OUTER JOIN users u ON (o.uid = u.uid) AND u.name = 'x' AND o.ok",
+            JoinKind.LEFT,
+            [("o.uid", "u.uid")],
+            "u.name = 'x' AND o.ok",
+        ),
+        (
+            "RIGHT JOIN users u ON o.uid + 1 = u.uid * 2 AND upper(name) = category",
+            JoinKind.RIGHT,
+            [("o.uid + 1", "u.uid * 2"), ("o.category", "upper(u.name)")],
+            None,
+        ),
+        ("FULL OUTER JOIN users u ON o.uid = u.uid", JoinKind.FULL, [("o.uid", "u.uid")], None),
+        ("LEFT SEMI JOIN users u ON o.uid = u.uid", JoinKind.LEFT_SEMI, [("o.uid", "u.uid")], None),
+        ("SEMI JOIN users u USING (uid, day)", JoinKind.LEFT_SEMI, [("o.uid", "u.uid"), ("o.day", "u.day")], None),
+        ("ANTI JOIN users u ON o.uid = u.uid", JoinKind.LEFT_ANTI, [("o.uid", "u.uid")], None),
+        ("JOIN users u ON o.uid = u.uid AND o.uid <=> u.uid", JoinKind.INNER, [("o.uid", "u.uid")], "o.uid <=> u.uid"),
+        (
+            "JOIN users u ON o.uid = u.uid AND (o.ok OR u.name = 'x')",
+            JoinKind.INNER,
+            [("o.uid", "u.uid")],
+            "o.ok OR u.name = 'x'",
+        ),
+        ("CROSS JOIN users u", JoinKind.CROSS, [], None),
+        (", users u", JoinKind.CROSS, [], None),
+        ("JOIN users u ON TRUE", JoinKind.CROSS, [], None),
+        ("JOIN users u", JoinKind.CROSS, [], None),
+        ("CROSS JOIN users u ON o.uid = u.uid", JoinKind.INNER, [("o.uid", "u.uid")], None),
+    ],
+)
+def test_joins(join: str, kind: JoinKind, keys: list[tuple[str, str]], residual: str | None) -> None:
+    (only,) = compiled(f"SELECT o.oid FROM orders o {join}").joins
+    plain = [(key.left.replace("`", ""), key.right.replace("`", "")) for key in only.on]
+    assert (only.kind, plain) == (kind, keys)
+    assert (only.residual.replace("`", "") if only.residual else None) == residual
+
+
+def test_several_joins_see_all_tables_before() -> None:
+    query = compiled(
+        "SELECT label FROM orders o JOIN users u ON o.uid = u.uid "
+        "LEFT JOIN labels l ON l.uid = o.uid AND l.label = u.name"
+    )
+    assert [(key.left, key.right) for key in query.joins[1].on] == [
+        ("`o`.`uid`", "`l`.`uid`"),
+        ("`u`.`name`", "`l`.`label`"),
+    ]
+
+
+def test_aggregates_with_filter_distinct_and_order() -> None:
+    query = compiled(
+        "SELECT COUNT(DISTINCT category, day) FILTER (WHERE ok) a, FIRST_VALUE(category ORDER BY day) b, "
+        "last_value(oid ORDER BY day) c, SUM(DISTINCT amount) d, MIN(DISTINCT day) e, AVG(ALL oid) f FROM orders"
+    )
+    assert [
+        (call.function, len(call.arguments), call.distinct, call.filter, call.order_by) for call in query.aggregates
+    ] == [
+        ("COUNT", 2, True, "`orders`.`ok`", None),
+        ("FIRST_VALUE", 1, False, None, "`orders`.`day`"),
+        ("LAST_VALUE", 1, False, None, "`orders`.`day`"),
+        ("SUM", 1, True, None, None),
+        ("MIN", 1, True, None, None),
+        ("AVG", 1, False, None, None),
+    ]
+
+
+UNSUPPORTED = {
+    "WITH x AS (SELECT 1) SELECT uid FROM users": "WITH",
+    "SELECT uid FROM (SELECT uid FROM users) t": "derived table",
+    "SELECT uid FROM users UNION ALL SELECT uid FROM orders": "UNION",
+    "SELECT uid FROM users INTERSECT SELECT uid FROM orders": "INTERSECT",
+    "SELECT uid FROM users EXCEPT SELECT uid FROM orders": "EXCEPT",
+    "(SELECT uid FROM users)": "parentheses",
+    "VALUES (1)": "VALUES",
+    "TABLE users": "TABLE",
+    "SELECT 1": "without FROM",
+    "SELECT uid FROM VALUES (1)": "VALUES",
+    "SELECT uid FROM range(10)": "table function",
+    "SELECT uid FROM parquet.`/etc/passwd`": "several parts",
+    "SELECT uid FROM spark_catalog.default.users": "several parts",
+    "SELECT uid FROM users TABLESAMPLE (10 PERCENT)": "TABLESAMPLE",
+    "SELECT uid FROM users VERSION AS OF 3": "time travel",
+    "SELECT uid FROM users u (a, b)": "column aliases",
+    "SELECT uid FROM users PIVOT (sum(uid) FOR name IN ('x'))": "PIVOT",
+    "SELECT uid FROM users LATERAL VIEW explode(name) e": "LATERAL",
+    "SELECT uid FROM users, LATERAL (SELECT 1)": "LATERAL",
+    "SELECT 1 FROM users NATURAL JOIN labels": "NATURAL",
+    "SELECT 1 FROM users JOIN labels ON users.uid > labels.uid": "without an equality",
+    "SELECT 1 FROM users LEFT JOIN labels": "without an equality",
+    "SELECT 1 FROM users u JOIN (labels l JOIN orders o ON l.uid = o.uid) ON u.uid = l.uid": "parentheses",
+    "SELECT 1 FROM users u JOIN labels l JOIN orders o ON l.uid = o.uid ON u.uid = l.uid": "nested join",
+    "SELECT /*+ BROADCAST(users) */ uid FROM users": "hint",
+    "SELECT * EXCEPT (uid) FROM users": "EXCEPT",
+    "SELECT uid AS (a, b) FROM users": "ALIASES",
+    "SELECT DISTINCT ON (uid) uid FROM users": "DISTINCT ON",
+    "SELECT DISTINCT COUNT(*) FROM users GROUP BY uid": "DISTINCT over aggregates",
+    "SELECT uid FROM users WHERE uid IN (SELECT uid FROM orders)": "subquery",
+    "SELECT uid FROM users WHERE EXISTS (SELECT 1 FROM orders)": "EXISTS",
+    "SELECT (SELECT 1) FROM users": "subquery",
+    "SELECT SUM(uid) OVER (PARTITION BY name) FROM users": "window function",
+    "SELECT row_number() OVER (ORDER BY uid) FROM users": "window function",
+    "SELECT uid FROM users QUALIFY uid = 1": "QUALIFY",
+    "SELECT uid FROM users WINDOW w AS (ORDER BY uid)": "WINDOW",
+    "SELECT COUNT(*) FROM users GROUP BY ROLLUP (uid)": "ROLLUP",
+    "SELECT COUNT(*) FROM users GROUP BY uid WITH ROLLUP": "ROLLUP",
+    "SELECT COUNT(*) FROM users GROUP BY CUBE (uid)": "CUBE",
+    "SELECT COUNT(*) FROM users GROUP BY GROUPING SETS ((uid), ())": "GROUPING SETS",
+    "SELECT uid FROM users GROUP BY ALL": "ALL",
+    "SELECT COUNT(*) FROM users GROUP BY COUNT(*)": "aggregate",
+    "SELECT SUM(COUNT(*)) FROM users": "aggregate COUNT",
+    "SELECT SUM(uid) IGNORE NULLS FROM users": "IGNORE NULLS",
+    "SELECT MAX(uid) WITHIN GROUP (ORDER BY name) FROM users": "WITHIN GROUP",
+    "SELECT COUNT(uid LIMIT 2) FROM users": "LIMIT",
+    "SELECT COUNT(DISTINCT *) FROM users": "*",
+    "SELECT COUNT(DISTINCT (uid, name)) FROM users": "row value",
+    "SELECT FIRST_VALUE(uid ORDER BY name DESC) FROM users": "LAST_VALUE",
+    "SELECT FIRST_VALUE(uid ORDER BY name NULLS LAST) FROM users": "NULLS LAST",
+    "SELECT FIRST_VALUE(uid ORDER BY name, day) FROM users": "More than one order",
+    "SELECT upper(name) FILTER (WHERE TRUE) FROM users": "FILTER",
+    "SELECT uid FROM users HAVING uid > 1": "HAVING without GROUP BY",
+    "SELECT uid FROM users WHERE COUNT(*) > 1": "aggregate COUNT",
+    "SELECT uid FROM users ORDER BY ALL": "ORDER BY ALL",
+    "SELECT uid FROM users SORT BY uid": "SORT BY",
+    "SELECT uid FROM users CLUSTER BY uid": "CLUSTER BY",
+    "SELECT uid FROM users DISTRIBUTE BY uid": "DISTRIBUTE BY",
+    "SELECT uid FROM users LIMIT 1 + 1": "LIMIT",
+    "SELECT uid FROM users LIMIT 5 PERCENT": "LIMIT",
+    "SELECT uid FROM users LIMIT 5, 10": "OFFSET",
+    "SELECT uid FROM users OFFSET 5": "OFFSET",
+    "SELECT uid FROM users FETCH FIRST 3 ROWS ONLY": "FETCH",
+    "SELECT uid INTO x FROM users": "INTO",
+    "SELECT uid FROM users FOR UPDATE": "FOR UPDATE",
+    "SELECT uid FROM users; SELECT 1": "second statement",
+    "DROP TABLE users": "DROP",
+    "INSERT INTO users SELECT 1": "INSERT",
+    "CREATE TABLE x AS SELECT 1": "CREATE",
+    "SET spark.sql.ansi.enabled = false": "SET",
+    "EXPLAIN SELECT uid FROM users": "EXPLAIN",
+    "CACHE TABLE users": "CACHE",
+    "ADD JAR '/tmp/x.jar'": "",
+}
+
+
+@pytest.mark.parametrize("sql", UNSUPPORTED)
+def test_unsupported_constructs_are_named(sql: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        compiled(sql)
+    assert caught.value.code == "unsupported_construct" or not UNSUPPORTED[sql]
+    assert UNSUPPORTED[sql].lower() in str(caught.value).lower()
+
+
+WRONG = [
+    ("SELECT uid\nFROM users\nWHERE nme = 'x'", "unknown_column", 3, 7, ("name",)),
+    ("SELECT u.nme\n  FROM users u", "unknown_column", 1, 8, ("u.name",)),
+    ("SELECT uid FROM user", "unknown_table", 1, 17, ("users",)),
+    ("SELECT us.uid FROM users", "unknown_table", 1, 8, ("users",)),
+    ("SELECT uid\nFROM users JOIN labels ON\n users.uid = labels.uid", "ambiguous_column", 1, 8, None),
+    ("SELECT 1 FROM users JOIN users ON 1 = 1", "duplicate_table", 1, 26, ()),
+    ("SELECT uid,\n oid AS UID FROM orders", "duplicate_column", 2, 2, ()),
+    ("SELECT uid, COUNT(*) FROM users", "not_grouped", 1, 8, ()),
+    ("SELECT name, upper(name),\n uid + 1, COUNT(*) FROM users GROUP BY name", "not_grouped", 2, 2, ()),
+    ("SELECT name FROM users GROUP BY name\nORDER BY uid", "not_grouped", 2, 10, ()),
+    ("SELECT name FROM users WHERE\n uid", "type_mismatch", 2, 2, ()),
+    ("SELECT name FROM users WHERE name = 'x' AND\n  day + name = day", "type_mismatch", 2, 3, ()),
+    ("SELECT SUM(uid),\n SUM(day) FROM users", "type_mismatch", 2, 6, ()),
+    ("SELECT COUNT(*) FILTER (WHERE uid) FROM users", "type_mismatch", 1, 31, ()),
+    ("SELECT 1 FROM users u JOIN orders o\n ON u.name = o.uid", "type_mismatch", 2, 14, ()),
+    ("SELECT MAX(uid) m FROM users HAVING m", "type_mismatch", 1, 8, ()),
+    ("SELECT uid FROM users ORDER BY 3", "unknown_column", None, None, ()),
+    ("SELECT uid FROM users GROUP BY 0", "unknown_column", None, None, ()),
+    ("SELECT FIRST_VALUE(uid) FROM users", "unsupported_construct", 1, 8, ()),
+    ("SELECT\n uppr(name) FROM users", "unsupported_function", 2, 2, None),
+    ("SELECT stddev(uid) FROM users", "unsupported_function", 1, 8, ()),
+    ("SELECT uid FROM users WHERE", "sql_syntax", 1, 23, ()),
+    ("SELECT uid\nFROM users\nWHERE (uid = 1", "sql_syntax", 3, 14, ()),
+    ("SELECT uid FROM users WHERE name = 'x", "sql_syntax", 1, 36, ()),
+    ("SELEC uid FROM users", "sql_syntax", 1, 1, ()),
+    ("SELECT FROM users", "sql_syntax", None, None, ()),
+    ("", "sql_syntax", None, None, ()),
+]
+
+
+@pytest.mark.parametrize(("sql", "code", "line", "column", "suggestions"), WRONG)
+def test_mistakes_are_told_with_their_place(
+    sql: str, code: str, line: int | None, column: int | None, suggestions: tuple[str, ...] | None
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        _compiled_and_located(sql)
+    issue = caught.value.issues[0]
+    assert (issue.code, issue.pointer) == (code, "/sql"), str(caught.value)
+    assert (issue.line, issue.column) == (line, column), str(caught.value)
+    if suggestions is not None:
+        assert issue.suggestions == suggestions
+
+
+def _compiled_and_located(sql: str) -> None:
+    found = compile_sql(sql, SCHEMAS)
+    try:
+        bind(found.query, SCHEMAS)
+    except SpecError as error:
+        raise SpecError([found.locate(issue) for issue in error.issues]) from None
+
+
+WORDS = [
+    *"SELECT FROM WHERE GROUP BY HAVING ORDER LIMIT JOIN LEFT SEMI ON USING AS DISTINCT OVER IN IS NOT NULL AND OR".split(),
+    *"COUNT SUM FIRST_VALUE CASE WHEN THEN END CAST BETWEEN LIKE INTERVAL FILTER WITH UNION VALUES LATERAL DATE".split(),
+    *"users orders u uid name day 1 2.5 'x' r'x' X'1' 10L 1e3 ARRAY<INT> DECIMAL(5,2)".split(),
+    *"* ( ) , . = < - : [ ] ; ` ' \" ? @ $ -- /* */ :: -> =>".split(),
+]
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=14), st.booleans())
+def test_any_heap_of_words_is_compiled_or_refused(words: list[str], begins_well: bool) -> None:
+    text = ("SELECT uid FROM users u " if begins_well else "") + " ".join(words)
+    try:
+        found = compile_sql(text, SCHEMAS)
+        bind(found.query, SCHEMAS)
+    except SpecError as error:
+        assert error.issues[0].detail  # noqa: PT017 - the point is that nothing else is raised
