@@ -41,10 +41,9 @@ def find_table_files(table: str, source: TableSource, roots: Sequence[Path]) -> 
     """
     pointer = f"{pointer_of(table)}/path"
     path = _locate(source.path, roots, pointer)
-    allowed = [Path(os.path.realpath(root)) for root in roots]
     try:
         if path.is_dir():
-            found = sorted(_walk(path, allowed, pointer, source.path, depth=0))
+            found = sorted(_Walk(source.path, roots, pointer).files(path))
         elif path.is_file():
             found = [path]
         else:
@@ -61,7 +60,8 @@ def find_table_files(table: str, source: TableSource, roots: Sequence[Path]) -> 
 
 def unreadable(name: str, error: OSError, pointer: str) -> SpecError:
     """`unreadable_file` with the system's reason and no path beyond the caller's own."""
-    reason = error.strerror or "it cannot be read"
+    # Not `strerror`: Arrow puts the whole path into it.
+    reason = os.strerror(error.errno) if error.errno is not None else "it cannot be read"
     return SpecError.of("unreadable_file", f"'{name}' cannot be read: {reason}.", pointer=pointer)
 
 
@@ -92,45 +92,45 @@ def _locate(given: str, roots: Sequence[Path], pointer: str) -> Path:
     )
 
 
-def _walk(directory: Path, allowed: Sequence[Path], pointer: str, given: str, depth: int) -> Iterator[Path]:
-    if depth > MAX_DEPTH:
-        raise SpecError.of(
-            "unsupported_construct", f"'{given}' is nested more than {MAX_DEPTH} directories deep.", pointer=pointer
-        )
-    count = 0
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.name.startswith(("_", ".")):
-                continue
-            count += 1
-            if count > MAX_FILES:
-                raise SpecError.of(
-                    "unsupported_construct", f"'{given}' has more than {MAX_FILES} files.", pointer=pointer
+class _Walk:
+    """Lists a directory's data files; `given` is the caller's own path, the only one that messages tell."""
+
+    def __init__(self, given: str, roots: Sequence[Path], pointer: str) -> None:
+        self._given = given
+        self._allowed = [Path(os.path.realpath(root)) for root in roots]
+        self._pointer = pointer
+        self._entries = 0
+
+    def files(self, directory: Path, depth: int = 0) -> Iterator[Path]:
+        if depth > MAX_DEPTH:
+            raise self._refused(f"'{self._given}' is nested more than {MAX_DEPTH} directories deep.")
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.name.startswith(("_", ".")):
+                    continue
+                # Over all directories: links may lead back to their parents.
+                self._entries += 1
+                if self._entries > MAX_FILES:
+                    raise self._refused(f"'{self._given}' has more than {MAX_FILES} files.")
+                yield from self._entry(entry, depth)
+
+    def _entry(self, entry: os.DirEntry[str], depth: int) -> Iterator[Path]:
+        path = Path(entry.path)
+        if entry.is_symlink():
+            path = Path(os.path.realpath(path))
+            if not any(root == path or root in path.parents for root in self._allowed):
+                detail = f"'{self._given}' holds the link '{entry.name}' that leads out of the data roots."
+                raise SpecError.of("path_outside_data_roots", detail, pointer=self._pointer)
+        if path.is_dir():
+            if "=" in entry.name:
+                raise self._refused(
+                    f"'{self._given}' is partitioned ('{entry.name}'): directories named key=value are not supported."
                 )
-            yield from _entry(entry, allowed, pointer, given, depth)
+            yield from self.files(path, depth + 1)
+        elif path.is_file():
+            yield path
+        else:
+            raise self._refused(f"'{self._given}' holds '{entry.name}', which is no regular file.")
 
-
-def _entry(entry: os.DirEntry[str], allowed: Sequence[Path], pointer: str, given: str, depth: int) -> Iterator[Path]:
-    path = Path(entry.path)
-    if entry.is_symlink():
-        path = Path(os.path.realpath(path))
-        if not any(root == path or root in path.parents for root in allowed):
-            raise SpecError.of(
-                "path_outside_data_roots",
-                f"'{given}' holds the link '{entry.name}' that leads out of the data roots.",
-                pointer=pointer,
-            )
-    if path.is_dir():
-        if "=" in entry.name:
-            raise SpecError.of(
-                "unsupported_construct",
-                f"'{given}' is partitioned ('{entry.name}'): directories named key=value are not supported.",
-                pointer=pointer,
-            )
-        yield from _walk(path, allowed, pointer, given, depth + 1)
-    elif path.is_file():
-        yield path
-    else:
-        raise SpecError.of(
-            "unsupported_construct", f"'{given}' holds '{entry.name}', which is no regular file.", pointer=pointer
-        )
+    def _refused(self, detail: str) -> SpecError:
+        return SpecError.of("unsupported_construct", detail, pointer=self._pointer)

@@ -1,0 +1,156 @@
+"""Which files a table reads, and what stays out of reach."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from service.datasets import files as module
+from service.datasets.files import find_table_files, pointer_of
+from service.spec.errors import SpecError
+from service.spec.job import TableSource
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A data root beside a secret."""
+    root = tmp_path / "root"
+    for name in ("orders/b.parquet", "orders/a.parquet", "orders/_SUCCESS", "orders/.a.parquet.crc", "one.parquet"):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"12345")
+    (tmp_path / "secret.parquet").write_bytes(b"secret")
+    (tmp_path / "root-beside").mkdir()
+    (tmp_path / "root-beside" / "x.parquet").write_bytes(b"x")
+    return root
+
+
+def find(path: str, *roots: Path) -> module.TableFiles:
+    return find_table_files("t", TableSource.model_validate({"format": "parquet", "path": path}), roots)
+
+
+def refusal(path: str, *roots: Path) -> SpecError:
+    with pytest.raises(SpecError) as caught:
+        find(path, *roots)
+    assert caught.value.issues[0].pointer == "/tables/t/path"
+    return caught.value
+
+
+def names(found: module.TableFiles, root: Path) -> list[str]:
+    return [str(file.relative_to(root)) for file in found.files]
+
+
+@pytest.mark.parametrize("path", ["orders", "orders/", "./orders", "orders/../orders", "orders//"])
+def test_a_directory_without_its_hidden_files(root: Path, path: str) -> None:
+    found = find(path, root)
+    assert names(found, root) == ["orders/a.parquet", "orders/b.parquet"]
+    assert found.bytes == 10
+    assert found.directory_or_file == root / "orders"
+
+
+def test_a_file_and_an_absolute_path_inside(root: Path) -> None:
+    assert names(find("one.parquet", root), root) == ["one.parquet"]
+    assert names(find(str(root / "one.parquet"), root), root) == ["one.parquet"]
+
+
+def test_roots_are_tried_in_turn(root: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    assert names(find("orders", other, root), root) == ["orders/a.parquet", "orders/b.parquet"]
+
+
+def test_a_link_inside_the_roots_is_followed(root: Path) -> None:
+    (root / "linked").symlink_to(root / "orders")
+    (root / "orders" / "c.parquet").symlink_to(root / "one.parquet")
+    assert names(find("linked", root), root) == ["one.parquet", "orders/a.parquet", "orders/b.parquet"]
+
+
+def test_a_root_may_itself_be_a_link(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "alias").symlink_to(root)
+    assert names(find("one.parquet", tmp_path / "alias"), root) == ["one.parquet"]
+
+
+def test_nested_directories_are_descended_into(root: Path) -> None:
+    (root / "orders" / "more" / "deep").mkdir(parents=True)
+    (root / "orders" / "more" / "deep" / "c.parquet").write_bytes(b"1")
+    (root / "orders" / "_temporary").mkdir()
+    (root / "orders" / "_temporary" / "d.parquet").write_bytes(b"1")
+    assert len(find("orders", root).files) == 3
+
+
+def test_nothing_outside_is_reached_nor_told_apart(root: Path, tmp_path: Path) -> None:
+    (root / "out").symlink_to(tmp_path / "secret.parquet")
+    (root / "dangling").symlink_to(tmp_path / "nothing")
+    for path in (
+        "../secret.parquet",
+        "../nothing",
+        "orders/../../secret.parquet",
+        str(tmp_path / "secret.parquet"),
+        str(tmp_path / "nothing"),
+        "/etc/passwd",
+        "/",
+        "..",
+        "../root-beside",
+        str(tmp_path / "root-beside"),
+        "out",
+        "out/x",
+        "dangling",
+    ):
+        error = refusal(path, root)
+        assert error.code == "path_outside_data_roots"
+        detail = f"'{path}' does not lie inside a data root. Paths are relative to the configured data roots."
+        assert str(error) == detail
+
+
+def test_a_link_that_leads_out_of_a_directory(root: Path, tmp_path: Path) -> None:
+    (root / "orders" / "x.parquet").symlink_to(tmp_path / "secret.parquet")
+    error = refusal("orders", root)
+    assert error.code == "path_outside_data_roots"
+    assert str(tmp_path) not in str(error)
+
+
+def test_missing_empty_and_odd(root: Path) -> None:
+    (root / "empty").mkdir()
+    (root / "empty" / "_SUCCESS").write_bytes(b"")
+    (root / "parts" / "day=1").mkdir(parents=True)
+    os.mkfifo(root / "pipe")
+    (root / "piped").mkdir()
+    os.mkfifo(root / "piped" / "pipe")
+    (root / "gone").mkdir()
+    (root / "gone" / "x.parquet").symlink_to(root / "missing")
+    (root / "loop").symlink_to(root / "loop")
+    assert refusal("nothing", root).code == "path_not_found"
+    assert refusal("orders/a.parquet/x", root).code == "path_not_found"
+    assert refusal("a\x00b", root).code == "path_not_found"
+    assert refusal("x" * 4000, root).code == "path_not_found"
+    assert refusal("empty", root).code == "empty_directory"
+    assert refusal("parts", root).code == "unsupported_construct"
+    assert refusal("pipe", root).code == "unsupported_construct"
+    assert refusal("piped", root).code == "unsupported_construct"
+    assert refusal("gone", root).code == "unsupported_construct"
+    assert refusal("loop", root).code == "unsupported_construct"
+
+
+def test_without_roots_nothing_is_readable(root: Path) -> None:
+    assert refusal(str(root)).code == "path_outside_data_roots"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_directory(root: Path) -> None:
+    (root / "orders").chmod(0)
+    try:
+        assert refusal("orders", root).code == "unreadable_file"
+    finally:
+        (root / "orders").chmod(0o755)
+
+
+def test_a_loop_of_links_ends(root: Path) -> None:
+    for name in ("again", "and-again"):
+        (root / "orders" / name).symlink_to(root / "orders")
+    assert refusal("orders", root).code == "unsupported_construct"
+
+
+def test_pointers_are_escaped() -> None:
+    assert pointer_of("a/b~c") == "/tables/a~1b~0c"

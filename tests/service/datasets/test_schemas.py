@@ -1,0 +1,224 @@
+"""Columns from footers, and from declarations."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from service.datasets.files import find_table_files
+from service.datasets.schemas import FOOTERS_COMPARED, data_type, read_schema, spread
+from service.spec.errors import SpecError
+from service.spec.job import TableSource
+from service.spec.types import Schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def read(root: Path, path: str = "t", **source: Any) -> Schema:
+    table = TableSource.model_validate({"format": "parquet", "path": path, **source})
+    return read_schema("t", table, find_table_files("t", table, [root]))
+
+
+def refusal(root: Path, path: str = "t", **source: Any) -> SpecError:
+    with pytest.raises(SpecError) as caught:
+        read(root, path, **source)
+    return caught.value
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a table as `t/<name>` below the root."""
+
+    def write(name: str, **columns: pa.Array) -> Path:
+        (tmp_path / "t").mkdir(exist_ok=True)
+        pq.write_table(pa.table(columns), tmp_path / "t" / name)
+        return tmp_path / "t" / name
+
+    return write
+
+
+EVERY_TYPE = {
+    "bo": pa.array([True]),
+    "i8": pa.array([1], pa.int8()),
+    "i16": pa.array([1], pa.int16()),
+    "i32": pa.array([1], pa.int32()),
+    "i64": pa.array([1], pa.int64()),
+    "u8": pa.array([1], pa.uint8()),
+    "u16": pa.array([1], pa.uint16()),
+    "u32": pa.array([1], pa.uint32()),
+    "u64": pa.array([1], pa.uint64()),
+    "f32": pa.array([1.0], pa.float32()),
+    "f64": pa.array([1.0], pa.float64()),
+    "dec": pa.array([Decimal("1.50")], pa.decimal128(10, 2)),
+    "wide": pa.array([Decimal("1.50")], pa.decimal128(38, 10)),
+    "s": pa.array(["x"]),
+    "ls": pa.array(["x"], pa.large_string()),
+    "dict": pa.array(["x"]).dictionary_encode(),
+    "b": pa.array([b"x"]),
+    "fixed": pa.array([b"xy"], pa.binary(2)),
+    "day": pa.array([datetime.date(2020, 1, 1)]),
+    "ms": pa.array([0], pa.timestamp("ms", tz="UTC")),
+    "us": pa.array([0], pa.timestamp("us", tz="UTC")),
+    "ntz": pa.array([0], pa.timestamp("us")),
+}
+
+
+@pytest.mark.spark
+def test_types_are_those_that_spark_reads(spark: SparkSession, tmp_path: Path, write: Callable[..., Path]) -> None:
+    write("a.parquet", **EVERY_TYPE)
+    in_spark = spark.read.parquet(str(tmp_path / "t")).schema
+    ours = read(tmp_path)
+    assert {field.name: str(field.type) for field in ours.fields} == {
+        field.name: field.dataType.simpleString().upper() for field in in_spark
+    }
+
+
+@pytest.mark.spark
+def test_old_timestamps_are_instants(spark: SparkSession, tmp_path: Path) -> None:
+    table = pa.table({"old": pa.array([0], pa.timestamp("us"))})
+    (tmp_path / "t").mkdir()
+    pq.write_table(table, tmp_path / "t" / "a.parquet", use_deprecated_int96_timestamps=True)
+    (field,) = spark.read.parquet(str(tmp_path / "t")).schema
+    assert str(read(tmp_path).fields[0].type) == field.dataType.simpleString().upper() == "TIMESTAMP"
+
+
+@pytest.mark.parametrize(
+    "arrow",
+    [
+        pa.list_(pa.int32()),
+        pa.struct([("a", pa.int32())]),
+        pa.map_(pa.string(), pa.int32()),
+        pa.time64("us"),
+        pa.timestamp("ns"),
+        pa.null(),
+        pa.duration("s"),
+        pa.decimal256(50, 2),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_computed_with_is_other(arrow: pa.DataType) -> None:
+    assert data_type(arrow).name == "OTHER"
+
+
+def test_columns_keep_their_order(tmp_path: Path, write: Callable[..., Path]) -> None:
+    write("a.parquet", z=pa.array([1]), a=pa.array([[1]]), m=pa.array(["x"]))
+    assert [f"{field.name} {field.type.name}" for field in read(tmp_path).fields] == ["z BIGINT", "a OTHER", "m STRING"]
+
+
+def test_files_that_differ_are_told_apart(tmp_path: Path, write: Callable[..., Path]) -> None:
+    write("a.parquet", x=pa.array([1]), y=pa.array(["x"]))
+    other = write("b.parquet", x=pa.array([1.5]), y=pa.array(["x"]))
+    error = refusal(tmp_path)
+    assert (error.code, error.issues[0].pointer) == ("schema_mismatch", "/tables/t/path")
+    assert str(error) == "The column x is BIGINT in 'a.parquet' and DOUBLE in 'b.parquet'."
+    pq.write_table(pa.table({"x": [1]}), other)
+    assert str(refusal(tmp_path)) == "'b.parquet' has no column y, which 'a.parquet' has."
+    pq.write_table(pa.table({"x": [1], "y": ["x"], "z": [1]}), other)
+    assert str(refusal(tmp_path)) == "'b.parquet' has the column z, which 'a.parquet' has not."
+    pq.write_table(pa.table({"y": ["x"], "x": [1]}), other)
+    assert read(tmp_path).names == ("x", "y")
+
+
+def test_the_last_of_many_files_is_looked_at(tmp_path: Path, write: Callable[..., Path]) -> None:
+    for number in range(FOOTERS_COMPARED + 20):
+        write(f"{number:03}.parquet", x=pa.array([1]))
+    write("999.parquet", x=pa.array(["x"]))
+    assert refusal(tmp_path).code == "schema_mismatch"
+
+
+def test_spread_keeps_both_ends() -> None:
+    files = [Path(str(number)) for number in range(1000)]
+    chosen = spread(files, 64)
+    assert (len(set(chosen)), chosen[0], chosen[-1]) == (64, files[0], files[-1])
+    assert spread(files[:3], 64) == files[:3]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"PAR1", b"PAR1PAR1", b"x" * 100, b"PAR1" + b"\x00" * 100 + b"\xff\xff\xff\x7fPAR1", b"a,b\n1,2\n"]
+)
+def test_what_is_not_parquet_is_corrupt(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "x.parquet").write_bytes(content)
+    error = refusal(tmp_path)
+    assert error.code == "corrupt_file"
+    assert str(error) == "'x.parquet' is not a Parquet file, or it is truncated or damaged."
+
+
+def test_a_truncated_file_is_corrupt(tmp_path: Path, write: Callable[..., Path]) -> None:
+    path = write("x.parquet", x=pa.array(range(1000)))
+    content = path.read_bytes()
+    for length in (len(content) - 1, len(content) // 2, 10):
+        path.write_bytes(content[:length])
+        assert refusal(tmp_path).code == "corrupt_file"
+
+
+def test_a_file_that_is_gone_is_unreadable(tmp_path: Path, write: Callable[..., Path]) -> None:
+    path = write("x.parquet", x=pa.array([1]))
+    source = TableSource.model_validate({"format": "parquet", "path": "t"})
+    files = find_table_files("t", source, [tmp_path])
+    path.unlink()
+    with pytest.raises(SpecError) as caught:
+        read_schema("t", source, files)
+    assert caught.value.code == "unreadable_file"
+    assert str(tmp_path) not in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_forbidden_file_is_unreadable(tmp_path: Path, write: Callable[..., Path]) -> None:
+    write("x.parquet", x=pa.array([1])).chmod(0)
+    assert refusal(tmp_path).code == "unreadable_file"
+
+
+def test_columns_that_differ_in_case_alone_are_refused(tmp_path: Path, write: Callable[..., Path]) -> None:
+    write("x.parquet", a=pa.array([1]), A=pa.array([1]))
+    assert refusal(tmp_path).code == "duplicate_column"
+
+
+CSV: dict[str, Any] = {"format": "csv", "options": {"header": True}}
+
+
+@pytest.mark.parametrize(
+    ("header", "schema", "options"),
+    [
+        ("a,b\n", "a INT, b STRING", {}),
+        ("A,b\r\n1,x\r\n", "a INT, B STRING", {}),
+        ("\ufeffa,b", "a INT, b STRING", {}),
+        ('"a","b, c"\n', "a INT, `b, c` STRING", {}),
+        ("a;b\n", "a INT, b STRING", {"delimiter": ";"}),
+        ("'a'|b\n", "a INT, b STRING", {"delimiter": "|", "quote": "'"}),
+        (" a , b \n", "a INT, b STRING", {}),
+    ],
+)
+def test_a_header_that_fits(tmp_path: Path, header: str, schema: str, options: dict[str, str]) -> None:
+    (tmp_path / "t").write_text(header, encoding="utf-8")
+    columns = read(tmp_path, **{**CSV, "options": {"header": True, **options}}, schema=schema)
+    assert len(columns.fields) == 2
+
+
+@pytest.mark.parametrize("header", ["", "a\n", "b,a\n", "a,b,c\n", "1,2\n", "a;b\n", "a,x\n"])
+def test_a_header_that_does_not_fit(tmp_path: Path, header: str) -> None:
+    (tmp_path / "t").write_text(header)
+    error = refusal(tmp_path, **CSV, schema="a INT, b STRING")
+    assert (error.code, error.issues[0].pointer) == ("schema_mismatch", "/tables/t/path")
+
+
+def test_text_without_a_header_and_json_have_the_declared_columns(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(b"\xff\xfe 1,2,3")
+    assert read(tmp_path, format="csv", schema="a INT, b STRING").names == ("a", "b")
+    assert read(tmp_path, format="json", schema="a INT").names == ("a",)
+    assert refusal(tmp_path, **CSV, schema="a INT").code == "corrupt_file"
+
+
+def test_a_broken_schema_is_told_at_its_place(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("")
+    error = refusal(tmp_path, format="json", schema="a FOO")
+    assert (error.code, error.issues[0].pointer) == ("invalid_schema", "/tables/t/schema")
