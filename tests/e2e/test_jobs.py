@@ -135,6 +135,8 @@ def test_the_plan_says_what_was_done_and_why(service: Service) -> None:
     outcomes = {trace["rule"]: trace["outcome"] for trace in plan["rules"]}
     assert outcomes["split_distinct_aggregate"] == "fired"
     assert all(trace["reason"] for trace in plan["rules"])
+    # The split settles the phases of what it makes; the phase rule says so rather than nothing.
+    assert outcomes["two_phase_aggregate"] == "skipped"
     assert plan["before"]["text"] != plan["after"]["text"]
     assert plan["physical_plan"]
     (table,) = plan["tables"]

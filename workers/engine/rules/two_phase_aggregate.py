@@ -55,6 +55,7 @@ class TwoPhaseAggregate:
         - it is AUTO, at least 500,000 rows come in, one phase costs less than two, and no group is hot.
 
     Does not fire when:
+        - the aggregate is what `split_distinct_aggregate` made: that rule reads `agg_phase` itself;
         - there are no group keys: one row comes out, and only two phases use more than one task;
         - the rows are partitioned by group keys already: Spark aggregates them once, where they are;
         - several sets of values are told apart by DISTINCT: Spark copies the rows for each and shuffles the copies;
@@ -71,9 +72,11 @@ class TwoPhaseAggregate:
     name = "two_phase_aggregate"
 
     def match(self, node: Node, ctx: RuleContext) -> Match[Aggregate] | Skip | None:
-        """As the class says; None for anything but an undecided whole aggregate."""
-        if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
+        """As the class says; None for anything but a whole aggregate, undecided, or the last part of a split one."""
+        if not isinstance(node, Aggregate) or node.role is AggregateRole.PARTIAL:
             return None
+        if node.role is AggregateRole.FINAL:
+            return Skip("split_distinct_aggregate made this aggregate, and settled its phases itself, by agg_phase.")
         if node.phases is not Phases.UNDECIDED:
             return None
         forced = ctx.settings.agg_phase
