@@ -43,7 +43,7 @@ _UNITS_BYTES = {
     "t": 1 << 40,
     "tb": 1 << 40,
 }
-_QUANTITY = re.compile(r"\s*(\d{1,15})\s*([A-Za-z]*)\s*")
+_QUANTITY = re.compile(r"\s*([0-9]{1,19})\s*([A-Za-z]*)\s*")
 _LONGEST = timedelta(days=3650)
 
 

@@ -1,0 +1,67 @@
+"""What a client may post."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from service.spec.job import JobSpec
+
+TABLES = {"t": {"format": "parquet", "path": "t/"}}
+
+
+def job(**parts: Any) -> JobSpec:
+    return JobSpec.model_validate({"tables": TABLES, "sql": "SELECT 1 FROM t", **parts})
+
+
+def test_defaults() -> None:
+    spec = job()
+    assert (spec.name, spec.mode, spec.sink.kind, spec.limits.max_attempts) == ("unnamed", "batch", "managed", 3)
+    assert spec.limits.timeout == timedelta(hours=1)
+
+
+def test_a_stored_job_reads_back() -> None:
+    spec = job(
+        tables={"t": {"format": "csv", "path": "t", "schema": "a INT", "options": {"header": True, "delimiter": ";"}}},
+        settings={"table.optimizer.agg-phase-strategy": "ONE_PHASE"},
+        limits={"timeout": "90s"},
+    )
+    assert JobSpec.model_validate(spec.model_dump(mode="json", by_alias=True)) == spec
+
+
+@pytest.mark.parametrize(
+    ("parts", "kind"),
+    [
+        ({"sql": None}, "sql_or_query"),
+        ({"query": {"source": {"kind": "table", "table": "t"}}}, "sql_or_query"),
+        ({"tables": {"t": {"format": "csv", "path": "t"}}}, "schema_required"),
+        ({"tables": {"t": {"format": "json", "path": "t"}}}, "schema_required"),
+        ({"tables": {"t": {"format": "parquet", "path": "t", "schema": "a INT"}}}, "schema_not_applicable"),
+        ({"tables": {}}, "too_short"),
+        ({"tables": {"t": {"format": "orc", "path": "t"}}}, "enum"),
+        ({"tables": {"t": {"format": "parquet", "path": ""}}}, "string_too_short"),
+        (
+            {"tables": {"t": {"format": "csv", "path": "t", "schema": "a INT", "options": {"sep": ";"}}}},
+            "extra_forbidden",
+        ),
+        ({"settings": {"nosuch": 1}}, "unknown_setting"),
+        ({"sql": "x" * 100_001}, "string_too_long"),
+        ({"sql": ""}, "string_too_short"),
+        ({"name": "a\nb"}, "string_pattern_mismatch"),
+        ({"mode": "continuous"}, "literal_error"),
+        ({"limits": {"timeout": "0s"}}, "greater_than_equal"),
+        ({"limits": {"timeout": "8d"}}, "less_than_equal"),
+        ({"limits": {"timeout": 5}}, "value_error"),
+        ({"limits": {"max_attempts": 0}}, "greater_than_equal"),
+        ({"sink": {"kind": "postgres"}}, "literal_error"),
+        ({"sink": {}}, "missing"),
+        ({"extra": 1}, "extra_forbidden"),
+    ],
+)
+def test_refused(parts: dict[str, Any], kind: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        job(**parts)
+    assert [error["type"] for error in caught.value.errors()] == [kind]
