@@ -9,15 +9,14 @@ import structlog
 
 _log = structlog.get_logger(__name__)
 
-_LONGEST_PAUSE_SECONDS = 30.0
-
 
 class Loop:
-    """Calls `step` every `period` seconds in a daemon thread; after failures the pauses double, up to half a minute."""
+    """Calls `step` every `period` seconds in a daemon thread; after failures the pauses double, up to `longest`."""
 
-    def __init__(self, name: str, period: float, step: Callable[[], None]) -> None:
+    def __init__(self, name: str, period: float, step: Callable[[], None], longest: float = 30.0) -> None:
         self._name = name
         self._period = period
+        self._longest = max(period, longest)
         self._step = step
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -44,4 +43,4 @@ class Loop:
             except Exception:  # noqa: BLE001 - whatever it was, a worker without this thread would be worse
                 failures += 1
                 _log.warning("loop_failed", loop=self._name, failures=failures, exc_info=True)
-            self._stopping.wait(min(self._period * 2 ** min(failures, 10), max(self._period, _LONGEST_PAUSE_SECONDS)))
+            self._stopping.wait(min(self._period * 2 ** min(failures, 10), self._longest))

@@ -55,9 +55,10 @@ class Worker:
         watch = CancellationWatch(self._database, self._at_hand)
         driver = DriverWatch(self._runtime, self._at_hand, settings.spark.gateway_timeout_seconds)
         self._loops = (
-            Loop("heartbeat", own.heartbeat_seconds, heartbeat.step),
+            # These two must not be late when the database is back: leases run out meanwhile, clients wait.
+            Loop("heartbeat", own.heartbeat_seconds, heartbeat.step, longest=own.heartbeat_seconds),
+            Loop("cancellation", own.watch_seconds, watch.step, longest=1.0),
             Loop("progress", own.progress_seconds, progress.step),
-            Loop("cancellation", own.watch_seconds, watch.step),
             Loop("driver-ping", _WATCH_DRIVER_SECONDS, driver.ping),
             Loop("driver-watch", _WATCH_DRIVER_SECONDS, driver.watch),
             Loop("sweeper", own.sweep_seconds, self._sweeper.step),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
+import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -62,6 +65,18 @@ def assert_ended_once(workers: Fleet, job_id: str, *attempts: str) -> None:
     assert left == [f"attempt-{len(attempts)}"]
 
 
+def pause(workers: Fleet, worker: subprocess.Popen[bytes]) -> bool:
+    """Stops a worker where it is; False where that was within a transaction, which would lock SQLite for everybody."""
+    worker.send_signal(signal.SIGSTOP)
+    with closing(sqlite3.connect(workers.settings.state_dir / "evenkeel.db", timeout=0.5)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            worker.send_signal(signal.SIGCONT)
+            return False
+    return True
+
+
 def test_a_killed_worker_is_replaced(workers: Fleet) -> None:
     first = workers.start_worker()
     job_id = workers.submit(SLOW)
@@ -80,7 +95,7 @@ def test_a_paused_worker_comes_too_late(workers: Fleet) -> None:
     job_id = workers.submit(SLOW)
     workers.wait_for_tasks(job_id)
     jvm = jvm_of(paused)
-    paused.send_signal(signal.SIGSTOP)
+    wait_for("a moment to pause it", lambda: pause(workers, paused), 30)
     jvm.suspend()
     workers.start_worker()
     workers.wait(job_id, "SUCCEEDED")
@@ -132,7 +147,7 @@ def test_a_stopped_worker_hands_its_jobs_back(workers: Fleet) -> None:
     assert attempt.error is not None
     assert (attempt.status, attempt.error["code"]) == ("CANCELLED", "handed_back")
     assert list((workers.settings.state_dir / "spark").iterdir()) == []
-    assert list(workers.settings.results_dir.iterdir()) == []
+    assert list(workers.settings.results_dir.glob("*")) == []
 
 
 def test_a_stopped_worker_lets_short_jobs_end(workers: Fleet) -> None:
