@@ -132,6 +132,9 @@ class SparkSettings(_Group):
         pattern=r"^\d+[mg]$",
         description="Heap of the driver; in local mode of the executors too.",
     )
+    warm_up: bool = Field(
+        default=True, description="Start Spark with the worker; else with its first job, which then waits for it."
+    )
     shuffle_partitions: int = Field(
         default=0,
         ge=0,

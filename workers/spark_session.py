@@ -238,11 +238,17 @@ def spark_configuration(settings: SparkSettings, scratch: Path) -> dict[str, str
         "spark.ui.port": "0",
         "spark.ui.killEnabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # What an attempt's end needs is stored then; progress is asked for every second, and answers with all of them.
+        "spark.ui.retainedJobs": "200",
+        "spark.ui.retainedStages": "400",
+        "spark.sql.ui.retainedExecutions": "50",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.restrictedMode.enabled": "true",
         "spark.sql.runSQLOnFiles": "false",
+        # Else ${env:NAME} inside a caller's literal becomes the worker's environment.
+        "spark.sql.variable.substitute": "false",
         # A task looks only between two batches whether it was cancelled. With 4096 rows a batch, a broadcast join on a
         # key of 400,000 rows went on for 16 s after its cancellation, with 256 for 0.3 s; a scan takes no longer.
         "spark.sql.parquet.columnarReaderBatchSize": "256",

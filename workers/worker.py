@@ -45,6 +45,7 @@ class Worker:
         self.id = f"{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(3)}"
         own = settings.worker
         self._drain_seconds = own.drain_seconds
+        self._warms_up = settings.spark.warm_up
         self._database = Database(settings.database_url)
         self._at_hand = AttemptsAtHand()
         self._runtime = SparkRuntime(settings.spark, settings.state_dir / "spark")
@@ -69,6 +70,8 @@ class Worker:
     def start(self) -> None:
         """Starts the threads beside the runners."""
         threading.Thread(target=self._drain_when_told, name="drain", daemon=True).start()
+        if self._warms_up:
+            threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
         for loop in self._loops:
             loop.start()
         _log.info("worker_started", worker=self.id)
@@ -99,6 +102,13 @@ class Worker:
         self._database.close()
         _log.info("worker_stopped", worker=self.id)
         self._closed.set()
+
+    def _warm_up(self) -> None:
+        """Starts Spark before a job asks for it. What is wrong with it is told again, by every job that needs it."""
+        try:
+            self._runtime.driver()
+        except Exception:  # noqa: BLE001 - the first job finds out the same
+            _log.exception("spark_not_started")
 
     def _drain_when_told(self) -> None:
         self._draining.wait()

