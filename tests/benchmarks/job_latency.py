@@ -1,10 +1,11 @@
-"""How long a small job takes from POST to SUCCEEDED on a warm service.
+"""How long a small job takes from POST to SUCCEEDED on a warm service, and a running one from its cancel to CANCELLED.
 
-    python tests/benchmarks/submit_to_succeeded.py [--jobs 30] [--rows 10000]
+    python tests/benchmarks/job_latency.py [--jobs 30] [--rows 10000] [--cancels 10]
 
 Starts `evenkeel up` in a temporary directory, lets some jobs warm it up, then submits one after the other an
-aggregation over a Parquet file and waits for each with `Prefer: wait`. Prints median, p90 and the machine. A
-measurement, not a test: what it gives depends on the machine and on what else runs there.
+aggregation over a Parquet file and waits for each with `Prefer: wait`; then starts joins without end and cancels each
+once its tasks run. Prints medians, p90 and the machine. A measurement, not a test: what it gives depends on the machine
+and on what else runs there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.support.processes import wait_for
 from tests.support.service import Service, running_service
+from tests.support.tables import ENDLESS, write_endless
 
 SPEC = {
     "name": "benchmark",
@@ -40,6 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=30)
     parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--cancels", type=int, default=10)
     arguments = parser.parse_args()
     cores = os.cpu_count() or 1
     with (
@@ -50,16 +54,19 @@ def main() -> None:
         numbers = range(arguments.rows)
         table = pa.table({"k": [i % 100 for i in numbers], "v": list(numbers)})
         pq.write_table(table, service.data / "t" / "part.parquet")
-        cold = measure(service)
+        write_endless(service.data)
+        first = measure(service)
         for _ in range(WARM_UP):
             measure(service)
         times = sorted(measure(service) for _ in range(arguments.jobs))
-    p90 = times[min(len(times) - 1, round(0.9 * len(times)))]
+        cancels = sorted(measure_cancel(service) for _ in range(arguments.cancels))
     memory = psutil.virtual_memory().total / (1 << 30)
     sys.stdout.write(
         f"POST to SUCCEEDED, {arguments.rows:,} rows, {arguments.jobs} jobs one after the other\n"
-        f"median {statistics.median(times):.2f} s, p90 {p90:.2f} s, from {times[0]:.2f} s to {times[-1]:.2f} s\n"
-        f"the first job of all, which starts Spark: {cold:.1f} s\n"
+        f"{told(times)}\n"
+        f"the first job of all, sent while Spark starts: {first:.1f} s\n"
+        f"cancel to CANCELLED, {arguments.cancels} running jobs one after the other\n"
+        f"{told(cancels)}\n"
         f"{processor()}, {cores} cores, {memory:.0f} GiB, {platform.system()} {platform.release()}, "
         f"Python {platform.python_version()}, PySpark {version('pyspark')}\n"
     )
@@ -73,6 +80,25 @@ def measure(service: Service) -> float:
     if job["status"] != "SUCCEEDED":
         raise SystemExit(f"the job ended {job['status']}: {job['error']}")
     return seconds
+
+
+def measure_cancel(service: Service) -> float:
+    """Seconds from before the cancel of a job whose tasks run until the answer that says CANCELLED."""
+    job_id = service.submit(ENDLESS)
+    wait_for("tasks to run", lambda: (service.job(job_id)["progress"] or {}).get("tasks_total", 0) > 0)
+    began = time.perf_counter()
+    service.http.post(f"/v1/jobs/{job_id}/cancel").raise_for_status()
+    job = service.wait(job_id)
+    seconds = time.perf_counter() - began
+    if job["status"] != "CANCELLED":
+        raise SystemExit(f"the job ended {job['status']}: {job['error']}")
+    return seconds
+
+
+def told(times: list[float]) -> str:
+    """What is worth knowing of sorted times."""
+    p90 = times[min(len(times) - 1, round(0.9 * len(times)))]
+    return f"median {statistics.median(times):.2f} s, p90 {p90:.2f} s, from {times[0]:.2f} s to {times[-1]:.2f} s"
 
 
 def processor() -> str:
