@@ -24,9 +24,9 @@ from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from service.java import find_java
 from service.settings import SparkSettings
 from workers.engine.spark.stage_metrics import SparkMonitor
-from workers.java import require_java
 from workers.scratch import make_scratch
 
 _log = structlog.get_logger(__name__)
@@ -171,7 +171,7 @@ class SparkRuntime:
                 shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _build(self) -> Driver:
-        require_java()
+        find_java(os.environ)
         if self._scratch is None:
             self._scratch = make_scratch(self._scratch_root)
         configuration = spark_configuration(self._settings, self._scratch)

@@ -18,8 +18,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.broker import broker_fault, celery_config, is_embedded
 from service.cli.errors import CliError
-from service.cli.java import find_java
 from service.cli.listening import listen
+from service.java import JavaError, find_java
 from service.settings import Settings
 from service.spec.quantities import parse_bytes
 from service.store.migrate import SchemaMismatchError, head_revision, require_current
@@ -75,7 +75,7 @@ def check_java(environment: Mapping[str, str]) -> Finding:
     """A Java that Spark can use."""
     try:
         java = find_java(environment)
-    except CliError as error:
+    except JavaError as error:
         return Finding("Java", Level.FAIL, error.message, error.advice)
     return Finding("Java", Level.OK, f"version {java.version} at {java.path}")
 

@@ -30,7 +30,7 @@ def worker() -> None:
 
 def require_spark() -> None:
     """Raises CliError where a worker cannot run here: no pyspark, or no Java for it."""
-    from service.cli.java import find_java
+    from service.java import JavaError, find_java
 
     if find_spec("pyspark") is None:
         raise CliError(
@@ -38,7 +38,10 @@ def require_spark() -> None:
             "Install the extra: pip install 'evenkeel[worker]'",
             code=ExitCode.MISSING,
         )
-    find_java(os.environ)
+    try:
+        find_java(os.environ)
+    except JavaError as error:
+        raise CliError(error.message, error.advice, code=ExitCode.MISSING) from None
 
 
 def worker_command(settings: Settings) -> tuple[str, ...]:

@@ -48,6 +48,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.dispatch",
         "service.broker",
         "service.logging",
+        "service.java",
         "service.lifeline",
         "service.__version__",
     ),

@@ -9,11 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.cli.errors import CliError, ExitCode
-
 OLDEST_JAVA = 17
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _ADVICE = f"Install a JDK or JRE of version {OLDEST_JAVA} or newer, or point JAVA_HOME at one."
+
+
+class JavaError(RuntimeError):
+    """No usable Java: what is wrong, and what to do about it."""
+
+    def __init__(self, message: str, advice: str) -> None:
+        self.message = message
+        self.advice = advice
+        super().__init__(f"{message}. {advice}")
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class Java:
 def find_java(environment: Mapping[str, str]) -> Java:
     """The Java that Spark starts: `$JAVA_HOME/bin/java` where that is set, else `java` on PATH.
 
-    Raises CliError where there is none, it cannot be run, or it is too old.
+    Raises JavaError where there is none, it cannot be run, or it is too old.
     """
     path = _locate(environment)
     try:
@@ -66,5 +73,5 @@ def _locate(environment: Mapping[str, str]) -> Path:
     return Path(found)
 
 
-def _missing(message: str) -> CliError:
-    return CliError(message, _ADVICE, code=ExitCode.MISSING)
+def _missing(message: str) -> JavaError:
+    return JavaError(message, _ADVICE)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.errors import CliError, ExitCode
-from service.cli.java import find_java, parse_version
+from service.java import JavaError, find_java, parse_version
 
 
 @pytest.mark.parametrize(
@@ -51,18 +50,17 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
 )
 def test_a_java_that_does_not_do_is_told_with_what_to_do(tmp_path: Path, says: str, code: int, told: str) -> None:
     java = fake_java(tmp_path, says, code)
-    with pytest.raises(CliError, match=told) as raised:
+    with pytest.raises(JavaError, match=told) as raised:
         find_java({"PATH": str(java.parent)})
-    assert raised.value.code is ExitCode.MISSING
     assert "JAVA_HOME" in raised.value.advice
 
 
 def test_no_java_at_all(tmp_path: Path) -> None:
-    with pytest.raises(CliError, match="PATH has no java"):
+    with pytest.raises(JavaError, match="PATH has no java"):
         find_java({"PATH": str(tmp_path)})
-    with pytest.raises(CliError, match="there is no bin/java in it"):
+    with pytest.raises(JavaError, match="there is no bin/java in it"):
         find_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)})
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").write_text("not a program")
-    with pytest.raises(CliError, match="cannot be run"):
+    with pytest.raises(JavaError, match="cannot be run"):
         find_java({"JAVA_HOME": str(tmp_path)})
