@@ -71,7 +71,10 @@ def test_by_default_every_rule_that_is_concerned_says_why_it_does_nothing() -> N
 
 def test_a_forced_split_replaces_the_aggregate_and_keeps_the_output() -> None:
     plan = planned(query(), distinct_split={"enabled": True})
-    assert outcomes(plan) == [("split_distinct_aggregate", RuleOutcome.FIRED)]
+    assert outcomes(plan) == [
+        ("split_distinct_aggregate", RuleOutcome.FIRED),
+        ("two_phase_aggregate", RuleOutcome.SKIPPED),
+    ]
     assert output_of(plan.after) == output_of(plan.before) == OUTPUT
     assert [line.split()[0] for line in text_of(plan.after).splitlines()] == [
         "Project",

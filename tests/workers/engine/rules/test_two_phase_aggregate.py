@@ -47,10 +47,16 @@ def context(
 
 @pytest.mark.parametrize(
     "node",
-    [ORDERS, replace(WHOLE, role=AggregateRole.FINAL), replace(WHOLE, phases=Phases.TWO_PHASE)],
+    [ORDERS, replace(WHOLE, role=AggregateRole.PARTIAL), replace(WHOLE, phases=Phases.TWO_PHASE)],
 )
 def test_it_is_about_undecided_whole_aggregates(node: Node) -> None:
     assert RULE.match(node, context()) is None
+
+
+def test_what_a_split_has_made_is_settled() -> None:
+    skip = RULE.match(replace(WHOLE, role=AggregateRole.FINAL), context())
+    assert isinstance(skip, Skip)
+    assert "settled its phases" in skip.reason
 
 
 @pytest.mark.parametrize(
