@@ -26,6 +26,8 @@ def read_settings() -> Settings:
             for problem in error.errors()
         ]
         raise CliError("; ".join(lines), "The README lists every variable.", code=ExitCode.USAGE) from None
+    except RuntimeError as error:  # `Path.home()` of a user who has none
+        raise CliError(str(error), "Set EVENKEEL_STATE_DIR to a directory of yours.", code=ExitCode.USAGE) from None
 
 
 def isolate(environment: Mapping[str, str], state_dir: Path) -> dict[str, str]:

@@ -20,6 +20,7 @@ from service.spec.problem import Problem
 
 API, WORKER = "api", "worker"
 _PROBE_SECONDS = 0.2
+_AWKWARD = '?#%,"'  # parts of a URL, of a list of directories, of a JVM's options
 _MARGIN_SECONDS = 20.0  # for handing jobs back and for Spark to close
 
 
@@ -87,8 +88,15 @@ class Stack:
 def prepare_directories(settings: Settings) -> None:
     """Makes the state directory and what it holds, the first two readable by their owner alone.
 
-    Raises CliError where that is not possible.
+    Raises CliError where that is not possible, and for a path that a database URL or Spark would read otherwise.
     """
+    awkward = sorted(set(str(settings.state_dir)) & set(_AWKWARD))
+    if awkward:
+        raise CliError(
+            f"the path of the state directory holds {' '.join(awkward)}: {settings.state_dir}",
+            "Set EVENKEEL_STATE_DIR to a path without these characters.",
+            code=ExitCode.USAGE,
+        )
     try:
         settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings.results_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

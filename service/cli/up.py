@@ -28,6 +28,7 @@ def up(port: Port = None) -> None:
     from service.cli.migrate import upgrade_database
     from service.cli.signals import StopSignals
     from service.cli.stack import Stack, prepare_directories
+    from service.cli.state_lock import locked
     from service.cli.worker import require_spark
     from service.lifeline import die_with_parent
 
@@ -35,8 +36,8 @@ def up(port: Port = None) -> None:
     console = Console(highlight=False, soft_wrap=True)
     settings = read_settings()
     require_spark()
-    with listen(settings.api, port) as listener, StopSignals() as signals:
-        prepare_directories(settings)
+    prepare_directories(settings)
+    with locked(settings.state_dir), listen(settings.api, port) as listener, StopSignals() as signals:
         upgrade_database(settings)
         stack = Stack(settings, listener, os.environ)
         try:

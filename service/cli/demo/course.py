@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -23,6 +21,7 @@ from service.cli.listening import listen
 from service.cli.migrate import upgrade_database
 from service.cli.signals import StopSignals
 from service.cli.stack import Stack, prepare_directories
+from service.cli.state_lock import locked, temporary_state_dir
 from service.cli.up import READY_SECONDS
 from service.jobs.views import Job
 from service.spec.options import canonical_settings
@@ -47,8 +46,8 @@ def run_demo(state_dir: Path | None, *, keep: bool, reports: int) -> None:
         os.environ.clear()
         os.environ.update(isolated)
         settings = read_settings()
-        with listen(settings.api) as listener:
-            prepare_directories(settings)
+        prepare_directories(settings)
+        with locked(settings.state_dir), listen(settings.api) as listener:
             upgrade_database(settings)
             stack = Stack(settings, listener, isolated)
             try:
@@ -162,9 +161,5 @@ def _directory(given: Path | None, keep: bool) -> Iterator[Path]:
             raise CliError(f"{directory} is not an empty directory", "Name a new one.", code=ExitCode.USAGE)
         yield directory
         return
-    directory = Path(tempfile.mkdtemp(prefix="evenkeel-demo-"))
-    try:
+    with temporary_state_dir(keep=keep) as directory:
         yield directory
-    finally:
-        if not keep:
-            shutil.rmtree(directory, ignore_errors=True)

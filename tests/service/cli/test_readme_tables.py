@@ -58,3 +58,10 @@ def test_every_version_is_pinned_and_no_index_is_named() -> None:
     pins = [line for line in lines if not line.startswith("#")]
     assert len(pins) > 60
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][A-Za-z0-9.+!]*( ; .+)?", pin) for pin in pins)
+
+
+def test_every_file_that_the_readme_names_exists() -> None:
+    text = (ROOT / README).read_text(encoding="utf-8")
+    named = set(re.findall(r"\b(?:service|workers|tests|migrations)/[\w/]+\.\w+", text))
+    assert "tests/benchmarks/job_latency.py" in named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []

@@ -1,0 +1,65 @@
+"""Who has a state directory, and what becomes of those that nobody has any more."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from service.cli.errors import CliError
+from service.cli.state_lock import locked, remove_abandoned, temporary_state_dir
+
+HOLD = (
+    "import sys; from pathlib import Path; from service.cli.state_lock import locked\nwith locked(Path(sys.argv[1])):"
+)
+ROOT = Path(__file__).parents[3]
+
+
+def holder(directory: Path) -> subprocess.Popen[str]:
+    """A process that has the directory until it is killed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(directory)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_directory_has_one_holder_and_is_free_when_that_is_killed(tmp_path: Path) -> None:
+    with holder(tmp_path) as process:
+        with pytest.raises(CliError, match="another evenkeel is running"), locked(tmp_path):
+            pass
+        process.kill()
+    with locked(tmp_path):
+        pass
+
+
+def test_what_a_killed_demo_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    killed, running, being_made, other = (
+        tmp_path / name for name in ("evenkeel-demo-a", "evenkeel-demo-b", "evenkeel-demo-c", "somebody-elses")
+    )
+    for directory in (killed, running, being_made, other):
+        directory.mkdir()
+    for directory in (killed, other):
+        with locked(directory):
+            (directory / "data").mkdir()
+    with locked(running):
+        remove_abandoned(tmp_path)
+    assert [path.exists() for path in (killed, running, being_made, other)] == [False, True, True, True]
+
+
+def test_a_demo_that_is_kept_is_nobodys_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with temporary_state_dir(keep=True) as kept, locked(kept):
+        pass
+    with temporary_state_dir(keep=False) as gone, locked(gone):
+        pass
+    remove_abandoned(tmp_path)
+    assert list(tmp_path.iterdir()) == [kept]
