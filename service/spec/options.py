@@ -7,19 +7,22 @@ known ones; the same setting given twice with different values is refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from service.spec.errors import did_you_mean, nearest_names
 from service.spec.model import Frozen
 from service.spec.quantities import ByteSize, Duration, format_bytes, format_duration
+
+_BARE_NUMBER = re.compile(r"\s*[0-9]+\s*")
 
 
 class Toggle(StrEnum):
@@ -48,6 +51,18 @@ class AggPhase(StrEnum):
         if not isinstance(value, str):
             return None
         return cls.__members__.get("AUTO" if value.upper() == "NONE" else value.upper())
+
+
+class JoinSkewStrategy(StrEnum):
+    """Whether joins are rewritten against skew: by cost, always, never."""
+
+    AUTO = "auto"
+    FORCED = "forced"
+    NONE = "none"
+
+    @classmethod
+    def _missing_(cls, value: object) -> JoinSkewStrategy | None:
+        return cls.__members__.get(value.upper()) if isinstance(value, str) else None
 
 
 def _aliases(*keys: str) -> dict[str, Any]:
@@ -115,6 +130,12 @@ class SkewSettings(Frozen):
         description="A key is hot only when its rows are estimated to take at least this many bytes.",
         json_schema_extra=_aliases("table.optimizer.skewed-join-optimization.skewed-threshold"),
     )
+    join_strategy: JoinSkewStrategy = Field(
+        default=JoinSkewStrategy.AUTO,
+        description="Rewrite skewed joins as the cost tells, always, or never. Accepted and without effect in this "
+        "version: joins are left to Spark.",
+        json_schema_extra=_aliases("table.optimizer.skewed-join-optimization.strategy"),
+    )
 
 
 class JobSettings(Frozen):
@@ -127,6 +148,12 @@ class JobSettings(Frozen):
         json_schema_extra=_aliases("table.optimizer.agg-phase-strategy", "sql.optimizer.agg.phase.enforcer"),
     )
     distinct_split: DistinctSplitSettings = DistinctSplitSettings()
+    incremental_agg: bool = Field(
+        default=True,
+        description="Merge the two aggregations of a split distinct aggregate into one with state; concerns the "
+        "streaming modes alone.",
+        json_schema_extra=_aliases("table.optimizer.incremental-agg-enabled", "sql.exec.incremental-agg.enabled"),
+    )
     mini_batch: MiniBatchSettings = MiniBatchSettings()
     skew: SkewSettings = SkewSettings()
 
@@ -172,7 +199,7 @@ def canonical_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
 
     def give(spelling: str, value: Any) -> None:
         key = canonical_of.get(spelling, spelling)
-        if spelling.endswith(".ms") and not isinstance(value, timedelta):
+        if spelling.endswith(".ms") and _BARE_NUMBER.fullmatch(str(value)):
             value = f"{value}ms"
         if key not in known:
             suggestions = nearest_names(spelling, [*known, *canonical_of])
@@ -181,7 +208,7 @@ def canonical_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
                 "There is no setting '{setting}'.{hint}",
                 {"setting": spelling, "hint": did_you_mean(suggestions), "suggestions": list(suggestions)},
             )
-        if key in given and given[key][1] != value:
+        if key in given and _read(key, given[key][1]) != _read(key, value):
             raise PydanticCustomError(
                 "contradicting_settings",
                 "'{one}' and '{other}' set the same thing to different values: remove one of them.",
@@ -199,14 +226,26 @@ def canonical_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
         else:
             give(str(spelling), value)
 
+    return _nested({key: value for key, (_, value) in given.items()})
+
+
+def _nested(given: Mapping[str, Any]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
-    for key, (_, value) in given.items():
+    for key, value in given.items():
         target = nested
         *path, leaf = key.split(".")
         for part in path:
             target = target.setdefault(part, {})
         target[leaf] = value
     return nested
+
+
+def _read(key: str, value: Any) -> Any:
+    """The settings with this one alone, so that `"5000"` and 5000 are the same; the value itself where it is none."""
+    try:
+        return JobSettings.model_validate(_nested({key: value}))
+    except ValidationError:
+        return value
 
 
 def declared_settings() -> list[SettingDeclaration]:
@@ -216,6 +255,8 @@ def declared_settings() -> list[SettingDeclaration]:
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, StrEnum):
             bounds = ", ".join(member.value for member in annotation)
+        elif annotation is bool:
+            bounds = "true, false"
         else:
             limits = {type(item).__name__: item for item in field.metadata}
             low = getattr(limits.get("Ge"), "ge", None)
@@ -232,6 +273,8 @@ def _text(key: str, value: Any) -> str:
         return format_duration(value)
     if value is None:
         return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
     return format_bytes(value) if key == "skew.threshold" else str(value)
 
 
@@ -240,6 +283,7 @@ __all__ = [
     "DistinctSplitSettings",
     "Duration",
     "JobSettings",
+    "JoinSkewStrategy",
     "SettingDeclaration",
     "SkewSettings",
     "Toggle",

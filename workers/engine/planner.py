@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from service.spec.bound import BoundQuery
-from service.spec.options import AggPhase, DistinctSplitSettings, JobSettings, MiniBatchSettings
+from service.spec.options import AggPhase, DistinctSplitSettings, JobSettings, JoinSkewStrategy, MiniBatchSettings
 from service.spec.reports import KeyStatistics, PlanReport, RuleOutcome, RuleTrace, TableStatistics
 from workers.engine.plan.builder import build
 from workers.engine.plan.explain import explain, line_of
@@ -79,6 +79,14 @@ def _settings_without_effect(plan: Node, settings: JobSettings) -> tuple[RuleTra
     idle = []
     if settings.mini_batch != MiniBatchSettings():
         idle.append(("mini_batch", "mini_batch.* concerns the streaming modes: a batch job gathers no mini-batches."))
+    if not settings.incremental_agg:
+        idle.append(
+            ("incremental_agg", "incremental_agg concerns the streaming modes: a batch job keeps no state to merge.")
+        )
+    if settings.skew.join_strategy is not JoinSkewStrategy.AUTO:
+        idle.append(
+            ("skewed_join", "skew.join_strategy has no effect in this version: skewed joins are left to Spark.")
+        )
     if settings.agg_phase is not AggPhase.AUTO and not aggregates:
         idle.append((TwoPhaseAggregate.name, "agg_phase is given, but the query has no aggregate."))
     if settings.distinct_split != DistinctSplitSettings() and not has_distinct:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from service.spec.options import AggPhase, JobSettings, Toggle, declared_settings
+from service.spec.options import AggPhase, JobSettings, JoinSkewStrategy, Toggle, declared_settings
 
 
 def settings(**raw: Any) -> JobSettings:
@@ -59,6 +59,43 @@ def test_both_generations_of_flink() -> None:
 
 
 @pytest.mark.parametrize(
+    "key", ["incremental_agg", "table.optimizer.incremental-agg-enabled", "sql.exec.incremental-agg.enabled"]
+)
+@pytest.mark.parametrize("value", [False, "false", "FALSE"])
+def test_incremental_aggregation(key: str, value: object) -> None:
+    assert settings().incremental_agg is True
+    assert settings(**{key: value}).incremental_agg is False
+
+
+@pytest.mark.parametrize("key", ["skew.join_strategy", "table.optimizer.skewed-join-optimization.strategy"])
+@pytest.mark.parametrize("value", ["forced", "FORCED"])
+def test_the_strategy_for_skewed_joins(key: str, value: str) -> None:
+    assert settings().skew.join_strategy is JoinSkewStrategy.AUTO
+    assert settings(**{key: value}).skew.join_strategy is JoinSkewStrategy.FORCED
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"mini_batch.size": 5000, "table.exec.mini-batch.size": "5000"},
+        {"incremental_agg": True, "sql.exec.incremental-agg.enabled": "true"},
+        {"distinct_split.enabled": True, "sql.optimizer.data-skew.distinct-agg": "TRUE"},
+        {"agg_phase": "AUTO", "sql.optimizer.agg.phase.enforcer": "NONE"},
+        {"skew": {"threshold": "64MB"}, "skew.threshold": "65536 kb"},
+        {"mini_batch.allow_latency": "5s", "sql.exec.mini-batch.allowLatency.ms": 5000},
+    ],
+)
+def test_one_value_spelled_twice_is_no_contradiction(raw: dict[str, Any]) -> None:
+    settings(**raw)
+
+
+@pytest.mark.parametrize("value", [5000, "5000", " 5000 ", "5 s", "5s", timedelta(seconds=5)])
+def test_milliseconds_by_their_key_or_by_a_unit(value: object) -> None:
+    parsed = settings(**{"sql.exec.mini-batch.allowLatency.ms": value})
+    assert parsed.mini_batch.allow_latency == timedelta(seconds=5)
+
+
+@pytest.mark.parametrize(
     ("raw", "kind", "told"),
     [
         ({"distinct_splt.enabled": True}, "unknown_setting", "distinct_split.enabled"),
@@ -77,6 +114,14 @@ def test_both_generations_of_flink() -> None:
         ({"skew": {"factor": 0.5}}, "greater_than_equal", "1"),
         ({"skew": {"threshold": "many"}}, "value_error", "a size is"),
         ({"agg_phase": "THREE_PHASE"}, "enum", "ONE_PHASE"),
+        ({"incremental_agg": "perhaps"}, "bool_parsing", "boolean"),
+        ({"skew.join_strategy": "salt"}, "enum", "forced"),
+        ({"sql.exec.mini-batch.allowLatency.ms": True}, "value_error", "a duration is"),
+        (
+            {"mini_batch.size": 5000, "table.exec.mini-batch.size": "5001"},
+            "contradicting_settings",
+            "table.exec.mini-batch.size",
+        ),
         ({"distinct_split": {"enabled": "maybe"}}, "enum", "auto"),
     ],
 )
@@ -103,4 +148,6 @@ def test_every_setting_is_declared_once_with_its_bounds() -> None:
     assert rows["distinct_split.bucket_num"] == ("1024", "1 to 65536")
     assert rows["mini_batch.allow_latency"] == ("5s", "1ms to 1h")
     assert rows["skew.threshold"][0] == "64MB"
+    assert rows["skew.join_strategy"] == ("auto", "auto, forced, none")
+    assert rows["incremental_agg"] == ("true", "true, false")
     assert all(each.description for each in declared)

@@ -98,6 +98,9 @@ def test_a_forced_phase_is_one_rule_later() -> None:
     [
         (query(), {"mini_batch": {"enabled": True}}, "mini_batch", "streaming modes"),
         (query(), {"mini_batch": {"size": 5}}, "mini_batch", "streaming modes"),
+        (query(), {"incremental_agg": False}, "incremental_agg", "streaming modes"),
+        (query(), {"skew": {"join_strategy": "forced"}}, "skewed_join", "no effect in this version"),
+        (query(), {"skew": {"join_strategy": "none"}}, "skewed_join", "no effect in this version"),
         (query(aggregate=False), {"agg_phase": "TWO_PHASE"}, "two_phase_aggregate", "no aggregate"),
         (query(distinct=False), {"distinct_split": {"enabled": True}}, "split_distinct_aggregate", "no DISTINCT"),
         (query(aggregate=False), {"distinct_split": {"bucket_num": 5}}, "split_distinct_aggregate", "no DISTINCT"),
@@ -111,8 +114,9 @@ def test_a_setting_that_does_not_apply_is_told(
     assert words in told.reason
 
 
-def test_defaults_are_not_told() -> None:
-    assert planned(query(aggregate=False)).trace == ()
+@pytest.mark.parametrize("given", [{}, {"incremental_agg": True, "skew": {"join_strategy": "auto"}}])
+def test_defaults_are_not_told(given: dict[str, Any]) -> None:
+    assert planned(query(aggregate=False), **given).trace == ()
 
 
 def test_the_report_tells_plans_rules_and_statistics() -> None:
