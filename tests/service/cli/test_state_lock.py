@@ -12,9 +12,14 @@ import pytest
 from service.cli.errors import CliError
 from service.cli.state_lock import locked, remove_abandoned, temporary_state_dir
 
-HOLD = (
-    "import sys; from pathlib import Path; from service.cli.state_lock import locked\nwith locked(Path(sys.argv[1])):"
-)
+HOLD = """
+import sys
+from pathlib import Path
+from service.cli.state_lock import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 ROOT = Path(__file__).parents[3]
 
 
