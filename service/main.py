@@ -44,7 +44,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         generate_unique_id_function=operation_id,
         separate_input_output_schemas=False,
         redirect_slashes=False,
-        docs_url="/docs",
+        docs_url=None,  # its page would be loaded from another host
         redoc_url=None,
     )
     metrics = HttpMetrics()

@@ -63,7 +63,7 @@ def welcome(stack: Stack) -> str:
     return "\n".join(
         (
             f"Evenkeel is ready at {stack.address}",
-            f"  documentation  {stack.address}/docs",
+            f"  description    {stack.address}/openapi.json",
             f"  data           {roots} (put files below it)",
             f"  results        {settings.results_dir}",
             f"  logs           {stack.log_of('api')}, {stack.log_of('worker')}",
