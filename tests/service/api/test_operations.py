@@ -106,6 +106,6 @@ class TestMetrics:
         assert labels['method="GET",route="/healthz",status="200"'] == 1
         assert any(label.startswith('method="other"') for label in labels)
 
-    @pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
+    @pytest.mark.parametrize("path", ["/openapi.json"])
     def test_the_specification_is_served(self, api: Api, path: str) -> None:
         assert api.client.get(path).status_code == 200
