@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 import httpx
+import psutil
 import structlog
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -38,6 +40,8 @@ _POOLS = Path(__file__).with_name("fairscheduler.xml")
 _QUERY_LOGS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _EXIT_SECONDS = 3.0
 _STOP_SECONDS = 5.0
+_DISCARD_SECONDS = 1.0
+_KILL_AGAIN_SECONDS = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +136,8 @@ class SparkRuntime:
         self._scratch_root = scratch_root
         self._scratch: Path | None = None
         self._driver: Driver | None = None
+        self._starts = 0
+        self._starting = False
         self._stopped = False
         self._lock = threading.Lock()
 
@@ -140,10 +146,16 @@ class SparkRuntime:
         """The driver, if one was built; never waits."""
         return self._driver
 
+    @property
+    def starting(self) -> int | None:
+        """Number of the start that is under way; None while none is. Never waits."""
+        return self._starts if self._starting else None
+
     def driver(self) -> Driver:
         """The running driver, built now if there is none or the last one died. Takes seconds then.
 
-        Raises JavaError where there is no usable Java, RuntimeError after `stop`.
+        Raises JavaError where there is no usable Java, RuntimeError after `stop`, and whatever PySpark raises for a
+        JVM that does not start; the next call tries again from the beginning.
         """
         with self._lock:
             if self._stopped:
@@ -155,20 +167,42 @@ class SparkRuntime:
             return self._driver
 
     def discard(self, driver: Driver) -> None:
-        """Lets go of a driver that was lost, so that the next call of `driver` builds another."""
-        with self._lock:
-            if self._driver is driver:
-                self._forget(driver)
+        """Lets go of a driver that was lost, so that the next call of `driver` builds another. Bounded in time."""
+        # Whoever has the lock for longer is building another one, after letting go of this one.
+        if self._lock.acquire(timeout=_DISCARD_SECONDS):
+            try:
+                if self._driver is driver:
+                    self._forget(driver)
+            finally:
+                self._lock.release()
+
+    def kill_start(self) -> None:
+        """Ends the JVM that is being started, whatever it does; the call of `driver` that waits for it then raises."""
+        if self._starting and self._scratch is not None:
+            _kill_jvms(self._scratch)
 
     def stop(self) -> None:
         """Ends the driver and removes its files; nothing can be built afterwards. Bounded in time."""
-        with self._lock:
-            self._stopped = True
+        self._stopped = True
+        has_lock = self._take_lock_from_start()
+        try:
             if self._driver is not None:
                 _stop_politely(self._driver)
                 self._forget(self._driver)
             if self._scratch is not None:
                 shutil.rmtree(self._scratch, ignore_errors=True)
+        finally:
+            if has_lock:
+                self._lock.release()
+
+    def _take_lock_from_start(self) -> bool:
+        """The lock, which a start that nobody needs any more may hold; False where even killing its JVM was no use."""
+        deadline = time.monotonic() + _STOP_SECONDS
+        while not self._lock.acquire(timeout=_KILL_AGAIN_SECONDS):
+            self.kill_start()
+            if time.monotonic() > deadline:
+                return False
+        return True
 
     def _build(self) -> Driver:
         find_java(os.environ)
@@ -182,9 +216,24 @@ class SparkRuntime:
         conf.setAll(list(configuration.items()))
         for name in _QUERY_LOGS:
             logging.getLogger(name).disabled = True
+        self._starts += 1
+        self._starting = True
+        try:
+            return self._start(conf)
+        except BaseException:
+            # PySpark keeps the gateway of a JVM that died on the way, and every later start would fail with it.
+            _kill_jvms(self._scratch)
+            _reset_pyspark()
+            raise
+        finally:
+            self._starting = False
+
+    def _start(self, conf: SparkConf) -> Driver:
         session = SparkSession.builder.config(conf=conf).getOrCreate()
         context = session.sparkContext
         slots = max(1, context.defaultParallelism)
+        if self._stopped:
+            raise RuntimeError("this worker's Spark was stopped while it started")
         driver = Driver(
             root=session,
             context=context,
@@ -201,15 +250,7 @@ class SparkRuntime:
         self._driver = None
         driver.kill()
         driver.monitor.close()
-        gateway = SparkContext._gateway
-        if gateway is not None:
-            with suppress(Py4JError, OSError):
-                gateway.shutdown()
-        SparkContext._gateway = None
-        SparkContext._jvm = None
-        SparkContext._active_spark_context = None
-        SparkSession._instantiatedSession = None
-        SparkSession._activeSession = None
+        _reset_pyspark()
 
 
 def spark_configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
@@ -253,6 +294,31 @@ def spark_configuration(settings: SparkSettings, scratch: Path) -> dict[str, str
         # key of 400,000 rows went on for 16 s after its cancellation, with 256 for 0.3 s; a scan takes no longer.
         "spark.sql.parquet.columnarReaderBatchSize": "256",
     }
+
+
+def _reset_pyspark() -> None:
+    """Makes PySpark forget a JVM that is gone."""
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        with suppress(Py4JError, OSError):
+            gateway.shutdown()
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
+
+
+def _kill_jvms(scratch: Path) -> None:
+    """Kills every JVM of this process, and the scripts that start one: all have the scratch directory as an argument.
+
+    PySpark tells its process only once the JVM has answered. It also is the one to wait for it.
+    """
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if any(str(scratch) in argument for argument in child.cmdline()):
+                for process in (*child.children(recursive=True), child):
+                    process.kill()
 
 
 def _process() -> subprocess.Popen[bytes]:

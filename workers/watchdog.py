@@ -1,4 +1,4 @@
-"""Watches the driver's JVM: whether its process exists and whether it still answers."""
+"""Watches the driver's JVM: whether it comes up, whether its process exists and whether it still answers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from workers.attempt import AttemptsAtHand, StopReason
 from workers.spark_session import Driver, SparkRuntime
 
 _log = structlog.get_logger(__name__)
+
+_START_SECONDS = 120.0
+"""A start takes a few seconds; on a machine that is busy with others, many more."""
 
 
 class DriverWatch:
@@ -28,6 +31,7 @@ class DriverWatch:
         self._timeout = timeout_seconds
         self._clock = clock
         self._answered: tuple[Driver, float] | None = None
+        self._start: tuple[int, float] | None = None
         self._overdue = 0
 
     def ping(self) -> None:
@@ -39,9 +43,10 @@ class DriverWatch:
         self._answered = (driver, self._clock())
 
     def watch(self) -> None:
-        """Gives up a driver whose process is gone, and ends one that has been silent for too long."""
+        """Gives up a driver whose process is gone, and ends one that starts for too long or fell silent."""
         driver = self._runtime.current
         if driver is None:
+            self._watch_start()
             return
         if not driver.is_running():
             self._give_up(driver, "exited")
@@ -53,6 +58,17 @@ class DriverWatch:
                 self._give_up(driver, "silent")
         else:
             self._overdue = 0
+
+    def _watch_start(self) -> None:
+        """Ends a JVM that hangs before it is a driver. Whoever waits for it sees a start that failed."""
+        start, now = self._runtime.starting, self._clock()
+        if start is None:
+            return
+        if self._start is None or self._start[0] != start:
+            self._start = (start, now)
+        elif now - self._start[1] > _START_SECONDS:
+            _log.error("spark_start_killed", seconds=round(now - self._start[1]))
+            self._runtime.kill_start()
 
     def _is_silent(self, driver: Driver) -> bool:
         now = self._clock()

@@ -11,18 +11,21 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from service.settings import SparkSettings
 from service.store.leases import Claim
+from tests.support.processes import wait_for
 from workers.attempt import Attempt, AttemptsAtHand
 from workers.spark_session import Driver, SparkRuntime
 from workers.watchdog import DriverWatch
@@ -32,7 +35,7 @@ def main() -> None:
     """Runs one scenario and always stops what it started."""
     scenario, scratch = sys.argv[1], Path(sys.argv[2])
     runtime = SparkRuntime(SparkSettings(master="local[2]", driver_memory="512m"), scratch)
-    found = {"session": session, "hang": hang, "orphan": orphan}[scenario](runtime)
+    found = {"session": session, "hang": hang, "starts": starts, "orphan": orphan}[scenario](runtime)
     runtime.stop()
     found["left_in_scratch"] = [path.name for path in scratch.iterdir()]
     _tell(found)
@@ -101,6 +104,59 @@ def hang(runtime: SparkRuntime) -> dict[str, Any]:
         "ping_returned": not pinging.is_alive(),
         "rows_after": runtime.driver().session_for_job().range(7).count(),
     }
+
+
+def starts(runtime: SparkRuntime) -> dict[str, Any]:
+    """JVMs that die or hang before they are a driver: the call that waits fails, the next one builds another."""
+    found: dict[str, Any] = {}
+    with _interrupted_start(runtime, signal.SIGKILL) as errors:
+        pass
+    found["killed"] = len(errors)
+    clock = _Clock()
+    watch = DriverWatch(runtime, AttemptsAtHand(), 10.0, clock)
+    with _interrupted_start(runtime, signal.SIGSTOP) as errors:
+        watch.watch()
+        clock.now += 120.0
+        watch.watch()
+        found["given_up_in_time"] = runtime.starting is None
+        clock.now += 0.5
+        watch.watch()
+    found["hung"] = len(errors)
+    driver = runtime.driver()
+    found["rows_after"] = driver.session_for_job().range(7).count()
+    found["starting"] = runtime.starting
+    runtime.discard(driver)
+    with _interrupted_start(runtime, signal.SIGSTOP) as errors:
+        runtime.stop()
+    found["stopped"] = len(errors)
+    found["left_running"] = [child.name() for child in psutil.Process().children(recursive=True)]
+    return found
+
+
+@contextmanager
+def _interrupted_start(runtime: SparkRuntime, by: signal.Signals) -> Iterator[list[Exception]]:
+    """Sends a signal to a JVM that has just begun; gives, in the end, what the call that waited for it raised."""
+    errors: list[Exception] = []
+
+    def build() -> None:
+        try:
+            runtime.driver()
+        except Exception as error:  # noqa: BLE001 - PySpark has many
+            errors.append(error)
+
+    thread = threading.Thread(target=build, daemon=True)
+    thread.start()
+    jvm = wait_for("a JVM", _starting_jvm, 30, every=0.005)
+    os.kill(jvm, by)
+    yield errors
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def _starting_jvm() -> int | None:
+    # Set once the JVM listens: what PySpark asks of it next takes a second at least.
+    gateway = SparkContext._gateway
+    return None if gateway is None else int(gateway.proc.pid)
 
 
 def orphan(runtime: SparkRuntime) -> dict[str, Any]:

@@ -63,6 +63,14 @@ def test_a_driver_that_hangs_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_jvm_lost_while_it_starts_is_replaced(tmp_path: Path) -> None:
+    found = found_by("starts", tmp_path)
+    assert (found["killed"], found["hung"], found["given_up_in_time"]) == (1, 1, False)
+    assert (found["rows_after"], found["starting"]) == (7, None)
+    assert (found["stopped"], found["left_running"], found["left_in_scratch"]) == (1, [], [])
+
+
+@pytest.mark.slow
 def test_the_driver_ends_with_a_killed_worker(tmp_path: Path) -> None:
     done = run("orphan", tmp_path)
     assert done.returncode == -9
