@@ -44,12 +44,13 @@ TYPES: dict[exp.DType, TypeName] = {
     exp.DType.TIMESTAMPLTZ: TypeName.TIMESTAMP,
     exp.DType.TIMESTAMPNTZ: TypeName.TIMESTAMP_NTZ,
 }
-SUFFIXES = {TypeName.BIGINT: "L", TypeName.SMALLINT: "S", TypeName.TINYINT: "Y"}
-SUFFIX_BITS = {"L": 63, "S": 15, "Y": 7}
+SUFFIXES = {"L": (TypeName.BIGINT, 63), "S": (TypeName.SMALLINT, 15), "Y": (TypeName.TINYINT, 7)}
+"""The type of a number with this suffix, and its bits without the sign."""
 INTERVAL_UNITS = {"YEAR", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND"}
 EXTRACT_PARTS = {"YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DAYOFWEEK", "DOY", "HOUR", "MINUTE", "SECOND"}
-NUMBER = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,5})?")
-INTERVAL_VALUE = re.compile(r"[+-]?\d{1,9}(?:\.\d{1,6})?")
+SUFFIXED = re.compile(r"(\d+)([LSY])", re.ASCII | re.IGNORECASE)
+NUMBER = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,5})?", re.ASCII)
+INTERVAL_VALUE = re.compile(r"[+-]?\d{1,9}(?:\.\d{1,6})?", re.ASCII)
 HEX = re.compile(r"(?:[0-9A-Fa-f]{2})*")
 NOT_IN_THE_ALGEBRA = frozenset(
     name
@@ -124,7 +125,8 @@ ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
         exp.Having: "this",
         exp.Star: "",
         **dict.fromkeys((*ARITHMETIC, exp.Div), "this expression typed safe"),
-        **dict.fromkeys((*COMPARISONS, *LIKES), "this expression"),
+        **dict.fromkeys(COMPARISONS, "this expression"),
+        **dict.fromkeys(LIKES, "this expression negate"),
     }.items()
 }
 """What each accepted node may hold; anything more is a clause that would be lost."""

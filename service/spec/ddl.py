@@ -105,7 +105,7 @@ class _Reader:
 
     def _number(self) -> int:
         token = self._expect(TokenType.NUMBER, "a number")
-        if not token.text.isdigit() or len(token.text) > 3:
+        if not (token.text.isascii() and token.text.isdigit()) or len(token.text) > 3:
             raise self._error(f"'{token.text}' is not a precision or scale.", token)
         return int(token.text)
 

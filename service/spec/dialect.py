@@ -27,6 +27,7 @@ MAX_DEPTH = 64
 
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
+_SUFFIXES = {TokenType.BIGINT, TokenType.SMALLINT, TokenType.TINYINT}
 _CODE_POINT = r"[0-3][0-7]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}"
 _UNCLOSED = re.compile(r"Missing (.+) from \d+:(\d+)")
 _MISSING = re.compile(r"Required keyword: '(\w+)' missing for <class '.*\.(\w+)'>")
@@ -181,22 +182,43 @@ def _check_depth(source: Text, tree: exp.Expr) -> None:
 def _with_spark_strings(source: Text, tokens: list[Token]) -> list[Token]:
     result: list[Token] = []
     for token in tokens:
-        if token.token_type is not TokenType.STRING:
+        if _is_suffix(token, result):
+            # `5L` arrives as `5::BIGINT` does, but tells Spark its digits: it stays one token here.
+            number, cast = result[-2:]
+            result[-2:] = [
+                Token(TokenType.NUMBER, number.text + token.text, cast.line, cast.col, token.start, token.end)
+            ]
+        elif token.token_type is not TokenType.STRING:
             result.append(token)
-            continue
-        raw = source.text[token.start : token.end + 1]
-        last = result[-1] if result else None
-        value = unescape(raw[1:-1])
-        touches = last is not None and last.token_type is TokenType.STRING and last.end + 1 == token.start
-        if last is not None and touches and source.text[last.end] == raw[0]:
-            # A doubled quote stands for one quote.
-            result[-1] = _string(last, last.text + raw[0] + value, token.end)
         else:
-            result.append(_string(token, value, token.end))
+            _append_string(source, token, result)
     for token in result:
         if token.token_type is TokenType.STRING and any("\ud800" <= character <= "\udfff" for character in token.text):
             raise source.error("sql_syntax", "A string holds half of a surrogate pair.", at=token.start)
     return result
+
+
+def _append_string(source: Text, token: Token, result: list[Token]) -> None:
+    raw = source.text[token.start : token.end + 1]
+    last = result[-1] if result else None
+    value = unescape(raw[1:-1])
+    touches = last is not None and last.token_type is TokenType.STRING and last.end + 1 == token.start
+    if last is not None and touches and source.text[last.end] == raw[0]:
+        # A doubled quote stands for one quote.
+        result[-1] = _string(last, last.text + raw[0] + value, token.end)
+    else:
+        result.append(_string(token, value, token.end))
+
+
+def _is_suffix(token: Token, before: list[Token]) -> bool:
+    """Whether `token` is the L, S or Y of a number: sqlglot gives number, `::` and type one start then."""
+    return (
+        token.token_type in _SUFFIXES
+        and len(before) > 1
+        and before[-1].token_type is TokenType.DCOLON
+        and before[-2].token_type is TokenType.NUMBER
+        and before[-1].start == before[-2].start == token.start
+    )
 
 
 def _string(token: Token, value: str, end: int) -> Token:

@@ -17,7 +17,7 @@ from service.spec.constructs import (
     NOT_IN_THE_ALGEBRA,
     NUMBER,
     PREDICATES,
-    SUFFIX_BITS,
+    SUFFIXED,
     SUFFIXES,
     TYPES,
 )
@@ -84,7 +84,8 @@ class ExpressionReader:
         if kind in COMPARISONS:
             return Comparison(COMPARISONS[kind], self._operand(node.this), self._operand(node.expression))
         if kind in LIKES:
-            return Like(LIKES[kind], self._operand(node.this), self._operand(node.expression), None)
+            like = Like(LIKES[kind], self._operand(node.this), self._operand(node.expression), None)
+            return Not(like) if node.args.get("negate") else like
         if isinstance(node, exp.And | exp.Or):
             return Connective(node.key.upper(), tuple(self.read(term) for term in _terms(node)))
         return self._other(node)
@@ -168,10 +169,20 @@ class ExpressionReader:
             raise self._unsupported(node, "A name of more than two parts")
         return Name(node.table or None, node.name, position(node))
 
-    def _literal(self, node: exp.Expr) -> Expression:
+    def _literal(self, node: exp.Expr, *, negative: bool = False) -> Expression:
         text = str(node.this)
         if isinstance(node, exp.RawString) or node.is_string:
             return String(text)
+        suffixed = SUFFIXED.fullmatch(text)
+        if suffixed is None:
+            return self._number(text)
+        number, suffix = self._number(suffixed.group(1)), suffixed.group(2).upper()
+        type_, bits = SUFFIXES[suffix]
+        # The least value of each integer type exists with its sign alone.
+        fits = int(number.text) < (1 << bits) + negative
+        return Number(number.text, suffix) if fits else Cast(number, DataType(type_), tries=False)
+
+    def _number(self, text: str) -> Number:
         if not NUMBER.fullmatch(text):
             raise self._source.error("sql_syntax", f"'{text[:40]}' is not a number.")
         if "e" in text.lower():
@@ -183,8 +194,7 @@ class ExpressionReader:
 
     def _negation(self, node: exp.Neg) -> Expression:
         inner = node.this
-        # The least value of each integer type exists with its sign alone.
-        return Negation(self._cast(inner, negative=True) if isinstance(inner, exp.Cast) else self.read(inner))
+        return Negation(self._literal(inner, negative=True) if isinstance(inner, exp.Literal) else self.read(inner))
 
     def _test(self, node: exp.Is) -> Expression:
         what = {exp.Null: "NULL", exp.Boolean: str(node.expression.this).upper()}.get(type(node.expression))
@@ -193,11 +203,13 @@ class ExpressionReader:
         return Test(self._operand(node.this), what)
 
     def _escape(self, node: exp.Escape) -> Expression:
-        like = self.read(node.this)
+        inner = self.read(node.this)
+        like = inner.operand if isinstance(inner, Not) else inner
         escape = node.expression
         if not isinstance(like, Like) or not escape.is_string or len(escape.name) != 1:
             raise self._unsupported(node, "ESCAPE with anything but one character")
-        return Like(like.operator, like.operand, like.pattern, escape.name)
+        escaped = Like(like.operator, like.operand, like.pattern, escape.name)
+        return Not(escaped) if isinstance(inner, Not) else escaped
 
     def _case(self, node: exp.Case) -> Case:
         operand, default = node.this, node.args.get("default")
@@ -207,17 +219,9 @@ class ExpressionReader:
             self.read(default) if default else None,
         )
 
-    def _cast(self, node: exp.Cast, *, negative: bool = False) -> Expression:
-        type_ = self._type(node.to)
-        operand = self.read(node.this)
+    def _cast(self, node: exp.Cast) -> Cast:
         tries = isinstance(node, exp.TryCast) and bool(node.args.get("safe"))
-        suffix = SUFFIXES.get(type_.name)
-        match operand:
-            case Number(text, "") if suffix and not tries and operand.is_integer:
-                # `10L` arrives as a cast of 10. Spark derives a narrower decimal from the literal than from the cast.
-                if int(text) < (1 << SUFFIX_BITS[suffix]) + negative:
-                    return Number(text, suffix)
-        return Cast(operand, type_, tries)
+        return Cast(self.read(node.this), self._type(node.to), tries)
 
     def _type(self, node: exp.DataType) -> DataType:
         name = TYPES.get(node.this) if isinstance(node.this, exp.DType) else None
@@ -226,7 +230,7 @@ class ExpressionReader:
             raise self._unsupported(node, f"The type {node.sql('spark')[:60]}", "Use an atomic type.")
         if name is not TypeName.DECIMAL:
             return DataType(name)
-        if len(parameters) > 2 or not all(part.isdigit() and len(part) <= 3 for part in parameters):
+        if len(parameters) > 2 or not all(part.isascii() and part.isdigit() and len(part) <= 3 for part in parameters):
             raise self._unsupported(node, f"The type {node.sql('spark')[:60]}")
         precision, scale = [*map(int, parameters), *(10, 0)[len(parameters) :]]
         if not 1 <= precision <= MAX_PRECISION or scale > precision:

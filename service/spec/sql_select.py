@@ -251,21 +251,28 @@ class SelectCompiler:
         return order
 
     def _over_output(self, tree: Expression, items: list[Item], keys: list[Expression] | None) -> Expression:
-        """`tree` with aliases of SELECT replaced; with `keys`, a group key of that name comes first (HAVING)."""
+        """`tree` with aliases of SELECT replaced; with `keys`, what equals a group key comes first (HAVING)."""
         if isinstance(tree, Aggregate):
             return self._sources.qualify(tree, self._source)
+        key = self._key_that_equals(tree, keys or [])
+        if key is not None:
+            return key
         alias = self._alias(tree, items)
-        if alias is not None and keys is not None:
-            try:
-                column = self._sources.qualify(tree, self._source)
-            except SpecError:
-                return alias
-            return column if column in keys else alias
         if alias is not None:
             return alias
         if isinstance(tree, Name):
             return self._sources.qualify(tree, self._source)
         return map_children(tree, lambda child: self._over_output(child, items, keys))
+
+    def _key_that_equals(self, tree: Expression, keys: list[Expression]) -> Expression | None:
+        if not keys:
+            return None
+        try:
+            qualified = self._sources.qualify(tree, self._source)
+        except SpecError:
+            # It holds an alias of SELECT, or is wrong as it is: told where it is read as such.
+            return None
+        return qualified if qualified in keys else None
 
     def _limit(self) -> int | None:
         clause = self._select.args.get("limit")

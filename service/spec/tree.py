@@ -57,7 +57,7 @@ class Number:
     @property
     def is_integer(self) -> bool:
         """Digits alone."""
-        return self.text.isdigit()
+        return self.text.isascii() and self.text.isdigit()
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,21 @@ def test_having_prefers_group_keys_and_order_by_aliases() -> None:
     assert query.calls[0].output.name == "uid"
 
 
+@pytest.mark.parametrize(
+    ("select", "key", "having", "bound"),
+    [
+        ("-uid AS uid", "-uid", "-uid > 0", "uid > 0"),
+        ("uid + 1 AS uid", "uid + 1", "uid + 1 > 2", "uid > 2"),
+        ("substring(name, 2, 1) AS name", "substring(name, 2, 1)", "substring(name, 2, 1) > ''", "name > ''"),
+        ("uid + 1 AS uid", "uid + 1", "uid > 2 AND COUNT(*) > 1", "uid > 2 AND n > 1"),
+        ("uid AS k", "uid", "uid + 1 > 2 AND k > 0", "k + 1 > 2 AND k > 0"),
+    ],
+)
+def test_having_prefers_a_whole_group_key_to_an_alias_inside_it(select: str, key: str, having: str, bound: str) -> None:
+    sql = f"SELECT {select}, COUNT(*) AS n FROM users GROUP BY {key} HAVING {having}"
+    assert str(bind(compile_sql(sql, SCHEMAS).query, SCHEMAS).having) == bound
+
+
 def test_order_and_limit() -> None:
     query = compiled(
         "SELECT category c, day FROM orders ORDER BY 2, c DESC, upper(c) NULLS LAST, oid DESC NULLS FIRST LIMIT 10"
