@@ -10,6 +10,7 @@
     │   ├── UnsupportedMediaTypeError       415     unsupported_media_type
     │   ├── HostNotAllowedError             421     host_not_allowed
     │   ├── NestingTooDeepError             422     nesting_too_deep
+    │   ├── DuplicateKeyError               422     duplicate_key
     │   ├── InvalidRequestError             422     invalid_request
     │   └── IdempotencyKeyReusedError       422     idempotency_key_reused
     ├── NotFoundError                                       there is no such thing (yet)
@@ -118,6 +119,14 @@ class NestingTooDeepError(RequestError):
     status = 422
     code = "nesting_too_deep"
     title = "The body is nested too deeply"
+
+
+class DuplicateKeyError(RequestError):
+    """An object of the body has two members of one name."""
+
+    status = 422
+    code = "duplicate_key"
+    title = "The body gives a key twice"
 
 
 class InvalidRequestError(RequestError):

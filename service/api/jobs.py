@@ -15,6 +15,7 @@ from service.api.examples import JOB_EXAMPLES
 from service.api.problems import problems, request_id_of
 from service.errors import (
     BodyTooLargeError,
+    DuplicateKeyError,
     IdempotencyKeyReusedError,
     InvalidCursorError,
     JobAlreadyFinishedError,
@@ -38,7 +39,13 @@ from service.store.jobs import JobFilter
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-BODY_ERRORS = (MalformedJsonError, BodyTooLargeError, UnsupportedMediaTypeError, NestingTooDeepError)
+BODY_ERRORS = (
+    MalformedJsonError,
+    BodyTooLargeError,
+    UnsupportedMediaTypeError,
+    NestingTooDeepError,
+    DuplicateKeyError,
+)
 
 JobBody = Annotated[JobSpec, Body(openapi_examples=JOB_EXAMPLES)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -9,8 +10,10 @@ from typing import Protocol
 
 import pytest
 from fastapi.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
 
-from service.api.guard import MAX_NESTING
+from service.api.guard import Guard
+from service.api.json_body import MAX_NESTING
 from service.settings import Settings
 from tests.support.lifecycle import SPEC
 
@@ -35,7 +38,7 @@ def test_another_host_is_refused(api: Api, host: str) -> None:
     assert answer.json()["request_id"] == answer.headers["x-request-id"]
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://localhost.evil.example:8080"])
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://localhost.evil.example:8080", "http://["])
 @pytest.mark.parametrize(("method", "path"), [("POST", "/v1/jobs"), ("POST", "/v1/jobs/x/cancel"), ("DELETE", "/v1/x")])
 def test_a_page_of_another_site_may_change_nothing(api: Api, method: str, path: str, origin: str) -> None:
     answer = api.client.request(method, path, headers={"Origin": origin})
@@ -100,6 +103,81 @@ def test_brackets_in_strings_do_not_nest(api: Api) -> None:
 def test_brackets_side_by_side_do_not_nest(api: Api) -> None:
     answer = api.client.post("/v1/jobs", content=b"[" + b"[]," * 1000 + b"[]]", headers=JSON)
     assert answer.json()["code"] == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    ("depth", "refusal"), [(MAX_NESTING, "invalid_request"), (MAX_NESTING + 1, "nesting_too_deep")]
+)
+def test_nesting_is_bounded_exactly(api: Api, depth: int, refusal: str) -> None:
+    answer = api.client.post("/v1/jobs", content=b"[" * depth + b"]" * depth, headers=JSON)
+    assert answer.json()["code"] == refusal
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        '{"agg_phase": "ONE_PHASE", "agg_phase": "TWO_PHASE"}',
+        '{"agg_phase": "AUTO", "agg_phase": "AUTO"}',
+        '{"agg_phase": "AUTO", "agg\\u005fphase": "AUTO"}',
+    ],
+)
+def test_a_key_given_twice_is_refused(api: Api, given: str) -> None:
+    text = json.dumps(SPEC)[:-1] + f', "settings": {given}}}'
+    answer = api.client.post("/v1/jobs", content=text, headers=JSON)
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "duplicate_key"
+    assert "agg_phase" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-32-be"])
+def test_json_in_another_encoding_is_refused(api: Api, encoding: str) -> None:
+    answer = api.client.post("/v1/jobs", content=json.dumps(SPEC).encode(encoding), headers=JSON)
+    assert answer.status_code == 400
+    assert answer.json()["code"] == "malformed_json"
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"sql": "SELECT '\0' AS x FROM orders"}, "/sql"),
+        ({"tables": {"orders": {"format": "parquet", "path": "\ud800"}}}, "/tables/orders/path"),
+        ({"settings": {"agg_phase\udfff": 1}}, "/settings"),
+        ({"a/b~": ["", "\0"]}, "/a~1b~0/1"),
+    ],
+)
+def test_characters_that_nothing_can_store_are_refused(api: Api, changes: dict[str, object], pointer: str) -> None:
+    answer = api.client.post("/v1/jobs", content=json.dumps({**SPEC, **changes}), headers=JSON)
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "invalid_request"
+    assert answer.json()["errors"][0]["pointer"] == pointer
+
+
+def test_a_whole_surrogate_pair_is_a_character(api: Api) -> None:
+    text = json.dumps({**SPEC, "name": "\U0001f600"})
+    assert "\\ud83d" in text
+    assert api.client.post("/v1/jobs", content=text, headers=JSON).json()["name"] == "\U0001f600"
+
+
+def test_half_a_body_is_no_request(api: Api) -> None:
+    messages: list[Message] = [
+        {"type": "http.request", "body": json.dumps(SPEC).encode(), "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    asked: list[Scope] = []
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.append(scope)
+
+    async def receive() -> Message:
+        return messages.pop(0)
+
+    async def send(message: Message) -> None:
+        raise AssertionError(message)
+
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/jobs", "headers": headers}
+    asyncio.run(Guard(application, api.settings.api)(scope, receive, send))
+    assert asked == []
 
 
 @pytest.mark.parametrize(
