@@ -6,6 +6,7 @@ pattern and sees no option but those of `ReadOptions`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -77,7 +78,8 @@ def _spark_path(table: str, path: str) -> str:
             f"Spark cannot read '{path}' of table '{table}': rename it so that its path has no colon.",
             pointer=f"/tables/{table}",
         )
-    return path
+    # File names are names: a bracket or an asterisk in one is no pattern.
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", path)
 
 
 def _fields_to_read(scan: Scan, table: TableInput) -> tuple[Field, ...]:
@@ -95,8 +97,7 @@ def _are_spelled(fields: tuple[Field, ...]) -> bool:
 
 
 def _reader_options(source: TableSource) -> dict[str, str | bool]:
-    # File names are names: a bracket or an asterisk in one is no pattern.
-    options: dict[str, str | bool] = {"__globPaths__": "false"}
+    options: dict[str, str | bool] = {}
     if source.format is TableFormat.CSV:
         options |= _csv_options(source.options)
     if source.format is TableFormat.JSON:
