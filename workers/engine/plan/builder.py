@@ -28,8 +28,10 @@ def build(query: BoundQuery) -> Node:
         node = Aggregate(node, _named(query.keys), tuple(_call(call) for call in query.calls))
     if query.having is not None:
         node = Filter(node, query.having)
-    if query.order_by:
-        node = Sort(node, tuple(SortItem(key.expression, key.direction, key.nulls) for key in query.order_by))
+    # A constant orders nothing, and an integer would be a column's position to Spark.
+    order = [key for key in query.order_by if key.expression.columns]
+    if order:
+        node = Sort(node, tuple(SortItem(key.expression, key.direction, key.nulls) for key in order))
     if query.limit is not None:
         node = Limit(node, query.limit)
     return Project(node, _named(query.select))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from service.spec.bound import BoundCall, BoundJoin, BoundName, BoundQuery, BoundSort, BoundTable
 from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
 from service.spec.scalar import Scalar, column
-from service.spec.types import BIGINT, BOOLEAN, Field, Schema
+from service.spec.types import BIGINT, BOOLEAN, INT, Field, Schema
 from workers.engine.plan.builder import build
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.schema import output_of
@@ -62,6 +62,13 @@ def test_everything_stands_in_the_order_of_its_meaning() -> None:
         "              Scan users AS u [u.uid]",
     ]
     assert output_of(plan) == query.output.fields
+
+
+def test_a_constant_orders_nothing() -> None:
+    one = BoundSort(Scalar("1", (), INT), SortDirection.DESC, NullsOrder.LAST)
+    uid = BoundSort(UID, SortDirection.ASC, NullsOrder.FIRST)
+    assert "Sort" not in text_of(build(replace(PLAIN, order_by=(one,))))
+    assert "Sort o.uid ASC NULLS FIRST\n" in text_of(build(replace(PLAIN, order_by=(one, uid))))
 
 
 def test_a_global_aggregate_has_no_keys() -> None:
