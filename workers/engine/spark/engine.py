@@ -32,10 +32,15 @@ class PlannedQuery:
     statistics: Statistics
 
 
+_NO_LISTING_JOBS = ("spark.sql.sources.parallelPartitionDiscovery.threshold", "1000000")
+"""Files above which Spark asks for their sizes by a job, a task for each few; local ones are asked for faster here."""
+
+
 class Engine:
     """Plans and runs queries in one Spark session. `slots` is the number of tasks that run at once."""
 
     def __init__(self, session: SparkSession, slots: int) -> None:
+        session.conf.set(*_NO_LISTING_JOBS)
         self._session = session
         self._slots = slots
 

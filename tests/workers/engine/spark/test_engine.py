@@ -142,12 +142,22 @@ def test_the_report_tells_all(plan: Plan) -> None:
     assert planned.statistics.slots == 2
 
 
-def test_planning_runs_no_job(spark: SparkSession, plan: Plan) -> None:
+@pytest.mark.parametrize("files", [1, 40])
+def test_planning_runs_no_job(spark: SparkSession, parquet_table: Tables, files: int) -> None:
+    # Above 32 paths Spark would list them by a job.
+    table = parquet_table(pa.table({"uid": range(200)}), name="many", files=files)
+    query = {
+        "source": {"kind": "table", "table": "many", "alias": "o"},
+        "group_by": [BY_UID],
+        "aggregates": [{"function": "COUNT", "name": "n"}],
+        "order_by": [{"expression": "uid"}],
+    }
+    bound = bind(Query.model_validate(query), {"many": table.schema})
     tracker = spark.sparkContext.statusTracker()
     before = set(tracker.getJobIdsForGroup())
     spark.sparkContext.addJobTag("planning")
     try:
-        plan({**JOINED, "group_by": [BY_UID], "aggregates": [CATEGORIES], "order_by": [{"expression": "uid"}]})
+        Engine(spark, slots=2).plan(bound, {"many": table}, JobSettings())
     finally:
         spark.sparkContext.removeJobTag("planning")
     assert set(tracker.getJobIdsForGroup()) == before
