@@ -69,6 +69,7 @@ class HotKey(Frozen):
     value: str = Field(description="The key as text, columns separated by `, `; NULL as `NULL`.")
     share: float = Field(ge=0, le=1, description="Its share of the table's rows.")
     estimated_rows: int
+    is_null: bool = Field(default=False, description="Whether a column of the key is NULL, and not the text `NULL`.")
 
 
 class KeyStatistics(Frozen):

@@ -10,7 +10,7 @@ from service.spec.options import AggPhase, JobSettings, Toggle
 from service.spec.query import JoinKind
 from service.spec.reports import HotKeyReport, RuleOutcome, RuleTrace, StageSkew
 from workers.engine.plan.algebra import refusal_of
-from workers.engine.plan.distinct import distinct_sets
+from workers.engine.plan.distinct import distinct_sets, spark_expands
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Join, Node, Phases
 from workers.engine.plan.transform import walk_up
 from workers.engine.stats.partitioning import BROADCAST_BYTES, is_partitioned_by, size_of
@@ -29,11 +29,12 @@ class KeyRole(StrEnum):
 
 @dataclass(frozen=True)
 class Advice:
-    """`setting` and `value` are None where no setting would help."""
+    """`setting` and `value` are None where no setting would help. `hurts`: a task has more to do than others for it."""
 
     sentence: str
     setting: str | None = None
     value: str | None = None
+    hurts: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,12 @@ class Situation:
 
 
 def advise(keys: Sequence[HotKeyReport], situation: Situation) -> Advice:
-    """What to change because of `keys`, the hot ones: a setting where one helps, else why none does."""
+    """What to change because of `keys`, the hot ones: a setting where one helps, else why none does, first for a key
+    that hurts.
+    """
     found = [advice for report in keys for advice in _on_key(report, situation)]
-    changes = [advice for advice in found if advice.setting is not None]
-    if changes:
-        return changes[0]
-    return found[0] if found else _without_keys(situation.stages)
+    ordered = sorted(found, key=lambda advice: (advice.setting is None, not advice.hurts))
+    return ordered[0] if ordered else _without_keys(situation.stages)
 
 
 def _on_key(report: HotKeyReport, situation: Situation) -> Iterator[Advice]:
@@ -88,19 +89,21 @@ def _on_group(subject: str, node: Aggregate, situation: Situation) -> Advice:
             f"{subject} and they are counted on one task: set distinct_split.enabled to true to spread them by value.",
             "distinct_split.enabled",
             Toggle.TRUE.value,
+            hurts=True,
         )
     if node.phases is Phases.ONE_PHASE:
         return Advice(
             f"{subject} and all of them go to one task: set agg_phase to TWO_PHASE to aggregate before the shuffle.",
             "agg_phase",
             AggPhase.TWO_PHASE.value,
+            hurts=True,
         )
     return Advice(f"{subject}; the join below has brought them to one task, and no setting changes where they are.")
 
 
 def _stays_by_group(node: Aggregate, statistics: Statistics) -> bool:
     """Whether one task has all rows of a group before any of them are put together."""
-    if len(distinct_sets(node)) > 1:
+    if spark_expands(node):
         return False
     keys = (key.expression for key in node.keys)
     return node.phases is Phases.ONE_PHASE or is_partitioned_by(node.input, keys, statistics)
@@ -120,7 +123,8 @@ def _on_join(subject: str, node: Join, statistics: Statistics) -> Advice:
     if _is_broadcast(node, statistics):
         return Advice(f"{subject}; Spark broadcasts the other side and moves none of them, nothing needs to change.")
     return Advice(
-        f"{subject} and they are joined on one task: no setting changes that; drop or aggregate them before the join."
+        f"{subject} and they are joined on one task: no setting changes that; drop or aggregate them before the join.",
+        hurts=True,
     )
 
 

@@ -23,8 +23,6 @@ MIN_TASK_MS = 100.0
 _NOTICEABLE = 0.2
 """A key with such a share is reported however few tasks there are."""
 
-_NULL = "NULL"
-
 
 def skew_report(
     statistics: Statistics,
@@ -37,13 +35,14 @@ def skew_report(
 
     A key is hot when it has more than `skew.factor` times the rows of an average other key, and more than an even
     partition's share of them (two partitions a slot), or a fifth; how many bytes these are does not matter here. A
-    stage is skewed when its slowest task took more than `skew.factor` times the median one and 100 ms or more.
+    stage is skewed when its slowest task took more than `skew.factor` times the median one and 100 ms or more. The job
+    is skewed when a stage is, when a setting would help, or when all rows of a hot join key are on one task.
     """
     keys = tuple(_hot_keys(statistics, plan, settings.skew.factor))
     skewed = sorted(_skewed_stages(stages, statistics.slots, settings.skew.factor), key=lambda stage: -stage.lost_ms)
     advice = advise(keys, Situation(plan, statistics, settings, rules, skewed))
     return SkewReport(
-        skewed=bool(skewed) or any(report.role != KeyRole.DISTINCT for report in keys),
+        skewed=bool(skewed) or advice.hurts,
         keys=keys,
         stages=tuple(skewed),
         lost_ms=sum(stage.lost_ms for stage in skewed),
@@ -102,9 +101,7 @@ def _standing_out(sketch: KeySketch, use: _Use, factor: float, slots: int) -> tu
     return tuple(
         key
         for key in sketch.hot_keys
-        if key.share >= least
-        and key.share > factor * (1 - key.share) / others
-        and (use.meets_null or key.value != _NULL or not sketch.null_share)
+        if key.share >= least and key.share > factor * (1 - key.share) / others and (use.meets_null or not key.is_null)
     )
 
 

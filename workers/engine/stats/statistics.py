@@ -23,7 +23,8 @@ class TableSize:
 class KeySketch:
     """One key of one table, from a bounded sample spread over its files.
 
-    `distinct_keys` is an estimate for the whole table; `hot_keys` are in descending order of share.
+    `distinct_keys` is an estimate for the whole table; `hot_keys` are in descending order of share. `representative` is
+    False where the files are sorted by the key and the sample has only the beginnings of what is sorted.
     """
 
     alias: str
@@ -33,6 +34,7 @@ class KeySketch:
     distinct_keys: int
     null_share: float
     hot_keys: tuple[HotKey, ...]
+    representative: bool = True
 
 
 @dataclass(frozen=True)

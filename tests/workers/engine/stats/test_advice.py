@@ -41,6 +41,11 @@ def test_else_the_first_explanation(role: KeyRole, told: str) -> None:
     advice = advise([hot(role)], situation(JOIN))
     assert (advice.setting, advice.value) == (None, None)
     assert told in advice.sentence
+    assert advice.hurts is (role is KeyRole.JOIN)
+
+
+def test_a_key_that_hurts_is_explained_before_one_that_does_not() -> None:
+    assert "joined on one task" in advise([hot(KeyRole.DISTINCT), hot(KeyRole.JOIN)], situation(JOIN)).sentence
 
 
 def test_no_key_and_no_stage() -> None:

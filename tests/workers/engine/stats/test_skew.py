@@ -51,7 +51,13 @@ def join(kind: JoinKind = JoinKind.INNER) -> Join:
 
 def sketch(*columns: str, hot: dict[str, float], distinct: int = 10_000, null_share: float = 0.0) -> KeySketch:
     keys = tuple(
-        HotKey(value=value, share=share, estimated_rows=round(share * 1_000_000)) for value, share in hot.items()
+        HotKey(
+            value=value,
+            share=share,
+            estimated_rows=round(share * 1_000_000),
+            is_null=value == "NULL" and null_share > 0,
+        )
+        for value, share in hot.items()
     )
     return KeySketch(columns[0].split(".")[0], columns, 60_000, 5_000, distinct, null_share, keys)
 
@@ -116,7 +122,7 @@ FIRED = RuleTrace(rule="split_distinct_aggregate", outcome=RuleOutcome.FIRED, no
 )
 def test_advice_on_a_hot_group(plan: Node, setting: str | None, value: str | None, told: str) -> None:
     known = report(statistics(HOT_UID), plan)
-    assert known.skewed
+    assert known.skewed is (setting is not None or told == "the join below")
     group = next(key for key in known.keys if key.role == "group key")
     assert (group.table, group.columns, group.sampled_rows) == ("o", ("o.uid",), 60_000)
     assert [key.value for key in group.hot_keys] == ["7"]
@@ -144,6 +150,7 @@ def test_advice_on_a_hot_join_key(kind: JoinKind, users_bytes: int, told: str) -
     known = report(statistics(HOT_UID, users_bytes=users_bytes), join(kind))
     assert [key.role for key in known.keys] == ["join key"]
     assert told in known.advice
+    assert known.skewed is ("one task" in told)
     assert known.setting is None
 
 
@@ -154,6 +161,10 @@ def test_advice_on_a_hot_join_key(kind: JoinKind, users_bytes: int, told: str) -
 def test_null_join_keys_count_where_their_rows_are_kept(kind: JoinKind, reported: bool) -> None:
     known = report(statistics(sketch("o.uid", hot={"NULL": 0.6}, null_share=0.6)), join(kind))
     assert bool(known.keys) is reported
+
+
+def test_the_text_null_joins_like_any_other() -> None:
+    assert report(statistics(sketch("o.uid", hot={"NULL": 0.6}, null_share=0.0)), join()).keys
 
 
 def test_null_group_keys_are_a_group() -> None:
