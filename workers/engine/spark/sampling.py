@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from service.spec.job import ReadOptions, TableFormat, TableSource
 
 MAX_FILES = 8
-"""Files of a table that are sampled."""
+"""Files of a table that are sampled, where these have enough rows."""
 
 MAX_ROWS_PER_FILE = 65_536
 """Rows kept of one file."""
@@ -50,11 +50,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows of a table, with the columns asked for under their names in the files; None where none could be read."""
+    """Rows of a table, with the columns asked for under their names in the files; None where none could be read.
+
+    `cut_short` are the columns that a file is sorted by of which the beginning alone was read.
+    """
 
     rows: int
     rows_are_exact: bool
     table: pa.Table | None
+    cut_short: frozenset[str] = frozenset()
 
 
 def spread(items: Sequence[T], count: int) -> list[T]:
@@ -71,7 +75,10 @@ def spread(items: Sequence[T], count: int) -> list[T]:
 
 
 def sample_parquet(files: Sequence[Path], total_bytes: int, columns: Sequence[str]) -> Sample:
-    """Rows by the footers, exact up to 64 files, and at most 64 Ki rows of `columns` from each of at most 8 files."""
+    """Rows by the footers, exact up to 64 files, and at most 64 Ki rows of `columns` from each of 8 files.
+
+    Where these 8 are too small for 64,000 rows, as many more are read as it takes, up to the 64.
+    """
     footers: dict[Path, pq.FileMetaData] = {}
     for path in spread(files, MAX_FOOTERS):
         try:
@@ -83,27 +90,39 @@ def sample_parquet(files: Sequence[Path], total_bytes: int, columns: Sequence[st
     if not exact:
         read_bytes = sum(path.stat().st_size for path in footers)
         rows = round(rows * total_bytes / read_bytes) if read_bytes else total_bytes // _BYTES_PER_ROW
-    return Sample(rows, exact, _parquet_rows(footers, columns) if columns else None)
+    table, cut_short = _parquet_rows(footers, columns) if columns else (None, set())
+    return Sample(rows, exact, table, frozenset(cut_short))
 
 
-def _parquet_rows(footers: dict[Path, pq.FileMetaData], columns: Sequence[str]) -> pa.Table | None:
-    chosen = spread([path for path, footer in footers.items() if footer.num_rows], MAX_FILES)
+def _parquet_rows(footers: dict[Path, pq.FileMetaData], columns: Sequence[str]) -> tuple[pa.Table | None, set[str]]:
+    chosen = _files_to_sample({path: footer.num_rows for path, footer in footers.items() if footer.num_rows})
+    cut_short: set[str] = set()
     if not chosen:
-        return None
+        return None, cut_short
     # One rate for all files, so that a row of a large file is as likely to be kept as one of a small file.
     rate = min(1.0, _TARGET_ROWS_PER_FILE / max(footers[path].num_rows for path in chosen))
     parts: list[pa.Table] = []
     for number, path in enumerate(chosen):
         try:
-            part = _sample_file(path, columns, rate, _MAX_DECODED_ROWS // len(chosen), _SEED + number)
+            part, cut = _sample_file(path, columns, rate, _MAX_DECODED_ROWS // len(chosen), _SEED + number)
             parts.append(part if not parts else part.cast(parts[0].schema))
+            cut_short |= cut
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             _log.warning("no sample of %s: %s", path, error)
-    return pa.concat_tables(parts) if parts else None
+    return (pa.concat_tables(parts) if parts else None), cut_short
 
 
-def _sample_file(path: Path, columns: Sequence[str], rate: float, max_decoded: int, seed: int) -> pa.Table:
-    """About `rate` of the file's rows, from row groups spread over the file.
+def _files_to_sample(rows: Mapping[Path, int]) -> list[Path]:
+    chosen = spread(list(rows), MAX_FILES)
+    while len(chosen) < len(rows) and sum(rows[path] for path in chosen) < _TARGET_ROWS_PER_FILE:
+        chosen = spread(list(rows), 2 * len(chosen))
+    return chosen
+
+
+def _sample_file(
+    path: Path, columns: Sequence[str], rate: float, max_decoded: int, seed: int
+) -> tuple[pa.Table, set[str]]:
+    """About `rate` of the file's rows, from row groups spread over the file, and the columns cut short in one of them.
 
     Of each group at most its share of `max_decoded` rows is decoded: a page that is not reached is not read.
     """
@@ -115,10 +134,12 @@ def _sample_file(path: Path, columns: Sequence[str], rate: float, max_decoded: i
         decoded = sum(min(per_group, file.metadata.row_group(group).num_rows) for group in groups)
         keep = min(1.0, rate * file.metadata.num_rows / max(1, decoded))
         batches: list[pa.RecordBatch] = []
+        cut_short: set[str] = set()
         for group in groups:
-            for batch in _head(file, group, columns, per_group):
-                batches.append(_thin(batch, keep, seed + len(batches)))
-        return pa.Table.from_batches(batches).slice(0, MAX_ROWS_PER_FILE)
+            head = list(_head(file, group, columns, per_group))
+            batches.extend(_thin(batch, keep, seed + number) for number, batch in enumerate(head, start=len(batches)))
+            cut_short |= _cut_short(file.metadata.row_group(group), pa.Table.from_batches(head))
+        return pa.Table.from_batches(batches).slice(0, MAX_ROWS_PER_FILE), cut_short
 
 
 def _head(file: pq.ParquetFile, group: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
@@ -128,6 +149,32 @@ def _head(file: pq.ParquetFile, group: int, columns: Sequence[str], rows: int) -
         read += batch.num_rows
         if read >= rows:
             return
+
+
+def _cut_short(group: pq.RowGroupMetaData, head: pa.Table) -> set[str]:
+    """The columns of `head` that the row group is sorted by, as far as it was read, and that go on behind it."""
+    if head.num_rows >= group.num_rows:
+        return set()
+    known = {chunk.path_in_schema: chunk.statistics for chunk in map(group.column, range(group.num_columns))}
+    return {name for name in head.column_names if _goes_on(head.column(name), known.get(name))}
+
+
+def _goes_on(head: pa.ChunkedArray, known: pq.Statistics | None) -> bool:
+    values = head.drop_null()
+    earlier, later = values.slice(0, max(len(values) - 1, 0)), values.slice(1)
+    try:
+        rises = pc.all(pc.less_equal(earlier, later), min_count=0).as_py()
+        falls = pc.all(pc.greater_equal(earlier, later), min_count=0).as_py()
+        if not (rises or falls):
+            return False
+        if not len(values) or known is None or not known.has_min_max:
+            return True
+        more_nulls = not known.has_null_count or known.null_count > head.null_count
+        first, last = (values[0].as_py(), values[-1].as_py()) if rises else (values[-1].as_py(), values[0].as_py())
+        return more_nulls or bool(known.max > last) or bool(known.min < first)
+    except (pa.ArrowException, TypeError):
+        # A type without an order is not sorted by.
+        return False
 
 
 def _thin(batch: pa.RecordBatch, keep: float, seed: int) -> pa.RecordBatch:

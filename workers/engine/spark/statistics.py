@@ -103,6 +103,7 @@ def _sketch(alias: str, key: Key, columns: Key, sample: Sample) -> KeySketch | N
         distinct_keys=estimate_distinct(frequencies, max(sample.rows, sampled)),
         null_share=_null_share(groups, columns, sampled),
         hot_keys=_hot_keys(groups, columns, sampled, sample.rows),
+        representative=sample.cut_short.isdisjoint(columns),
     )
 
 
@@ -129,16 +130,18 @@ def _null_share(groups: pa.Table, columns: Key, sampled: int) -> float:
 def _hot_keys(groups: pa.Table, columns: Key, sampled: int, rows: int) -> tuple[HotKey, ...]:
     least = max(MIN_OCCURRENCES, sampled * MIN_SHARE)
     frequent = groups.filter(pc.greater_equal(groups.column("count_all"), pa.scalar(least)))
-    entries = [
-        (row["count_all"], ", ".join(_text(row[f"k{index}"]) for index in range(len(columns))))
-        for row in frequent.to_pylist()
+    entries = [(row["count_all"], [row[f"k{index}"] for index in range(len(columns))]) for row in frequent.to_pylist()]
+    hot = [
+        HotKey(
+            value=", ".join(_text(part) for part in key),
+            share=count / sampled,
+            estimated_rows=round(count / sampled * rows),
+            is_null=None in key,
+        )
+        for count, key in entries
     ]
     # By value where counts are equal: Arrow's order of groups depends on its threads.
-    hottest = sorted(entries, key=lambda entry: (-entry[0], entry[1]))[:HOT_KEYS]
-    return tuple(
-        HotKey(value=value, share=count / sampled, estimated_rows=round(count / sampled * rows))
-        for count, value in hottest
-    )
+    return tuple(sorted(hot, key=lambda key: (-key.share, key.value, key.is_null))[:HOT_KEYS])
 
 
 def _text(value: object) -> str:

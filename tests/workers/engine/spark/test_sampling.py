@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from service.spec.job import TableFormat
@@ -60,6 +61,55 @@ def test_rows_of_many_files_are_extrapolated(parquet_table: Tables) -> None:
     assert not sample.rows_are_exact
     assert sample.rows == pytest.approx(20_000, rel=0.02)
     assert sample.table is None
+
+
+def test_many_small_files_are_read_until_there_are_rows_enough(parquet_table: Tables) -> None:
+    table = parquet_table(pa.table({"a": range(32_000)}), files=40)
+    sample = sample_parquet(table.files.files, table.files.bytes, ["a"])
+    assert sample.table is not None
+    assert sample.table.num_rows == 32_000
+
+
+HALF = 1_500_000
+RISING = pa.array(range(2 * HALF))
+
+
+@pytest.mark.parametrize(
+    ("values", "cut"),
+    [
+        (RISING, True),
+        (pc.subtract(pa.scalar(0), RISING), True),
+        (pc.max_element_wise(RISING, pa.scalar(2 * HALF - 100)), True),
+        (pa.array([None] * HALF + ["x"] * HALF), False),
+        (pa.array([None] * (2 * HALF - 100) + ["x"] * 100), True),
+        (pa.array(["x"] * (2 * HALF - 1) + [None]), True),
+        (pa.array([7] * 2 * HALF), False),
+        (pc.bit_wise_and(RISING, 1023), False),
+        (pa.array([[1]] * 2 * HALF), False),
+    ],
+    ids=[
+        "rising",
+        "falling",
+        "constant at first",
+        "nulls first",
+        "nulls to the end",
+        "a last null",
+        "constant",
+        "scattered",
+        "lists",
+    ],
+)
+def test_a_sorted_group_of_which_the_head_is_read_is_cut_short(
+    parquet_table: Tables, values: pa.Array, cut: bool
+) -> None:
+    table = parquet_table(pa.table({"a": values}), group_rows=2 * HALF)
+    sample = sample_parquet(table.files.files, table.files.bytes, ["a"])
+    assert sample.cut_short == (frozenset("a") if cut else frozenset())
+
+
+def test_what_is_read_whole_is_not_cut_short(parquet_table: Tables) -> None:
+    table = parquet_table(pa.table({"a": range(1_000_000)}))
+    assert sample_parquet(table.files.files, table.files.bytes, ["a"]).cut_short == frozenset()
 
 
 def test_an_unreadable_file_costs_no_more_than_exactness(parquet_table: Tables) -> None:

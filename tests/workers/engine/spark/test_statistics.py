@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import date
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from service.spec.job import TableFormat
@@ -50,6 +51,27 @@ def test_sketches_of_a_skewed_table(parquet_table: Tables, scan_of: Scans) -> No
     city = statistics.keys[("o.city",)]
     assert city.null_share == pytest.approx(0.1, abs=0.01)
     assert "NULL" in {key.value for key in city.hot_keys}
+
+
+def test_null_and_the_text_null_are_two_keys(parquet_table: Tables, scan_of: Scans) -> None:
+    table = parquet_table(pa.table({"a": [None, "NULL", "x"] * 100, "b": [1] * 300}))
+    known = gather_statistics([("t.a",), ("t.b", "t.a")], [scan_of(table)], {"t": table}, slots=1).keys
+    assert [(key.value, key.is_null) for key in known[("t.a",)].hot_keys] == [
+        ("NULL", False),
+        ("NULL", True),
+        ("x", False),
+    ]
+    assert [key.value for key in known[("t.b", "t.a")].hot_keys if key.is_null] == ["1, NULL"]
+
+
+def test_a_file_sorted_by_its_key_and_read_in_part_is_not_representative(parquet_table: Tables, scan_of: Scans) -> None:
+    # The hot key is behind what is read of a group of 3 million rows.
+    rows = pa.array(range(3_000_000))
+    uid = pc.if_else(pc.less(rows, 2_100_000), rows, pa.scalar(9_999_999))
+    table = parquet_table(pa.table({"uid": uid, "other": pc.bit_wise_and(rows, 1023)}), group_rows=3_000_000)
+    keys = [("t.uid",), ("t.other", "t.uid"), ("t.other",)]
+    known = gather_statistics(keys, [scan_of(table)], {"t": table}, slots=1).keys
+    assert [known[key].representative for key in keys] == [False, False, True]
 
 
 def test_a_table_under_two_aliases(parquet_table: Tables, scan_of: Scans) -> None:
