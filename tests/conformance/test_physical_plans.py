@@ -37,13 +37,13 @@ def shape(spark: SparkSession) -> Shape:
     """The operators of the physical plan that send or aggregate rows, top down, and what each exchange hashes by."""
 
     def planned(
-        *calls: dict[str, Any], joins: tuple[dict[str, Any], ...] = (), **settings: Any
+        *calls: dict[str, Any], joins: tuple[dict[str, Any], ...] = (), group: str = "t.k", **settings: Any
     ) -> tuple[list[str], list[str]]:
         query = Query.model_validate(
             {
                 "source": {"kind": "table", "table": "t"},
                 "joins": joins,
-                "group_by": [{"expression": "t.k", "name": "k"}],
+                "group_by": [{"expression": group, "name": "k"}],
                 "aggregates": list(calls),
             }
         )
@@ -88,6 +88,22 @@ def test_one_phase_distinct_has_one_exchange_by_the_key(shape: Shape) -> None:
     assert operators.count("Exchange") == 1
     assert operators[-1] == "Exchange"
     assert hashed == ["t.k"]
+
+
+def test_a_distinct_with_a_filter_is_spread_by_spark_whatever_the_phase(shape: Shape, without_broadcast: None) -> None:
+    filtered = {**DISTINCT, "filter": "t.n > 1"}
+    native = shape(filtered)
+    assert "Expand" in native[0]
+    assert native[1][0].startswith("t.k, ")
+    assert shape(filtered, agg_phase="ONE_PHASE") == native
+    joined, hashed = shape(filtered, joins=(JOIN,), agg_phase="ONE_PHASE")
+    assert joined.count("Exchange") == 4
+    assert any(keys.startswith("t.k, ") for keys in hashed)
+
+
+def test_one_phase_by_a_fraction_would_keep_both_aggregates(shape: Shape) -> None:
+    operators, hashed = shape(SUM, group="CAST(t.n AS DOUBLE)", agg_phase="ONE_PHASE")
+    assert (operators.count("HashAggregate"), operators.count("Exchange")) == (2, 1)
 
 
 def test_a_split_counts_by_bucket_and_then_sums_by_key(shape: Shape) -> None:

@@ -19,6 +19,14 @@ def distinct_sets(node: Aggregate) -> tuple[tuple[Scalar, ...], ...]:
     return tuple(found.values())
 
 
+def spark_expands(node: Aggregate) -> bool:
+    """Whether Spark copies rows (`Expand`) to tell the DISTINCT values apart, and shuffles the copies by group and
+    value, however the rows were parted before: for several sets of values, and for any with a FILTER.
+    """
+    filtered = any(is_distinct(call) and call.filter is not None for call in node.calls)
+    return filtered or len(distinct_sets(node)) > 1
+
+
 def distinct_set_of(call: Call) -> frozenset[str]:
     """What tells the set of a distinct call from others: the texts of its arguments."""
     return frozenset(argument.sql for argument in call.arguments)

@@ -11,7 +11,7 @@ from service.spec.reports import Alternative
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, BOOLEAN, DOUBLE, INT, TypeName
 from workers.engine.plan.algebra import is_distinct, refusal_of, split_call
-from workers.engine.plan.distinct import distinct_set_of, distinct_sets
+from workers.engine.plan.distinct import distinct_set_of, distinct_sets, spark_expands
 from workers.engine.plan.explain import call_text
 from workers.engine.plan.keys import columns_of
 from workers.engine.plan.nodes import (
@@ -74,9 +74,9 @@ class SplitDistinctAggregate:
     Fires when:
         the aggregate has DISTINCT calls, all its calls can be split, and
         - `distinct_split.enabled` is true, or
-        - it is auto, there is one set of distinct values, the rows would stay by group on their tasks, a group is hot
-          (more than `skew.factor` times what all others leave to a slot, and `skew.threshold` bytes), and the split
-          costs less.
+        - it is auto, there is one set of distinct values without a FILTER, the rows would stay by group on their tasks,
+          a group is hot (more than `skew.factor` times what all others leave to a slot, and `skew.threshold` bytes),
+          and the split costs less.
 
     Does not fire when:
         - `distinct_split.enabled` is false;
@@ -107,7 +107,7 @@ class SplitDistinctAggregate:
         if obstacle is not None:
             return Skip(obstacle)
         if ctx.settings.distinct_split.enabled is Toggle.TRUE:
-            return Match(node, SPLIT, "distinct_split.enabled is true.", _alternatives(node, ctx, SPLIT))
+            return Match(node, SPLIT, _why_forced(node), _alternatives(node, ctx, SPLIT))
         return _decide_by_cost(node, ctx)
 
     def rewrite(self, match: Match[Aggregate], ctx: RuleContext) -> Node:
@@ -124,7 +124,7 @@ class SplitDistinctAggregate:
         parts = tuple(split_call(call, partial_names, final_names) for call in calls)
         partial = _partial(
             Aggregate(rows, (*node.keys, bucket), tuple(call for part in parts for call in part.partial)),
-            spread=len(sets) == 1 and _stays_by_group(node, ctx),
+            spread=_stays_by_group(node, ctx),
         )
         # STEP 3: aggregate the buckets, and give the columns their old names and types
         keys = tuple(Named(column(key.name, key.expression.type), key.name) for key in node.keys)
@@ -152,11 +152,21 @@ def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
     return None
 
 
+def _why_forced(node: Aggregate) -> str:
+    sets = len(distinct_sets(node))
+    if sets == 1:
+        return "distinct_split.enabled is true."
+    return (
+        f"distinct_split.enabled is true: every row is copied for each of {sets} distinct arguments, and by Spark again, "
+        "whose own plan copies it once and spreads hot groups too."
+    )
+
+
 def _decide_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Skip:
-    if len(distinct_sets(node)) > 1:
+    if spark_expands(node):
         return Skip(
-            "Spark copies the rows for each distinct argument and shuffles them by (group, value), "
-            "which spreads a hot group already."
+            "Spark copies the rows for several distinct arguments, or one with a FILTER, and shuffles them by "
+            "(group, value), which spreads a hot group already."
         )
     if not node.keys or not _stays_by_group(node, ctx):
         reason = "Spark's own plan shuffles by (group, value), which spreads a hot group already."
@@ -168,7 +178,7 @@ def _decide_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Ski
     hot = hot_group(groups, skew, slots, bytes_per_row(node.input, ctx.statistics))
     if hot is None:
         return Skip("No group is hot: the rows stay by group on their tasks, and are even enough there.")
-    finding = f"Group {hot.value} has {hot.share:.0%} of the rows, all on one task"
+    finding = f"Group {hot.value} {hot.told} of the rows, all on one task"
     alternatives = _alternatives(node, ctx, SPLIT)
     if min(alternatives, key=lambda way: way.cost).name == NATIVE:
         return Skip(f"{finding}, but splitting it costs more.", _alternatives(node, ctx, NATIVE))
@@ -177,6 +187,8 @@ def _decide_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Ski
 
 def _stays_by_group(node: Aggregate, ctx: RuleContext) -> bool:
     """Whether Spark would leave all rows of a group on one task while it tells the values apart."""
+    if spark_expands(node):
+        return False
     if ctx.settings.agg_phase is AggPhase.ONE_PHASE:
         return True
     return is_partitioned_by(node.input, (key.expression for key in node.keys), ctx.statistics)

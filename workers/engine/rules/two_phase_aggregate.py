@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from service.spec.options import AggPhase
 from service.spec.reports import Alternative
-from workers.engine.plan.distinct import distinct_sets
+from workers.engine.plan.distinct import distinct_sets, spark_expands
 from workers.engine.plan.keys import columns_of
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Exchange, Node, Phases
 from workers.engine.rules.rule import Match, RuleContext, Skip
@@ -27,6 +27,9 @@ MIN_ROWS = 500_000
 
 ONE_PHASE = AggPhase.ONE_PHASE.value
 TWO_PHASE = AggPhase.TWO_PHASE.value
+
+MIN_SAMPLED_ROWS = 4_000
+"""Rows of a larger table that a sample must have for a local phase to be given up by it."""
 
 
 class TwoPhaseAggregate:
@@ -52,14 +55,18 @@ class TwoPhaseAggregate:
 
     Fires when:
         - `agg_phase` is ONE_PHASE or TWO_PHASE and nothing below stands against it, or
-        - it is AUTO, at least 500,000 rows come in, one phase costs less than two, and no group is hot.
+        - it is AUTO, at least 500,000 rows come in, one phase costs less than two, and no group is hot, all by a sample
+          of thousands of rows from all over the table.
 
     Does not fire when:
         - the aggregate is what `split_distinct_aggregate` made: that rule reads `agg_phase` itself;
         - there are no group keys: one row comes out, and only two phases use more than one task;
         - the rows are partitioned by group keys already: Spark aggregates them once, where they are;
-        - several sets of values are told apart by DISTINCT: Spark copies the rows for each and shuffles the copies;
-        - it is AUTO and there are no statistics for the group keys, or few rows, or two phases cost less.
+        - several sets of values are told apart by DISTINCT, or one with a FILTER: Spark copies the rows for each and
+          shuffles the copies;
+        - it is AUTO and there are no statistics for the group keys, or few rows, or two phases cost less;
+        - it is AUTO and a group key is a FLOAT or DOUBLE: Spark groups by 0.0 for -0.0 and one NaN for all, which is
+          not what an exchange by the key itself parts the rows by, and keeps both of its aggregates behind one.
 
     Why the result is the same:
         an exchange by exactly the group keys moves rows and changes none; all rows of a group are on one task,
@@ -115,10 +122,12 @@ def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
     """Why there is nothing to decide."""
     if not node.keys:
         return "There are no group keys: one row comes out, and both phases are needed to use more than one task."
+    if spark_expands(node):
+        if ctx.settings.agg_phase is AggPhase.TWO_PHASE:
+            return None
+        return "Spark copies the rows for several distinct arguments, or one with a FILTER: one phase cannot be had."
     if is_partitioned_by(node.input, (key.expression for key in node.keys), ctx.statistics):
         return "The join below leaves the rows partitioned by group keys: Spark already runs it in one phase."
-    if len(distinct_sets(node)) > 1 and ctx.settings.agg_phase is not AggPhase.TWO_PHASE:
-        return "Spark copies the rows for each distinct argument and shuffles the copies: one phase cannot be had."
     return None
 
 
@@ -133,7 +142,7 @@ def _weigh(node: Aggregate, ctx: RuleContext) -> _Weighed | Skip:
         one, two = one_phase(groups, statistics.slots), two_phase(groups, statistics.slots, tasks)
         return _Weighed(groups, one, two, kept_by_local_phase(groups, tasks))
     pairs = _profile(node, columns_of((*keys, *sets[0])), ctx)
-    if len(sets) > 1 or pairs is None:
+    if spark_expands(node) or pairs is None:
         return Skip("There are no statistics for the distinct values in a group: Spark's own plan stays.")
     one, two = one_phase(groups, statistics.slots, pairs), native_distinct(groups, pairs, statistics.slots, tasks)
     return _Weighed(groups, one, two, kept_by_local_phase(pairs, tasks))
@@ -147,11 +156,34 @@ def _decide_by_cost(node: Aggregate, weighed: _Weighed, ctx: RuleContext) -> Mat
     kept = f"A local phase keeps {share} of its rows"
     hot = hot_group(weighed.groups, ctx.settings.skew, ctx.statistics.slots, bytes_per_row(node.input, ctx.statistics))
     if hot is not None:
-        reason = f"{kept}, but group {hot.value} has {hot.share:.0%} of all rows: one phase would put them on one task."
+        reason = f"{kept}, but group {hot.value} {hot.told} of all rows: one phase would put them on one task."
         return Skip(reason, weighed.alternatives(TWO_PHASE))
-    if weighed.one.slowest < weighed.two.slowest:
-        return Match(node, ONE_PHASE, f"{kept}: not worth its work.", weighed.alternatives(ONE_PHASE))
-    return Skip(f"{kept}: Spark's two phases stay.", weighed.alternatives(TWO_PHASE))
+    if weighed.one.slowest >= weighed.two.slowest:
+        return Skip(f"{kept}: Spark's two phases stay.", weighed.alternatives(TWO_PHASE))
+    doubt = _doubt(node, ctx)
+    if doubt is not None:
+        return Skip(f"{kept}, but {doubt}: Spark's two phases stay.", weighed.alternatives(TWO_PHASE))
+    return Match(node, ONE_PHASE, f"{kept}: not worth its work.", weighed.alternatives(ONE_PHASE))
+
+
+def _doubt(node: Aggregate, ctx: RuleContext) -> str | None:
+    """Why the local phase is not given up although it seems to be worth nothing."""
+    keys = tuple(key.expression for key in node.keys)
+    for key in keys:
+        if key.type is not None and key.type.is_fractional:
+            return f"Spark would keep both phases behind an exchange by {key}, which is a {key.type}"
+    for columns in filter(None, (columns_of((*keys, *values)) for values in ((), *distinct_sets(node)))):
+        sketch = ctx.statistics.keys.get(columns)
+        if sketch is None:
+            continue
+        if not sketch.representative:
+            return (
+                f"the files are sorted by {', '.join(columns)}, and the sample has only the heads of their row groups"
+            )
+        rows = ctx.statistics.tables[sketch.alias].rows
+        if sketch.sampled_rows < min(rows, MIN_SAMPLED_ROWS):
+            return f"only {sketch.sampled_rows:,} of {rows:,} rows are known"
+    return None
 
 
 def _profile(node: Aggregate, columns: tuple[str, ...] | None, ctx: RuleContext) -> KeyProfile | None:

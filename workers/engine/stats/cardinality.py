@@ -7,9 +7,10 @@ one by one, since it is they that make a join's output skewed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from service.spec.query import JoinKind
+from service.spec.reports import HotKey
 from workers.engine.plan.keys import columns_of
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Expand, Filter, Join, Limit, Node, Project, Scan
 from workers.engine.plan.schema import ONE_SIDED, names_of
@@ -20,6 +21,7 @@ UNKNOWN_CONDITION = 1 / 3
 """Share of the rows that a condition keeps when nothing is known of it."""
 
 NULL_KEY = "NULL"
+"""How NULL is told; the text NULL is told as 'NULL', in quotes."""
 
 _LEFT_KEPT = frozenset({JoinKind.LEFT, JoinKind.FULL})
 _RIGHT_KEPT = frozenset({JoinKind.RIGHT, JoinKind.FULL})
@@ -28,12 +30,15 @@ _RIGHT_KEPT = frozenset({JoinKind.RIGHT, JoinKind.FULL})
 @dataclass(frozen=True)
 class KeyProfile:
     """How `rows` rows spread over `distinct` values of a key. `hot` has the rows of the most frequent ones, descending;
-    the others are taken to be even.
+    the others are taken to be even. `nulls` are the hot ones that have a NULL in them; `hot_at_most` says that the hot
+    ones may have fewer rows, by a condition of which nothing is known.
     """
 
     rows: float
     distinct: float
     hot: tuple[tuple[str, float], ...]
+    nulls: frozenset[str] = frozenset()
+    hot_at_most: bool = False
 
     @property
     def other_rows(self) -> float:
@@ -55,7 +60,17 @@ class KeyProfile:
         even = self.even_rows * factor
         values = self.other_values * min(even, 1.0) if self.other_values else 0.0
         hot = tuple((value, rows * factor) for value, rows in self.hot)
-        return KeyProfile(self.rows * factor, values + len(hot), hot)
+        return replace(self, rows=self.rows * factor, distinct=values + len(hot), hot=hot)
+
+    def filtered(self, share: float) -> KeyProfile:
+        """What a condition that keeps `share` of the rows leaves at worst: all rows of the hot values, which may be
+        what it asks for, and `share` of the others'.
+        """
+        others = replace(self, rows=self.other_rows, distinct=self.other_values, hot=()).scaled(share)
+        hot_rows = self.rows - self.other_rows
+        return replace(
+            self, rows=others.rows + hot_rows, distinct=others.distinct + len(self.hot), hot_at_most=bool(self.hot)
+        )
 
 
 def estimate_rows(node: Node, statistics: Statistics) -> int | None:
@@ -71,7 +86,7 @@ def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
             return _scan_profile(node, columns, statistics)
         case Filter():
             below = profile_of(node.input, columns, statistics)
-            return below and below.scaled(UNKNOWN_CONDITION)
+            return below and below.filtered(UNKNOWN_CONDITION)
         case Join():
             return _join_profile(node, columns, statistics)
         case Project() | Aggregate():
@@ -129,8 +144,14 @@ def _scan_profile(scan: Scan, columns: tuple[str, ...], statistics: Statistics) 
 
 
 def _sketch_profile(sketch: KeySketch, rows: int) -> KeyProfile:
-    hot = tuple((key.value, key.share * rows) for key in sketch.hot_keys)
-    return KeyProfile(float(rows), float(max(sketch.distinct_keys, len(hot))), hot)
+    hot = tuple((_label(key), key.share * rows) for key in sketch.hot_keys)
+    nulls = frozenset(_label(key) for key in sketch.hot_keys if key.is_null)
+    return KeyProfile(float(rows), float(max(sketch.distinct_keys, len(hot))), hot, nulls)
+
+
+def _label(key: HotKey) -> str:
+    looks_null = NULL_KEY in key.value.split(", ")
+    return f"'{key.value}'" if looks_null and not key.is_null else key.value
 
 
 def _join_rows(join: Join, statistics: Statistics) -> float | None:
@@ -170,21 +191,22 @@ def _product(side: KeyProfile, other: KeyProfile, inner: bool) -> KeyProfile:
     the join is `inner`.
     """
     ours, theirs = dict(side.hot), dict(other.hot)
-    values = [value for value in dict.fromkeys([*ours, *theirs]) if not (inner and value == NULL_KEY)]
+    nulls = side.nulls | other.nulls
     fallback = 0.0 if inner else 1.0
     hot = {
         value: ours.get(value, side.even_rows) * max(theirs.get(value, other.even_rows), fallback)
-        for value in values
-        if value != NULL_KEY
+        for value in dict.fromkeys([*ours, *theirs])
+        if value not in nulls
     }
-    if not inner and NULL_KEY in ours:
-        hot[NULL_KEY] = ours[NULL_KEY]
+    if not inner:
+        hot |= {value: ours[value] for value in side.nulls}
     widest = max(side.other_values, other.other_values)
     even = side.other_rows * other.other_rows / widest if widest else 0.0
     rest = even if inner else max(even, side.other_rows)
     distinct = min(side.distinct, other.distinct) if inner else side.distinct
     ordered = tuple(sorted(((value, rows) for value, rows in hot.items() if rows), key=lambda item: -item[1]))
-    return KeyProfile(rest + sum(rows for _, rows in ordered), max(distinct, len(ordered)), ordered)
+    total = rest + sum(rows for _, rows in ordered)
+    return KeyProfile(total, max(distinct, len(ordered)), ordered, frozenset() if inner else side.nulls)
 
 
 def _join_profile(join: Join, columns: tuple[str, ...], statistics: Statistics) -> KeyProfile | None:

@@ -47,11 +47,17 @@ class Cost:
 
 @dataclass(frozen=True)
 class HotGroup:
-    """A key whose rows make one task slow."""
+    """A key whose rows make one task slow. `at_most`: a filter below may have taken rows of it."""
 
     value: str
     rows: float
     share: float
+    at_most: bool = False
+
+    @property
+    def told(self) -> str:
+        """Its share for a sentence: `has 40%`."""
+        return f"{'may have up to' if self.at_most else 'has'} {self.share:.0%}"
 
 
 def input_tasks(node: Node, statistics: Statistics) -> int:
@@ -98,7 +104,7 @@ def hot_group(profile: KeyProfile, skew: SkewSettings, slots: int, row_bytes: fl
     others = (profile.rows - rows) / slots
     if rows <= skew.factor * others or rows * row_bytes < skew.threshold:
         return None
-    return HotGroup(value, rows, rows / profile.rows)
+    return HotGroup(value, rows, rows / profile.rows, profile.hot_at_most)
 
 
 def one_phase(groups: KeyProfile, slots: int, pairs: KeyProfile | None = None) -> Cost:

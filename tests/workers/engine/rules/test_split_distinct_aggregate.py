@@ -52,6 +52,7 @@ TAGS = column("o.tags", DataType(TypeName.OTHER, text="ARRAY<STRING>"))
 KEYS = (Named(UID, "uid"),)
 CATEGORIES = Call(F.COUNT, (CATEGORY,), Field("n", BIGINT), distinct=True)
 PRICES = Call(F.SUM, (PRICE,), Field("s", DOUBLE), distinct=True)
+FILTERED = replace(CATEGORIES, filter=Scalar("`o.price` > 1", ("o.price",), BOOLEAN))
 ROWS = Call(F.COUNT, (), Field("rows", BIGINT))
 WHOLE = Aggregate(ORDERS, KEYS, (CATEGORIES,))
 JOINED = replace(WHOLE, input=Join(ORDERS, USERS, JoinKind.INNER, ((UID, column("u.uid", BIGINT)),)))
@@ -116,7 +117,9 @@ def test_it_is_about_undecided_whole_aggregates_with_distinct_calls(node: Node) 
         (replace(WHOLE, calls=(replace(CATEGORIES, arguments=(UID,)),)), FORCED, "are group keys"),
         (WHOLE, context(), "already"),
         (replace(WHOLE, keys=()), context(agg_phase="ONE_PHASE"), "already"),
-        (replace(WHOLE, calls=(CATEGORIES, PRICES)), context(agg_phase="ONE_PHASE"), "for each distinct argument"),
+        (replace(WHOLE, calls=(CATEGORIES, PRICES)), context(agg_phase="ONE_PHASE"), "for several distinct arguments"),
+        (replace(WHOLE, calls=(FILTERED,)), context(agg_phase="ONE_PHASE"), "or one with a FILTER"),
+        (replace(JOINED, calls=(FILTERED,)), context(), "or one with a FILTER"),
         (WHOLE, context(share=0.1, agg_phase="ONE_PHASE"), "No group is hot"),
         (WHOLE, context(rows=1000, agg_phase="ONE_PHASE"), "No group is hot"),
         (
@@ -155,8 +158,7 @@ def test_what_spark_spreads_is_weighed_too_and_left() -> None:
 
 
 def test_other_calls_go_along_and_filters_stay_with_the_partial_ones() -> None:
-    filtered = replace(CATEGORIES, filter=Scalar("`o.price` > 1", ("o.price",), BOOLEAN))
-    after = split(replace(WHOLE, calls=(ROWS, filtered)))
+    after = split(replace(WHOLE, calls=(ROWS, FILTERED)))
     assert lines(after) == [
         "Aggregate PARTIAL TWO_PHASE BY o.uid AS uid, pmod(xxhash64(o.category), 8) AS $bucket "
         "[COUNT(*) AS $p0, COUNT(DISTINCT o.category) FILTER (WHERE o.price > 1) AS $p1]",

@@ -12,17 +12,21 @@ from service.spec.query import AggregateFunction as F
 from service.spec.query import JoinKind
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar, column
-from service.spec.types import BIGINT, STRING, Field
+from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.invariants import check
-from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Join, Named, Node, Phases, Scan
+from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Filter, Join, Named, Node, Phases, Scan
 from workers.engine.plan.schema import output_of
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 
 RULE = TwoPhaseAggregate()
-ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.category", STRING), "category")))
+ORDERS = Scan(
+    "orders",
+    "o",
+    ((Field("o.uid", BIGINT), "uid"), (Field("o.category", STRING), "category"), (Field("o.rate", DOUBLE), "rate")),
+)
 USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
 UID, CATEGORY = column("o.uid", BIGINT), column("o.category", STRING)
 ROWS = Call(F.COUNT, (), Field("n", BIGINT))
@@ -30,17 +34,33 @@ CATEGORIES = Call(F.COUNT, (CATEGORY,), Field("c", BIGINT), distinct=True)
 UIDS = Call(F.COUNT, (UID,), Field("d", BIGINT), distinct=True)
 WHOLE = Aggregate(ORDERS, (Named(UID, "uid"),), (ROWS,))
 DISTINCT = replace(WHOLE, calls=(CATEGORIES,))
+POSITIVE = Scalar("`o.uid` > 0", ("o.uid",), BOOLEAN)
+FILTERED = replace(WHOLE, calls=(replace(CATEGORIES, filter=POSITIVE),))
+BY_RATE = replace(WHOLE, keys=(Named(column("o.rate", DOUBLE), "rate"),))
 JOINED = replace(WHOLE, input=Join(ORDERS, USERS, JoinKind.INNER, ((UID, column("u.uid", BIGINT)),)))
 ROW_COUNT = 10_000_000
 
 
 def context(
-    groups: int = 1000, pairs: int = 0, share: float = 0.0, rows: int = ROW_COUNT, **settings: Any
+    groups: int = 1000,
+    pairs: int = 0,
+    rates: int = 1000,
+    share: float = 0.0,
+    rows: int = ROW_COUNT,
+    sampled: int = 50_000,
+    representative: bool = True,
+    **settings: Any,
 ) -> RuleContext:
     hot = (HotKey(value="7", share=share, estimated_rows=round(share * rows)),) if share else ()
-    keys: dict[tuple[str, ...], KeySketch] = {("o.uid",): KeySketch("o", ("o.uid",), 50_000, 1000, groups, 0.0, hot)}
+    distinct: dict[tuple[str, ...], int] = {("o.uid",): groups, ("o.rate",): rates}
     if pairs:
-        keys["o.uid", "o.category"] = KeySketch("o", ("o.uid", "o.category"), 50_000, 1000, pairs, 0.0, ())
+        distinct["o.uid", "o.category"] = pairs
+    keys = {
+        columns: KeySketch(
+            "o", columns, sampled, 1000, values, 0.0, hot if columns == ("o.uid",) else (), representative
+        )
+        for columns, values in distinct.items()
+    }
     tables = {"o": TableSize("o", 8, rows * 100, rows, True), "u": TableSize("u", 1, 20_000_000, 1_000_000, True)}
     return RuleContext(JobSettings.model_validate(settings), Statistics(tables, keys, slots=16))
 
@@ -66,6 +86,22 @@ def test_what_a_split_has_made_is_settled() -> None:
         (JOINED, context(agg_phase="TWO_PHASE"), "already runs it in one phase"),
         (replace(WHOLE, calls=(CATEGORIES, UIDS)), context(agg_phase="ONE_PHASE"), "one phase cannot be had"),
         (replace(WHOLE, calls=(CATEGORIES, UIDS)), context(), "one phase cannot be had"),
+        (FILTERED, context(agg_phase="ONE_PHASE"), "one phase cannot be had"),
+        (FILTERED, context(groups=1_500_000, pairs=9_900_000), "one phase cannot be had"),
+        (replace(JOINED, calls=FILTERED.calls), context(), "one phase cannot be had"),
+        (WHOLE, context(groups=9_000_000, representative=False), "files are sorted by o.uid"),
+        (
+            DISTINCT,
+            context(groups=1_500_000, pairs=9_900_000, representative=False),
+            "files are sorted by o.uid",
+        ),
+        (WHOLE, context(groups=9_000_000, sampled=3999), "but only 3,999 of 10,000,000 rows are known"),
+        (
+            replace(WHOLE, input=Filter(ORDERS, POSITIVE)),
+            context(groups=8_000_000, share=0.2),
+            "but group 7 may have up to 43% of all rows",
+        ),
+        (BY_RATE, context(rates=9_000_000), "behind an exchange by o.rate, which is a DOUBLE"),
         (
             replace(WHOLE, keys=(Named(Scalar("upper(`o.category`)", ("o.category",), STRING), "k"),)),
             context(),

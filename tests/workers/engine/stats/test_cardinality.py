@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from service.spec.query import AggregateFunction, JoinKind
@@ -16,6 +18,10 @@ from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 def sketch(alias: str, distinct: int, *hot: tuple[str, float]) -> KeySketch:
     keys = tuple(HotKey(value=value, share=share, estimated_rows=0) for value, share in hot)
     return KeySketch(alias, (f"{alias}.uid",), 1000, distinct, distinct, 0.0, keys)
+
+
+def nulls_of(known: KeySketch) -> KeySketch:
+    return replace(known, hot_keys=tuple(key.model_copy(update={"is_null": True}) for key in known.hot_keys))
 
 
 def size(alias: str, rows: int, row_bytes: int = 10) -> TableSize:
@@ -92,7 +98,7 @@ def test_the_other_sides_name_of_the_key_has_the_same_profile() -> None:
 
 
 def test_a_null_key_meets_nothing_but_stays_in_an_outer_join() -> None:
-    nulls = Statistics(KNOWN.tables, {**KNOWN.keys, ("o.uid",): sketch("o", 101, ("NULL", 0.5))}, 4)
+    nulls = Statistics(KNOWN.tables, {**KNOWN.keys, ("o.uid",): nulls_of(sketch("o", 101, ("NULL", 0.5)))}, 4)
     inner = profile_of(join(JoinKind.INNER), ("o.uid",), nulls)
     outer = profile_of(join(JoinKind.LEFT), ("o.uid",), nulls)
     assert inner is not None
@@ -101,9 +107,25 @@ def test_a_null_key_meets_nothing_but_stays_in_an_outer_join() -> None:
     assert outer.hot == (("NULL", 1500.0),)
 
 
-def test_a_filter_thins_every_key_and_loses_rare_ones() -> None:
+def test_the_text_null_is_a_value_like_others() -> None:
+    text = Statistics(KNOWN.tables, {**KNOWN.keys, ("o.uid",): sketch("o", 101, ("NULL", 0.5))}, 4)
+    inner = profile_of(join(JoinKind.INNER), ("o.uid",), text)
+    assert inner is not None
+    assert inner.hot == (("'NULL'", 1500.0),)
+
+
+def test_scaling_thins_every_key_and_loses_rare_ones() -> None:
     profile = KeyProfile(rows=200, distinct=101, hot=(("7", 100.0),)).scaled(0.5)
     assert profile == KeyProfile(100, 51, (("7", 50.0),))
+
+
+def test_a_filter_may_be_for_the_hot_keys() -> None:
+    profile = KeyProfile(rows=200, distinct=101, hot=(("7", 100.0),)).filtered(0.5)
+    assert profile == KeyProfile(150, 51, (("7", 100.0),), hot_at_most=True)
+    filtered = profile_of(Filter(ORDERS, CONDITION), ("o.uid",), KNOWN)
+    assert filtered is not None
+    assert filtered.hot == (("7", 1500.0),)
+    assert filtered.rows == pytest.approx(2000)
 
 
 def test_the_groups_of_a_final_aggregate_are_those_without_buckets() -> None:
