@@ -13,6 +13,7 @@ from service import __version__
 from service.api import events, jobs, operations, reports, results
 from service.api.dependencies import Services
 from service.api.guard import Guard
+from service.api.head import HeadAsGet
 from service.api.metrics import HttpMetrics, JobMetrics
 from service.api.openapi import TITLE, operation_id, specification
 from service.api.problems import add_problem_handlers, problems
@@ -54,6 +55,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     add_problem_handlers(app)
     app.add_middleware(Guard, settings=settings.api)
     app.add_middleware(RequestContext, metrics=metrics)
+    app.add_middleware(HeadAsGet)
     _cache_specification(app)
     return app
 

@@ -10,7 +10,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic_core.core_schema import ErrorType
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -96,8 +96,8 @@ def add_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ExplainFailedError, on_explain_failed)
     app.add_exception_handler(RequestValidationError, on_invalid_request)
     app.add_exception_handler(HTTPException, on_http_exception)
-    app.add_exception_handler(OperationalError, on_database_error)
-    app.add_exception_handler(PoolTimeoutError, on_database_error)
+    for away in (OperationalError, InterfaceError, PoolTimeoutError):
+        app.add_exception_handler(away, on_database_error)
 
 
 def problems(*errors: type[ServiceError], spec: bool = False) -> dict[int | str, dict[str, Any]]:
@@ -215,8 +215,9 @@ def _http_response(error: HTTPException, request: Request) -> Response:
 def _allowed_methods(request: Request) -> list[str]:
     """All methods of the path: the framework names those of the first route that has it."""
     app: FastAPI = request.app
-    return [
+    allowed = [
         method
         for method in _METHODS
         if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in app.router.routes)
     ]
+    return sorted({*allowed, "HEAD"}) if "GET" in allowed else allowed

@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 
 class RequestContext:
-    """ASGI middleware, the outermost. A sane `X-Request-Id` is kept, any other replaced; both are sent back."""
+    """ASGI middleware around all that answers. Keeps a sane `X-Request-Id`, replaces any other, and sends it back."""
 
     def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
         self._app = app

@@ -10,6 +10,8 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.orm import Session
 
 from service.settings import Settings
 from service.store.session import Database
@@ -168,9 +170,9 @@ class TestRequests:
     def test_a_method_that_the_path_has_not(self, api: Api) -> None:
         answer = api.client.put("/v1/jobs", json={})
         refused(answer, 405, "method_not_allowed")
-        assert answer.headers["allow"] == "GET, POST"
+        assert answer.headers["allow"] == "GET, HEAD, POST"
         answer = api.client.post("/v1/jobs/x", json={})
-        assert answer.headers["allow"] == "DELETE, GET"
+        assert answer.headers["allow"] == "DELETE, GET, HEAD"
 
     @pytest.mark.parametrize(
         "body", [b"{", b"", b'{"a": }', b"\xff\xfe", b'{"a": ' + b"9" * 5000 + b"}", b"nonsense", b'"']
@@ -209,6 +211,16 @@ class TestRequests:
         answer = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": "x"})
         refused(answer, 503, "database_unavailable")
         assert answer.headers["retry-after"] == "1"
+
+    @pytest.mark.parametrize("error", [OperationalError, InterfaceError])
+    def test_a_connection_that_broke_is_503(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch, error: type[DBAPIError]
+    ) -> None:
+        def fail(_session: Session) -> int:
+            raise error("SELECT 1", {}, Exception("connection already closed"))
+
+        monkeypatch.setattr(api.database, "_clock", fail)
+        refused(api.client.get("/v1/jobs"), 503, "database_unavailable")
 
 
 class TestRequestId:

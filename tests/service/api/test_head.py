@@ -1,0 +1,58 @@
+"""HEAD wherever there is GET."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pyarrow as pa
+import pytest
+from fastapi.testclient import TestClient
+
+from service.settings import Settings
+from service.store.session import Database
+from tests.support import lifecycle
+
+# A stream that does not end would be waited for.
+pytestmark = pytest.mark.timeout(60)
+
+
+class Api(Protocol):
+    client: TestClient
+    database: Database
+    settings: Settings
+
+
+@pytest.mark.parametrize(
+    ("path", "accept"),
+    [
+        ("", "*/*"),
+        ("/result", "*/*"),
+        ("/result", "text/csv"),
+        ("/plan", "*/*"),
+        ("/metrics", "*/*"),
+        ("/events", "*/*"),
+        ("/nothing", "*/*"),
+    ],
+)
+def test_a_head_is_a_get_without_the_body(api: Api, path: str, accept: str) -> None:
+    job_id = lifecycle.insert(api.database)
+    lifecycle.run_whole(api.database, job_id, api.settings.results_dir, pa.table({"n": [1]}))
+    got = api.client.get(f"/v1/jobs/{job_id}{path}", headers={"Accept": accept, "X-Request-Id": "one"})
+    head = api.client.head(f"/v1/jobs/{job_id}{path}", headers={"Accept": accept, "X-Request-Id": "one"})
+    assert (head.status_code, head.content) == (got.status_code, b"")
+    assert dict(head.headers) == dict(got.headers)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/metrics", "/v1/jobs", "/openapi.json"])
+def test_other_paths_have_it_too(api: Api, path: str) -> None:
+    head = api.client.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+
+
+def test_the_events_of_a_job_that_goes_on_end(api: Api) -> None:
+    head = api.client.head(f"/v1/jobs/{lifecycle.insert(api.database)}/events")
+    assert head.headers["content-type"].startswith("text/event-stream")
+
+
+def test_there_is_none_without_a_get(api: Api) -> None:
+    assert api.client.head("/v1/explain").status_code == 405
