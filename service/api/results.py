@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -57,4 +58,7 @@ def get_result(
     files = find_result(services.database, results, tenant, job_id)
     ending, write = WRITERS[media_type]
     headers = {"Vary": "Accept", "Content-Disposition": f'attachment; filename="{job_id}.{ending}"'}
-    return StreamingResponse(write(files), headers=headers, media_type=media_type)
+    chunks = write(files)
+    # Files that are gone or damaged are found out before the answer begins.
+    first = next(chunks, b"")
+    return StreamingResponse(chain((first,), chunks), headers=headers, media_type=media_type)

@@ -10,6 +10,7 @@ import json
 from service.errors import InvalidCursorError
 
 _MAX_LENGTH = 512
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**63 - 1
 
 
 def encode_cursor(position: list[int | str], scope: str) -> str:
@@ -31,6 +32,8 @@ def decode_cursor(cursor: str, scope: str, shape: tuple[type, ...]) -> list[int 
     except (ValueError, binascii.Error, RecursionError) as error:
         raise InvalidCursorError("The cursor is not one that this service gave. Start without a cursor.") from error
     if not isinstance(parts, list) or [type(part) for part in parts] != [str, *shape]:
+        raise InvalidCursorError("The cursor is not one that this service gave. Start without a cursor.")
+    if not all(_MIN_INTEGER <= part <= _MAX_INTEGER for part in parts if isinstance(part, int)):
         raise InvalidCursorError("The cursor is not one that this service gave. Start without a cursor.")
     digest, *position = parts
     if digest != _digest(scope):

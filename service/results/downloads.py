@@ -93,11 +93,14 @@ def _stream(
     drain = _Drain()
     with pa.PythonFile(drain, mode="w") as sink:
         writer = open_writer(sink)
-        for batch in result.batches():
-            writer.write_batch(prepare(batch))
-            if data := drain.drain():
-                yield data
-        writer.close()
+        try:
+            for batch in result.batches():
+                writer.write_batch(prepare(batch))
+                if data := drain.drain():
+                    yield data
+        finally:
+            # Before its file is, also where a file is damaged or the client has gone.
+            writer.close()
         sink.flush()
         yield drain.drain()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,12 +31,16 @@ class ResultFiles:
         return sum(self.row_counts)
 
     def batches(self, start: int = 0, batch_rows: int = _BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-        """All rows from `start` (from 0) on, in batches of at most `batch_rows`, in the served schema."""
+        """All rows from `start` (from 0) on, in batches of at most `batch_rows`, in the served schema.
+
+        Raises ResultMissingError where files have been removed or damaged meanwhile.
+        """
         for path, count in zip(self.paths, self.row_counts, strict=True):
             if start >= count:
                 start -= count
                 continue
-            for batch in _rows_of(path, start, batch_rows):
+            rows = _rows_of(path, start, batch_rows)
+            while (batch := _next_batch(rows)) is not None:
                 yield batch.cast(self.schema)
             start = 0
 
@@ -52,18 +57,29 @@ class ResultFiles:
 
 
 def open_result(directory: Path) -> ResultFiles:
-    """The result in `directory`. Raises ResultMissingError where its files have been removed."""
+    """The result in `directory`. Raises ResultMissingError where its files have been removed or damaged."""
     paths = tuple(sorted(directory.glob("*.parquet")))
-    try:
+    with _told_when_missing():
         if not paths:
             raise FileNotFoundError(directory)
         schema = pq.read_schema(paths[0])
         row_counts = tuple(pq.read_metadata(path).num_rows for path in paths)
-    except OSError as error:
-        raise ResultMissingError(
-            "The job succeeded, but its files are no longer in the results directory. Submit it again."
-        ) from error
     return ResultFiles(paths, row_counts, columns_of(schema), served_schema(schema))
+
+
+@contextmanager
+def _told_when_missing() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ResultMissingError(
+            "The job succeeded, but its files in the results directory are gone or damaged. Submit it again."
+        ) from error
+
+
+def _next_batch(rows: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    with _told_when_missing():
+        return next(rows, None)
 
 
 def _rows_of(path: Path, start: int, batch_rows: int) -> Iterator[pa.RecordBatch]:

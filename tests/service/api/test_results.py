@@ -14,6 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.api.events import SSE
+from service.jobs.cursors import encode_cursor
 from service.settings import Settings
 from service.store.session import Database
 from tests.support import lifecycle
@@ -173,6 +174,27 @@ def test_files_that_are_gone_are_told(api: Api, accept: str) -> None:
     answer = api.client.get(path, headers={"Accept": accept})
     assert answer.status_code == 410
     assert answer.json()["code"] == "result_missing"
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/csv", "application/vnd.apache.parquet"])
+@pytest.mark.parametrize("keep", [0, 40, -1])
+def test_files_that_are_damaged_are_told(api: Api, accept: str, keep: int) -> None:
+    path = finished(api, NUMBERS)
+    for file in api.settings.results_dir.rglob("*.parquet"):
+        whole = file.read_bytes()
+        # Cut short, or with its pages overwritten and its footer whole.
+        file.write_bytes(whole[:keep] if keep >= 0 else whole[:4] + b"\xff" * 100 + whole[104:])
+    answer = api.client.get(path, headers={"Accept": accept})
+    assert answer.status_code == 410
+    assert answer.json()["code"] == "result_missing"
+
+
+def test_a_forged_cursor_is_refused(api: Api) -> None:
+    path = finished(api, NUMBERS)
+    job_id = path.split("/")[3]
+    for position, status in ((10**30, 400), (2**63 - 1, 200), (-5, 200)):
+        answer = api.client.get(path, params={"cursor": encode_cursor([position], f"result|{job_id}")})
+        assert answer.status_code == status, position
 
 
 def test_a_cursor_of_another_result_is_refused(api: Api) -> None:

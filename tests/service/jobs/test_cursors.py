@@ -8,7 +8,7 @@ from service.errors import InvalidCursorError
 from service.jobs.cursors import decode_cursor, encode_cursor
 
 
-@pytest.mark.parametrize("position", [[1, "a"], [0, ""], [2**62, "ü/+"]])
+@pytest.mark.parametrize("position", [[1, "a"], [0, ""], [2**63 - 1, "ü/+"]])
 def test_a_cursor_gives_back_its_position(position: list[int | str]) -> None:
     assert decode_cursor(encode_cursor(position, "list"), "list", (int, str)) == position
 
@@ -22,6 +22,12 @@ def test_another_shape_is_refused(shape: tuple[type, ...]) -> None:
 def test_another_list_is_refused() -> None:
     with pytest.raises(InvalidCursorError, match="other filters"):
         decode_cursor(encode_cursor([1], "one"), "two", (int,))
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**30])
+def test_a_number_that_no_database_holds_is_refused(number: int) -> None:
+    with pytest.raises(InvalidCursorError):
+        decode_cursor(encode_cursor([number], "list"), "list", (int,))
 
 
 def test_true_is_no_number() -> None:

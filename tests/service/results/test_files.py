@@ -51,6 +51,17 @@ def test_int96_instants_of_any_year(tmp_path: Path) -> None:
     ]
 
 
+def test_files_removed_while_they_are_read_are_told(tmp_path: Path) -> None:
+    write(tmp_path / "r", [5, 5])
+    files = open_result(tmp_path / "r")
+    batches = files.batches(batch_rows=5)
+    assert next(batches).num_rows == 5
+    for file in (tmp_path / "r").iterdir():
+        file.unlink()
+    with pytest.raises(ResultMissingError):
+        list(batches)
+
+
 def test_no_files_are_told(tmp_path: Path) -> None:
     with pytest.raises(ResultMissingError):
         open_result(tmp_path / "nowhere")
