@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import structlog
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from sqlalchemy.exc import SQLAlchemyError
 
 from service.spec.status import JobStatus
 from service.store import jobs
 from service.store.session import Database
 from service.store.workers import count_alive
 
+_log = structlog.get_logger(__name__)
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -44,7 +47,19 @@ class JobMetrics(Collector):
         self._worker_silence_ms = worker_silence_ms
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Jobs by status (zeros included), age of the oldest waiting job in seconds, and live workers."""
+        """Whether the database answers, and only then what it has.
+
+        Jobs by status (zeros included), age of the oldest waiting job in seconds, and live workers.
+        """
+        try:
+            read = list(self._read())
+        except SQLAlchemyError as error:
+            _log.warning("scraped_without_database", error=type(error).__name__)
+            read = []
+        up = GaugeMetricFamily("evenkeel_database_up", "Whether the database answers.", value=1 if read else 0)
+        yield from (up, *read)
+
+    def _read(self) -> Iterator[GaugeMetricFamily]:
         with self._database.read() as session:
             now = self._database.now(session)
             counts = jobs.count_by_status(session, now)

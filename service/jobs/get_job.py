@@ -10,4 +10,4 @@ from service.store.session import Database
 def get_job(database: Database, tenant: str, job_id: str) -> Job:
     """The job as posted and as it stands. Raises JobNotFoundError."""
     with database.read() as session:
-        return Job.of(require_job(session, tenant, job_id), database.now(session))
+        return Job.of(require_job(session, tenant, job_id, with_spec=True), database.now(session))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from service.errors import InvalidCursorError
 from service.jobs.cursors import decode_cursor, encode_cursor
+from service.jobs.find import is_job_id
 from service.jobs.views import JobSummary
 from service.spec.model import Frozen
 from service.store import jobs
@@ -44,6 +46,8 @@ def list_jobs(database: Database, tenant: str, wanted: JobFilter, cursor: str, p
 
 def _position(cursor: str, scope: str) -> JobPosition:
     submitted_at, job_id = decode_cursor(cursor, scope, (int, str))
+    if not is_job_id(str(job_id)):
+        raise InvalidCursorError("The cursor is not one that this service gave. Start without a cursor.")
     return JobPosition(int(submitted_at), str(job_id))
 
 

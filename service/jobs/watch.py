@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
 
 from service.store import jobs
 from service.store.session import Database
@@ -71,11 +70,11 @@ class JobWatcher:
             wanted = {waiter.job_id for waiter in self._waiters}
             try:
                 versions = await asyncio.to_thread(self._read_versions, wanted)
-            except SQLAlchemyError as error:
-                # The waiting requests notice by themselves when they read the job.
-                _log.warning("poll_failed", error=type(error).__name__)
-            else:
                 self._wake_changed(versions, wanted)
+            except Exception as error:  # noqa: BLE001 - told below
+                # Whatever it was, the next round may do: without a poller, everybody would wait in vain. The waiting
+                # requests notice by themselves, when they read the job.
+                _log.warning("poll_failed", error=type(error).__name__)
             await asyncio.sleep(self._interval)
 
     def _read_versions(self, job_ids: set[str]) -> Mapping[str, int]:

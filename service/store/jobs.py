@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Select, case, delete, func, select, tuple_, update
 from sqlalchemy.engine import CursorResult
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
 from service.spec.status import JobStatus, sources_of
 from service.store.events import append_event
@@ -21,6 +21,7 @@ EXPLAIN = "explain"
 """`jobs.kind` of what is planned only, never listed, and removed once answered."""
 
 _IDS_PER_QUERY = 500
+_WITHOUT_SPEC = defer(JobRow.spec, raiseload=True)
 _RECOVERING = (JobStatus.PLANNING, JobStatus.RUNNING)
 
 
@@ -88,17 +89,24 @@ def insert_job(session: Session, job: NewJob, now: int) -> JobRow:
     return row
 
 
-def find_job(session: Session, *, tenant: str, job_id: str, kind: str = RUN, lock: bool = False) -> JobRow | None:
-    """The tenant's job of this id and kind; with `lock`, nobody else changes it before the transaction ends."""
+def find_job(
+    session: Session, *, tenant: str, job_id: str, kind: str = RUN, lock: bool = False, with_spec: bool = False
+) -> JobRow | None:
+    """The tenant's job of this id and kind; with `lock`, nobody else changes it before the transaction ends.
+
+    A spec may be large: `spec` of the row is read only `with_spec`, and raises otherwise.
+    """
     statement = select(JobRow).where(JobRow.id == job_id, JobRow.tenant == tenant, JobRow.kind == kind)
+    if not with_spec:
+        statement = statement.options(_WITHOUT_SPEC)
     return session.scalars(statement.with_for_update() if lock else statement).one_or_none()
 
 
 def list_jobs(
     session: Session, *, tenant: str, wanted: JobFilter, after: JobPosition | None, limit: int, now: int
 ) -> Sequence[JobRow]:
-    """At most `limit` jobs, newest first, from behind `after` on."""
-    statement = select(JobRow).where(JobRow.tenant == tenant, JobRow.kind == RUN)
+    """At most `limit` jobs without their specs, newest first, from behind `after` on."""
+    statement = select(JobRow).options(_WITHOUT_SPEC).where(JobRow.tenant == tenant, JobRow.kind == RUN)
     statement = _restrict(statement, wanted, now)
     if after is not None:
         statement = statement.where(tuple_(JobRow.submitted_at, JobRow.id) < (after.submitted_at, after.id))
@@ -163,7 +171,9 @@ def count_by_status(session: Session, now: int) -> dict[JobStatus, int]:
 
 def oldest_queued_at(session: Session, now: int) -> int | None:
     """When the job that has waited longest was submitted; None while none waits."""
-    statement = select(func.min(JobRow.submitted_at)).where(_effective_status_column(now) == JobStatus.QUEUED.value)
+    statement = select(func.min(JobRow.submitted_at)).where(
+        JobRow.kind == RUN, _effective_status_column(now) == JobStatus.QUEUED.value
+    )
     return session.execute(statement).scalar_one_or_none()
 
 

@@ -91,6 +91,21 @@ class TestMetrics:
         assert values["evenkeel_workers_alive"] == 1
         assert values["evenkeel_oldest_queued_seconds"] >= 5
 
+    def test_explanations_do_not_wait_as_jobs_do(self, api: Api) -> None:
+        lifecycle.insert(api.database, kind="explain")
+        with api.database.write() as session:
+            session.execute(text("UPDATE jobs SET submitted_at = submitted_at - 5000"))
+        assert self.scraped(api)["evenkeel_oldest_queued_seconds"] == 0
+
+    def test_a_database_that_is_away_is_told(self, api: Api) -> None:
+        assert self.scraped(api)["evenkeel_database_up"] == 1
+        with api.database.write() as session:
+            session.execute(text("DROP TABLE workers"))
+        values = self.scraped(api)
+        assert values["evenkeel_database_up"] == 0
+        assert not any(name.startswith("evenkeel_jobs") for name in values)
+        assert any(name.startswith("evenkeel_http") for name in values)
+
     def test_requests_by_route_never_by_path(self, api: Api) -> None:
         for path in ("/v1/jobs/a", "/v1/jobs/b", "/nowhere/1", "/nowhere/2", "/healthz"):
             api.client.get(path)

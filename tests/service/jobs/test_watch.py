@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import event, text
+from sqlalchemy.orm import Session
 
 from service.jobs.watch import JobWatcher
+from service.settings import Settings
 from service.store.session import Database
 from tests.support import lifecycle
 
@@ -120,6 +122,36 @@ def test_a_database_that_fails_for_a_while_is_outlived(database: Database) -> No
         return woken
 
     assert asyncio.run(scenario()) is True
+
+
+class Faulty(Database):
+    """Fails with whatever is left in `faults`, one a question."""
+
+    def __init__(self, url: str, faults: list[Exception]) -> None:
+        super().__init__(url)
+        self._faults = faults
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        if self._faults:
+            raise self._faults.pop()
+        with super().read() as session:
+            yield session
+
+
+def test_no_fault_ends_the_poller(database: Database, settings: Settings) -> None:
+    job_id = lifecycle.insert(database)
+    faults: list[Exception] = [RuntimeError("once"), OSError("too many open files")]
+
+    async def scenario() -> bool:
+        watching = watcher(Faulty(settings.database_url, faults))
+        watching.start()
+        woken = await watching.wait_for_change(job_id, 0, SOON)
+        await watching.stop()
+        return woken
+
+    assert asyncio.run(scenario()) is True
+    assert faults == []
 
 
 def test_stopping_lets_nobody_hang(database: Database) -> None:
