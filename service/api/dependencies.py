@@ -38,14 +38,16 @@ def _tenant() -> str:
 ServicesDep = Annotated[Services, Depends(_services)]
 TenantDep = Annotated[str, Depends(_tenant)]
 
-JobId = Annotated[str, Path(description="Id of a job.", max_length=64)]
+JobId = Annotated[str, Path(description="Id of a job.")]
 
 Cursor = Annotated[
     str, Query(description="`next_cursor` of the page before; empty for the first page.", max_length=1024)
 ]
-IfNoneMatch = Annotated[str, Header(description="Entity tags already known; 304 when the job still has one of them.")]
+IfNoneMatch = Annotated[
+    list[str], Header(description="Entity tags already known; 304 when the job still has one of them.")
+]
 Prefer = Annotated[
-    str,
+    list[str],
     Header(
         description="`wait=N` waits up to N seconds: with If-None-Match until the job changes, without until it "
         "has finished."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ from fastapi import APIRouter, Body, Header, Query, Request, Response
 from pydantic import AwareDatetime
 from pydantic.json_schema import SkipJsonSchema
 
-from service.api.conditional import job_response, known_version, wait_seconds
+from service.api.conditional import is_known, job_response, wait_seconds
 from service.api.dependencies import Cursor, IfNoneMatch, JobId, Prefer, ServicesDep, TenantDep
 from service.api.examples import JOB_EXAMPLES
 from service.api.problems import problems, request_id_of
@@ -50,6 +51,8 @@ BODY_ERRORS = (
 JobBody = Annotated[JobSpec, Body(openapi_examples=JOB_EXAMPLES)]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_IDEMPOTENCY_KEY = r'^("([\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])+"|[\x21\x23-\x7e][\x21-\x7e]*)$'
+"""A string as structured headers have it (RFC 9651), or bare text that does not begin as one."""
 
 
 def _header(description: str, example: str) -> dict[str, Any]:
@@ -78,17 +81,17 @@ def submit_job(
     services: ServicesDep,
     tenant: TenantDep,
     idempotency_key: Annotated[
-        str,
+        str | SkipJsonSchema[None],
         Header(
             max_length=255,
-            pattern=r"^[\x21-\x7e]*$",
-            description="Any text of your choice. The same key with the same body within 24 hours is the same job; "
-            "with another body it is refused.",
+            pattern=_IDEMPOTENCY_KEY,
+            description="Any text of your choice, in double quotes or bare. The same key with the same body within 24 "
+            "hours is the same job; with another body it is refused.",
         ),
-    ] = "",
+    ] = None,
 ) -> Response:
     """Checks the job against its tables' files and stores it. It is run as soon as a worker is free."""
-    submission = Submission(tenant, body, idempotency_key.strip('"'), request_id_of(request.scope))
+    submission = Submission(tenant, body, _unquoted(idempotency_key or ""), request_id_of(request.scope))
     accepted = submit(services.database, services.dispatcher, services.settings, submission)
     headers = {"Location": f"/v1/jobs/{accepted.job.id}"}
     if accepted.replayed:
@@ -101,7 +104,9 @@ def list_jobs(
     services: ServicesDep,
     tenant: TenantDep,
     status: Annotated[list[JobStatus], Query(description="Only jobs in one of these states; may be repeated.")] = [],  # noqa: B006
-    name: Annotated[str, Query(max_length=200, description="Only jobs whose name starts so.")] = "",
+    name: Annotated[
+        str, Query(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", description="Only jobs whose name starts so.")
+    ] = "",
     submitted_after: Annotated[
         AwareDatetime | SkipJsonSchema[None], Query(description="Only jobs submitted later than this.")
     ] = None,
@@ -129,7 +134,11 @@ def list_jobs(
     },
 )
 async def get_job(
-    job_id: JobId, services: ServicesDep, tenant: TenantDep, if_none_match: IfNoneMatch = "", prefer: Prefer = ""
+    job_id: JobId,
+    services: ServicesDep,
+    tenant: TenantDep,
+    if_none_match: IfNoneMatch = [],  # noqa: B006 - the framework copies it
+    prefer: Prefer = [],  # noqa: B006
 ) -> Response:
     """How the job stands. A wait costs the service next to nothing: prefer it to polling."""
     wait = wait_seconds(prefer, services.settings.api.max_wait_seconds)
@@ -138,7 +147,8 @@ async def get_job(
         services.watcher,
         tenant,
         job_id,
-        known_version=known_version(if_none_match),
+        # Without tags, nothing but the end of the job is worth telling.
+        is_known=lambda job: not if_none_match or is_known(job, if_none_match),
         seconds=wait or 0,
     )
     headers = {} if wait is None else {"Preference-Applied": f"wait={wait}"}
@@ -169,6 +179,10 @@ def delete_job(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> None:
 def cancel_job(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> Response:
     """Ends a queued job at once, and a running one as soon as its worker notices. Asking twice changes nothing."""
     return job_response(cancel(services.database, tenant, job_id), 202)
+
+
+def _unquoted(key: str) -> str:
+    return re.sub(r"\\(.)", r"\1", key[1:-1]) if key.startswith('"') else key
 
 
 def _milliseconds(moment: datetime | None) -> int | None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sqlalchemy.orm import Session
 
 from service.errors import JobAlreadyFinishedError
 from service.jobs.find import require_job
 from service.jobs.views import Job
 from service.spec import ends
-from service.spec.status import JobStatus
+from service.spec.status import AttemptStatus, JobStatus
 from service.store import jobs
+from service.store.attempts import end_attempt
+from service.store.jobs import effective_status
+from service.store.leases import NO_LEASE
 from service.store.session import Database
 from service.store.tables import JobRow
 
@@ -21,21 +26,41 @@ def cancel_job(database: Database, tenant: str, job_id: str) -> Job:
     """
     with database.write() as session:
         now = database.now(session)
-        row = require_job(session, tenant, job_id, for_change=True)
-        status = JobStatus(row.status)
+        row = require_job(session, tenant, job_id, for_change=True, with_spec=True)
+        status = effective_status(row, now)
         if status.is_terminal:
             raise JobAlreadyFinishedError(f"The job is {status.value}: there is nothing left to cancel.")
-        if status is not JobStatus.CANCELLING:
-            _move(session, row, status, now)
-            session.refresh(row)
+        if status is JobStatus.QUEUED:
+            _end(session, row, now)
+        elif status is not JobStatus.CANCELLING:
+            _move(session, row, JobStatus.CANCELLING, now, {})
+        session.refresh(row)
         return Job.of(row, now)
 
 
-def _move(session: Session, row: JobRow, status: JobStatus, now: int) -> None:
-    values: dict[str, object] = {"cancel_requested_at": now}
-    target = JobStatus.CANCELLING
-    if status is JobStatus.QUEUED:
-        # No worker holds it: there is nobody to wait for.
-        target = JobStatus.CANCELLED
-        values |= {"finished_at": now, "error": ends.cancelled().model_dump(mode="json")}
-    jobs.move_job(session, job_id=row.id, tenant=row.tenant, target=target, sources={status}, now=now, values=values)
+def _end(session: Session, row: JobRow, now: int) -> None:
+    """No worker holds the job: there is nobody to wait for. One that lost its lease changes nothing any more."""
+    if row.lease_owner is not None:
+        end_attempt(
+            session,
+            job_id=row.id,
+            tenant=row.tenant,
+            fence=row.fence,
+            status=AttemptStatus.CRASHED,
+            error=ends.lease_lost(row.lease_owner),
+            now=now,
+        )
+    error = ends.cancelled().model_dump(mode="json")
+    _move(session, row, JobStatus.CANCELLED, now, {**NO_LEASE, "finished_at": now, "error": error})
+
+
+def _move(session: Session, row: JobRow, target: JobStatus, now: int, values: Mapping[str, object]) -> None:
+    jobs.move_job(
+        session,
+        job_id=row.id,
+        tenant=row.tenant,
+        target=target,
+        sources={JobStatus(row.status)},
+        now=now,
+        values={**values, "cancel_requested_at": now},
+    )

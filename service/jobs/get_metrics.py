@@ -5,6 +5,7 @@ from __future__ import annotations
 from service.errors import MetricsNotReadyError
 from service.jobs.find import require_job
 from service.spec.reports import MetricsReport, SkewReport, StageMetrics
+from service.spec.status import JobStatus
 from service.store import plans
 from service.store.session import Database
 
@@ -15,7 +16,7 @@ def get_metrics(database: Database, tenant: str, job_id: str) -> MetricsReport:
         row = require_job(session, tenant, job_id)
         plan = plans.latest_plan(session, row.id)
         if plan is None or plan.skew is None or plan.execution_ms is None:
-            raise MetricsNotReadyError(f"The job is {row.status} and no attempt of it has run to its end.")
+            raise MetricsNotReadyError(_reason(JobStatus(row.status)))
         stages = plans.stage_metrics(session, row.id, plan.fence)
         return MetricsReport(
             stages=tuple(StageMetrics.model_validate(stage.metrics) for stage in stages),
@@ -25,3 +26,9 @@ def get_metrics(database: Database, tenant: str, job_id: str) -> MetricsReport:
             result_rows=row.result_rows,
             result_bytes=row.result_bytes,
         )
+
+
+def _reason(status: JobStatus) -> str:
+    if status is JobStatus.SUCCEEDED:
+        return "The job SUCCEEDED, but Spark did not tell its worker what the stages took."
+    return f"The job is {status.value} and no attempt of it has run to its end."

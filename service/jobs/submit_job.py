@@ -49,7 +49,7 @@ def submit_job(database: Database, dispatcher: Dispatcher, settings: Settings, s
     Raises SpecError for a job that cannot run and IdempotencyKeyReusedError for a key given before with another body.
     """
     spec = submission.spec.model_dump(mode="json", by_alias=True)
-    payload = _sha256(submission.kind, spec)
+    payload = _payload_sha256(submission)
     # First: a repeated submission is answered even when its files have gone since.
     earlier = _earlier(database, submission, payload)
     if earlier is not None:
@@ -91,7 +91,8 @@ def _replay(session: Session, submission: Submission, payload: str, now: int) ->
         raise IdempotencyKeyReusedError(
             "This Idempotency-Key was given with another body within the last 24 hours. Use a new key for a new job."
         )
-    return Accepted(Job.of(require_job(session, submission.tenant, known.job_id), now), replayed=True)
+    row = require_job(session, submission.tenant, known.job_id, with_spec=True)
+    return Accepted(Job.of(row, now), replayed=True)
 
 
 def _store(database: Database, submission: Submission, spec: dict[str, Any], payload: str) -> Job:
@@ -121,6 +122,15 @@ def _store(database: Database, submission: Submission, spec: dict[str, Any], pay
         return Job.of(row, now)
 
 
-def _sha256(kind: str, spec: dict[str, Any]) -> str:
-    # Over the canonical spec: spaces, the order of keys and the spelling of settings make no other job.
-    return hashlib.sha256(json.dumps([kind, spec], sort_keys=True).encode()).hexdigest()
+def _payload_sha256(submission: Submission) -> str:
+    # Spaces, the order of keys and the spelling of settings make no other job. What was not posted is left out, so that
+    # a default that comes with an upgrade changes no key's submission.
+    posted = submission.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return hashlib.sha256(json.dumps([submission.kind, _without_empty(posted)], sort_keys=True).encode()).hexdigest()
+
+
+def _without_empty(posted: Any) -> Any:
+    if not isinstance(posted, dict):
+        return posted
+    pruned = {key: _without_empty(value) for key, value in posted.items()}
+    return {key: value for key, value in pruned.items() if value != {}}

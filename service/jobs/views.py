@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, WithJsonSchema
+from pydantic import BaseModel, Field, GetJsonSchemaHandler, ValidationError, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from service.spec.job import JobSpec
 from service.spec.model import Frozen
@@ -38,6 +41,16 @@ def timestamp(milliseconds: int) -> datetime:
 
 def _optional_timestamp(milliseconds: int | None) -> datetime | None:
     return None if milliseconds is None else timestamp(milliseconds)
+
+
+@dataclass(frozen=True)
+class _LooksLike:
+    """Documents JSON by the model that it is usually read as."""
+
+    model: type[BaseModel]
+
+    def __get_pydantic_json_schema__(self, _schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return handler(self.model.__pydantic_core_schema__)
 
 
 class ResultSummary(Frozen):
@@ -74,16 +87,27 @@ class JobSummary(Frozen):
 class Job(JobSummary):
     """A job as posted and as it stands."""
 
-    spec: JobSpec = Field(description="What was posted, every setting under its canonical name, defaults filled in.")
+    spec: Annotated[dict[str, Any], _LooksLike(JobSpec)] = Field(
+        description="What was posted, every setting under its canonical name, defaults filled in."
+    )
 
     @classmethod
     def of(cls, row: JobRow, now: int) -> Self:
         """The job of `row` as it truly stands at `now` (milliseconds)."""
-        return cls.model_validate({**_fields(row, now), "spec": row.spec})
+        return cls.model_validate({**_fields(row, now), "spec": _spec(row.spec)})
+
+
+def _spec(stored: dict[str, Any]) -> dict[str, Any]:
+    """In one order on every database; as it was stored where another version stored what this one does not know."""
+    try:
+        return JobSpec.model_validate(stored).model_dump(mode="json", by_alias=True)
+    except ValidationError:
+        return stored
 
 
 def _fields(row: JobRow, now: int) -> Mapping[str, object]:
     status = effective_status(row, now)
+    waits = status is JobStatus.QUEUED
     has_result = status is JobStatus.SUCCEEDED and row.result_rows is not None
     return {
         "id": row.id,
@@ -96,8 +120,9 @@ def _fields(row: JobRow, now: int) -> Mapping[str, object]:
         "updated_at": timestamp(row.updated_at),
         "started_at": _optional_timestamp(row.started_at),
         "finished_at": _optional_timestamp(row.finished_at),
-        "progress": row.progress,
-        "error": row.error,
+        # That of an attempt whose lease expired tells nothing of the next one.
+        "progress": None if waits else row.progress,
+        "error": None if row.error is None else {**row.error, "request_id": row.request_id},
         "result": {"rows": row.result_rows, "bytes": row.result_bytes or 0} if has_result else None,
         "request_id": row.request_id,
     }

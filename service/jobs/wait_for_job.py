@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from service.jobs.get_job import get_job
 from service.jobs.views import Job
@@ -12,16 +13,22 @@ from service.store.session import Database
 
 
 async def wait_for_job(
-    database: Database, watcher: JobWatcher, tenant: str, job_id: str, *, known_version: int | None, seconds: float
+    database: Database,
+    watcher: JobWatcher,
+    tenant: str,
+    job_id: str,
+    *,
+    is_known: Callable[[Job], bool],
+    seconds: float,
 ) -> Job:
-    """The job when its version is no longer `known_version`; with None, when it has finished; else after `seconds`.
+    """The job once it has finished or is no longer as the caller knows it, else as it stands after `seconds`.
 
     Raises JobNotFoundError, also when the job is deleted meanwhile.
     """
     deadline = time.monotonic() + seconds
     while True:
         job = await asyncio.to_thread(get_job, database, tenant, job_id)
-        done = job.finished or (known_version is not None and job.version != known_version)
+        done = job.finished or not is_known(job)
         remaining = deadline - time.monotonic()
         if done or remaining <= 0:
             return job

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from service.api.conditional import known_version, wait_seconds
+from service.api.conditional import is_known, job_response, wait_seconds
+from service.jobs.views import Job
+from service.store.tables import JobRow
+from tests.support.lifecycle import SPEC
 
 
 @pytest.mark.parametrize(
@@ -20,25 +23,36 @@ from service.api.conditional import known_version, wait_seconds
         ("wait", None),
         ("wait=-1", None),
         ("wait=1.5", None),
-        ("wait=9999999999", None),
+        ("wait=9999999999", 45),
+        (f"wait={'9' * 5000}", 45),
         ("await=3", None),
     ],
 )
 def test_wait(prefer: str, seconds: int | None) -> None:
-    assert wait_seconds(prefer, longest=45.5) == seconds
+    assert wait_seconds([prefer], longest=45.5) == seconds
 
 
-@pytest.mark.parametrize(
-    ("tags", "version"),
-    [
-        ('"3-abc"', 3),
-        ('W/"12-abc", "3-abc"', 12),
-        ("*", None),
-        ("", None),
-        ('"abc"', None),
-        ("3-abc", None),
-        ('"99999999999999999999-a"', None),
-    ],
-)
-def test_known_version(tags: str, version: int | None) -> None:
-    assert known_version(tags) == version
+def test_the_first_line_that_asks_for_a_wait_counts() -> None:
+    assert wait_seconds(["respond-async", "wait=7, wait=8"], longest=45) == 7
+    assert wait_seconds([], longest=45) is None
+
+
+def job(**changes: object) -> Job:
+    row = JobRow(
+        id="j", name="n", spec=SPEC, status="QUEUED", version=3, submitted_at=1, updated_at=1, fence=0, **changes
+    )
+    return Job.of(row, 10)
+
+
+def test_a_job_is_known_by_any_tag_of_any_line() -> None:
+    tag = job_response(job()).headers["etag"]
+    known = [[tag], [f"W/{tag}"], [f'"a", {tag}'], ['"a"', tag], ["*"], [f'"3-0000000000000000",{tag}']]
+    assert all(is_known(job(), lines) for lines in known)
+    other: list[list[str]] = [[], [""], ['"a"'], [tag.strip('"')], ['"3-0000000000000000"']]
+    assert not any(is_known(job(), lines) for lines in other)
+
+
+def test_another_representation_of_one_version_is_not_known() -> None:
+    running = job(request_id="x")
+    assert running.version == job().version
+    assert not is_known(job(), [job_response(running).headers["etag"]])

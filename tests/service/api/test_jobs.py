@@ -11,15 +11,19 @@ import httpx
 import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import select, update
+from sqlalchemy import event, select, update
 
+from service.jobs.cursors import encode_cursor
 from service.settings import Settings
 from service.spec.status import JobStatus
+from service.store import leases, publication
+from service.store.attempts import attempts_of
 from service.store.session import Database
 from service.store.tables import IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
 from tests.support import lifecycle
 from tests.support.lifecycle import SPEC
 
+ID = "00000000-0000-0000-0000-000000000000"
 RESULT = pa.table({"uid": pa.array([1, 2], pa.int64())})
 
 
@@ -105,7 +109,22 @@ class TestSubmit:
             answers = list(pool.map(lambda index: api.submit(name=f"job-{index}"), range(48)))
         assert {answer.status_code for answer in answers} == {202}
 
-    @pytest.mark.parametrize("key", ["with space", "ü", "x" * 256])
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [('"two words"', '"two words"'), (r'"a\"b\\"', 'a"b\\'), ('a"', '"a\\""'), ("x" * 253, '"%s"' % ("x" * 253))],
+    )
+    def test_a_key_quoted_or_bare_is_one_key(self, api: Api, one: str, other: str) -> None:
+        first = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": one})
+        second = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": other})
+        assert (first.status_code, second.status_code) == (202, 202)
+        assert first.json() == second.json()
+
+    def test_quotes_at_the_ends_are_no_longer_taken_off_a_bare_key(self, api: Api) -> None:
+        first = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": "a"})
+        second = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": 'a"'})
+        assert first.json()["id"] != second.json()["id"]
+
+    @pytest.mark.parametrize("key", ["with space", "ü", "x" * 256, "", '""', '"', '"a', '"a"b', r'"a\b"'])
     def test_a_strange_key_is_refused(self, api: Api, key: str) -> None:
         answer = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": key.encode()})
         assert answer.status_code == 422
@@ -184,6 +203,27 @@ class TestList:
         assert answer.status_code == 400
         assert code(answer) == "invalid_cursor"
 
+    @pytest.mark.parametrize(
+        "position", [[10**30, ID], [-(10**30), ID], [1, "\0"], [1, "\ud800"], [1, "x" * 300], [1, ""]]
+    )
+    def test_a_forged_cursor(self, api: Api, position: list[int | str]) -> None:
+        cursor = encode_cursor(position, "jobs||None|None|")
+        answer = api.client.get("/v1/jobs", params={"cursor": cursor})
+        assert answer.status_code == 400
+        assert code(answer) == "invalid_cursor"
+
+    def test_a_name_that_no_job_can_have(self, api: Api) -> None:
+        answer = api.client.get("/v1/jobs?name=a%00")
+        assert answer.status_code == 422
+        assert code(answer) == "invalid_request"
+
+    def test_no_spec_is_read(self, api: Api) -> None:
+        lifecycle.insert(api.database)
+        statements: list[str] = []
+        event.listen(api.database.engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
+        assert len(api.client.get("/v1/jobs").json()["jobs"]) == 1
+        assert not any("jobs.spec" in statement for statement in statements)
+
     def test_a_cursor_of_another_filter(self, api: Api) -> None:
         for _ in range(2):
             api.submit()
@@ -193,7 +233,7 @@ class TestList:
 
 
 class TestGet:
-    @pytest.mark.parametrize("job_id", ["nope", "00000000-0000-0000-0000-000000000000", "a%00b", "x" * 64])
+    @pytest.mark.parametrize("job_id", ["nope", "00000000-0000-0000-0000-000000000000", "a%00b", "x" * 65, "x" * 5000])
     @pytest.mark.parametrize(
         ("method", "path"),
         [
@@ -251,6 +291,29 @@ class TestGet:
         assert job["status"] == "FAILED"
         assert job["error"]["code"] == "engine_error"
 
+    def test_a_failed_job_names_the_request_that_submitted_it(self, api: Api) -> None:
+        job_id = api.client.post("/v1/jobs", json=SPEC, headers={"X-Request-Id": "mine"}).json()["id"]
+        lifecycle.fail(api.database, lifecycle.claim(api.database, job_id))
+        assert api.client.get(f"/v1/jobs/{job_id}").json()["error"]["request_id"] == "mine"
+
+    def test_progress_of_a_lost_attempt_is_not_shown(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        lifecycle.run(api.database, lifecycle.claim(api.database, job_id))
+        assert api.client.get(f"/v1/jobs/{job_id}").json()["progress"]["tasks_done"] == 1
+        with api.database.write() as session:
+            session.execute(update(JobRow).values(lease_expires_at=1))
+        job = api.client.get(f"/v1/jobs/{job_id}").json()
+        assert (job["status"], job["progress"]) == ("QUEUED", None)
+
+    def test_a_spec_stored_by_another_version_is_shown_as_it_is(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        stored = {**SPEC, "sink": {"kind": "postgres"}, "later": [1]}
+        with api.database.write() as session:
+            session.execute(update(JobRow).values(spec=stored))
+        answer = api.client.get(f"/v1/jobs/{job_id}")
+        assert answer.status_code == 200
+        assert answer.json()["spec"] == stored
+
 
 class TestWait:
     def test_waits_until_the_job_has_finished(self, api: Api) -> None:
@@ -272,6 +335,26 @@ class TestWait:
             answer = waiting.result(timeout=10)
         assert answer.status_code == 200
         assert answer.json()["status"] == "PLANNING"
+
+    def test_what_is_not_as_known_is_told_at_once(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        lifecycle.claim(api.database, job_id)
+        tag = api.client.get(f"/v1/jobs/{job_id}").headers["etag"]
+        with api.database.write() as session:
+            # The lease expires: no version grows, and the job reads QUEUED.
+            session.execute(update(JobRow).values(lease_expires_at=1))
+        answer = api.client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=45", "If-None-Match": tag})
+        assert answer.json()["status"] == "QUEUED"
+        answer = api.client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=45", "If-None-Match": '"none"'})
+        assert answer.json()["status"] == "QUEUED"
+
+    def test_every_line_of_a_header_counts(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        tag = api.client.get(f"/v1/jobs/{job_id}").headers["etag"]
+        lines = [("If-None-Match", '"one"'), ("If-None-Match", tag), ("Prefer", "respond-async"), ("Prefer", "wait=0")]
+        answer = api.client.get(f"/v1/jobs/{job_id}", headers=lines)
+        assert answer.status_code == 304
+        assert answer.headers["preference-applied"] == "wait=0"
 
     def test_an_unchanged_job_is_304_at_the_end(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
@@ -331,6 +414,29 @@ class TestCancel:
             row = session.get(JobRow, job_id)
             assert row is not None
             assert row.cancel_requested_at is not None
+
+    @pytest.mark.parametrize("runs", [False, True])
+    def test_a_job_whose_lease_expired_ends_at_once(self, api: Api, runs: bool) -> None:
+        job_id = lifecycle.insert(api.database)
+        held = lifecycle.claim(api.database, job_id)
+        if runs:
+            lifecycle.run(api.database, held)
+        with api.database.write() as session:
+            session.execute(update(JobRow).values(lease_expires_at=1))
+        answer = api.client.post(f"/v1/jobs/{job_id}/cancel")
+        assert (answer.status_code, answer.json()["status"]) == (202, "CANCELLED")
+        assert answer.json()["error"]["code"] == "cancelled"
+        with api.database.write() as session:
+            (attempt,) = attempts_of(session, job_id)
+            assert (attempt.status, attempt.finished_at is not None) == ("CRASHED", True)
+            row = session.get(JobRow, job_id)
+            assert row is not None
+            assert (row.lease_owner, row.lease_expires_at) == (None, None)
+            # The worker that was away comes back too late.
+            now = api.database.now(session)
+            assert leases.renew(session, lifecycle.WORKER, [held], now, 1000) == set()
+            ending = publication.Ending(JobStatus.FAILED, error=lifecycle.FAILURE)
+            assert not publication.publish(session, held, ending, now)
 
     def test_a_finished_job_is_refused(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)

@@ -12,6 +12,7 @@ from service.jobs.submit_job import Submission, submit_job
 from service.settings import Settings
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
+from service.spec.options import JobSettings
 from service.store.session import Database
 from service.store.tables import Base, IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
 from tests.support.lifecycle import SPEC, TENANT
@@ -69,6 +70,20 @@ def test_a_key_belongs_to_its_tenant(database: Database, dispatcher: Dispatcher,
     one = submit_job(database, dispatcher, settings, submission("k", tenant="a"))
     two = submit_job(database, dispatcher, settings, submission("k", tenant="b", name="other"))
     assert one.job.id != two.job.id
+
+
+def test_what_was_not_posted_makes_no_other_job(
+    database: Database, dispatcher: Dispatcher, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit_job(database, dispatcher, settings, submission("k"))
+    # As an upgrade does that comes with another default.
+    monkeypatch.setattr(JobSettings.model_fields["incremental_agg"], "default", False)
+    JobSettings.model_rebuild(force=True)
+    try:
+        assert submit_job(database, dispatcher, settings, submission("k", settings={}, limits={})).replayed
+    finally:
+        monkeypatch.undo()
+        JobSettings.model_rebuild(force=True)
 
 
 def test_the_spelling_of_a_setting_makes_no_other_job(
