@@ -29,10 +29,16 @@ class ReadOptions(Frozen):
     """How text files are read. Only the options listed here reach Spark."""
 
     header: bool = Field(default=False, description="CSV: the first line of each file names the columns.")
-    delimiter: str = Field(default=",", min_length=1, max_length=1, description="CSV: what parts two values.")
-    quote: str = Field(default='"', min_length=1, max_length=1, description="CSV: what encloses a value.")
+    delimiter: str = Field(default=",", pattern=r"^[^\r\n]$", description="CSV: what parts two values.")
+    quote: str = Field(default='"', pattern=r"^[^\r\n]$", description="CSV: what encloses a value.")
     null_value: str = Field(default="", max_length=64, description="CSV: the text that stands for NULL.")
     multi_line: bool = Field(default=False, description="JSON: one document over several lines.")
+
+    @model_validator(mode="after")
+    def _delimiter_and_quote_differ(self) -> Self:
+        if self.delimiter == self.quote:
+            raise PydanticCustomError("delimiter_is_quote", "'delimiter' and 'quote' must be different characters.")
+        return self
 
 
 class TableSource(Frozen):

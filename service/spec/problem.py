@@ -20,11 +20,13 @@ class Problem(BaseModel):
     detail: str = Field(description="What happened this time and what to do about it.")
     code: str = Field(description="Stable code, the last part of `type`.")
     instance: str | None = Field(default=None, description="The path that was asked for.")
-    request_id: str | None = Field(default=None, description="The `X-Request-Id` of the answer, for the logs.")
+    request_id: str | None = Field(
+        default=None, description="The `X-Request-Id` of the request that it answers, for the logs."
+    )
     errors: tuple[Issue, ...] = Field(default=(), description="Every single place that is wrong.")
 
 
-def problem_of_spec_error(error: SpecError, *, instance: str | None = None, request_id: str | None = None) -> Problem:
+def problem_of_spec_error(error: SpecError) -> Problem:
     """The problem that tells a caller what is wrong with a job."""
     return Problem(
         type=f"/problems/{error.code}",
@@ -32,7 +34,5 @@ def problem_of_spec_error(error: SpecError, *, instance: str | None = None, requ
         status=422,
         detail=str(error),
         code=error.code,
-        instance=instance,
-        request_id=request_id,
         errors=error.issues,
     )

@@ -32,11 +32,6 @@ class JobStatus(StrEnum):
         """True once nothing will change the job any more."""
         return self in TERMINAL
 
-    @property
-    def is_leased(self) -> bool:
-        """True while a worker must hold a live lease for the state to be true."""
-        return self in LEASED
-
 
 class AttemptStatus(StrEnum):
     """How one try of a job stands. `CRASHED` means the lease or the JVM was lost, not that the query failed."""
@@ -71,11 +66,6 @@ MOVES: dict[JobStatus, frozenset[JobStatus]] = {
     JobStatus.CANCELLING: _ENDS_OF_A_RUN,
     **{terminal: frozenset[JobStatus]() for terminal in TERMINAL},
 }
-
-
-def may_move(source: JobStatus, target: JobStatus) -> bool:
-    """Whether a job in `source` may become `target`."""
-    return target in MOVES[source]
 
 
 def sources_of(target: JobStatus) -> frozenset[JobStatus]:

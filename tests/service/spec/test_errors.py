@@ -29,7 +29,6 @@ def test_suggestions_end_a_sentence() -> None:
 
 def test_a_problem_carries_every_issue() -> None:
     error = SpecError.of("unknown_column", "There is no column x.", pointer="/sql", line=1, column=8, suggestions=["y"])
-    problem = problem_of_spec_error(error, instance="/v1/jobs", request_id="r")
+    problem = problem_of_spec_error(error)
     assert (problem.type, problem.title, problem.status) == ("/problems/unknown_column", "Unknown column", 422)
     assert problem.errors == error.issues
-    assert (problem.instance, problem.request_id) == ("/v1/jobs", "r")

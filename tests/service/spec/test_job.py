@@ -17,6 +17,15 @@ def job(**parts: Any) -> JobSpec:
     return JobSpec.model_validate({"tables": TABLES, "sql": "SELECT 1 FROM t", **parts})
 
 
+def csv(**options: str) -> dict[str, Any]:
+    return {"t": {"format": "csv", "path": "t", "schema": "a INT", "options": options}}
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|", " ", "\u20ac"])
+def test_delimiters_that_work(delimiter: str) -> None:
+    assert job(tables=csv(delimiter=delimiter)).tables["t"].options.delimiter == delimiter
+
+
 def test_defaults() -> None:
     spec = job()
     assert (spec.name, spec.mode, spec.sink.kind, spec.limits.max_attempts) == ("unnamed", "batch", "managed", 3)
@@ -47,6 +56,13 @@ def test_a_stored_job_reads_back() -> None:
             {"tables": {"t": {"format": "csv", "path": "t", "schema": "a INT", "options": {"sep": ";"}}}},
             "extra_forbidden",
         ),
+        ({"tables": csv(delimiter='"')}, "delimiter_is_quote"),
+        ({"tables": csv(quote=",")}, "delimiter_is_quote"),
+        ({"tables": csv(delimiter="\n")}, "string_pattern_mismatch"),
+        ({"tables": csv(delimiter="\r")}, "string_pattern_mismatch"),
+        ({"tables": csv(quote="\n")}, "string_pattern_mismatch"),
+        ({"tables": csv(delimiter="")}, "string_pattern_mismatch"),
+        ({"tables": csv(delimiter="||")}, "string_pattern_mismatch"),
         ({"settings": {"nosuch": 1}}, "unknown_setting"),
         ({"sql": "x" * 100_001}, "string_too_long"),
         ({"sql": ""}, "string_too_short"),
