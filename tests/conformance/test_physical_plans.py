@@ -102,7 +102,7 @@ def test_a_distinct_with_a_filter_is_spread_by_spark_whatever_the_phase(shape: S
 
 
 def test_one_phase_by_a_fraction_would_keep_both_aggregates(shape: Shape) -> None:
-    operators, hashed = shape(SUM, group="CAST(t.n AS DOUBLE)", agg_phase="ONE_PHASE")
+    operators, _ = shape(SUM, group="CAST(t.n AS DOUBLE)", agg_phase="ONE_PHASE")
     assert (operators.count("HashAggregate"), operators.count("Exchange")) == (2, 1)
 
 

@@ -157,8 +157,8 @@ def _why_forced(node: Aggregate) -> str:
     if sets == 1:
         return "distinct_split.enabled is true."
     return (
-        f"distinct_split.enabled is true: every row is copied for each of {sets} distinct arguments, and by Spark again, "
-        "whose own plan copies it once and spreads hot groups too."
+        f"distinct_split.enabled is true: every row is copied for each of {sets} distinct arguments, and by Spark "
+        "again, whose own plan copies it once and spreads hot groups too."
     )
 
 
