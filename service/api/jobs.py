@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Request, Response
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from service.api.conditional import is_known, job_response, wait_seconds
@@ -81,10 +81,8 @@ def submit_job(
     services: ServicesDep,
     tenant: TenantDep,
     idempotency_key: Annotated[
-        str | SkipJsonSchema[None],
+        Annotated[str, Field(max_length=255, pattern=_IDEMPOTENCY_KEY)] | SkipJsonSchema[None],
         Header(
-            max_length=255,
-            pattern=_IDEMPOTENCY_KEY,
             description="Any text of your choice, in double quotes or bare. The same key with the same body within 24 "
             "hours is the same job; with another body it is refused.",
         ),

@@ -61,6 +61,18 @@ class TestMetrics:
         assert answer.status_code == 404
         assert answer.json()["code"] == "metrics_not_ready"
 
+    @pytest.mark.parametrize(
+        ("status", "words"),
+        [(JobStatus.SUCCEEDED, "SUCCEEDED, but Spark did not tell"), (JobStatus.FAILED, "FAILED and no attempt of it")],
+    )
+    def test_say_why_there_are_none(self, api: Api, status: JobStatus, words: str) -> None:
+        job_id = lifecycle.insert(api.database)
+        held = lifecycle.claim(api.database, job_id)
+        lifecycle.end(api.database, held, Ending(status))
+        answer = api.client.get(f"/v1/jobs/{job_id}/metrics")
+        assert answer.json()["code"] == "metrics_not_ready"
+        assert words in answer.json()["detail"]
+
 
 class TestExplain:
     def explained(self, api: Api, work: Callable[[Claim], None]) -> httpx.Response:

@@ -12,7 +12,6 @@ from service.jobs.submit_job import Submission, submit_job
 from service.settings import Settings
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
-from service.spec.options import JobSettings
 from service.store.session import Database
 from service.store.tables import Base, IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
 from tests.support.lifecycle import SPEC, TENANT
@@ -72,18 +71,22 @@ def test_a_key_belongs_to_its_tenant(database: Database, dispatcher: Dispatcher,
     assert one.job.id != two.job.id
 
 
-def test_what_was_not_posted_makes_no_other_job(
-    database: Database, dispatcher: Dispatcher, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    submit_job(database, dispatcher, settings, submission("k"))
-    # As an upgrade does that comes with another default.
-    monkeypatch.setattr(JobSettings.model_fields["incremental_agg"], "default", False)
-    JobSettings.model_rebuild(force=True)
-    try:
-        assert submit_job(database, dispatcher, settings, submission("k", settings={}, limits={})).replayed
-    finally:
-        monkeypatch.undo()
-        JobSettings.model_rebuild(force=True)
+class NextVersion(JobSpec):
+    """As an upgrade may leave it: with one more field, and another default."""
+
+    name: str = "nameless"
+    priority: int = 5
+
+
+def test_what_was_not_posted_makes_no_other_job(database: Database, dispatcher: Dispatcher, settings: Settings) -> None:
+    posted = {key: value for key, value in SPEC.items() if key != "name"}
+    first = submit_job(database, dispatcher, settings, Submission(TENANT, JobSpec.model_validate(posted), "k", None))
+    for body in (posted, {**posted, "settings": {}, "limits": {}}):
+        again = Submission(TENANT, NextVersion.model_validate(body), "k", None)
+        assert submit_job(database, dispatcher, settings, again).job.id == first.job.id
+    other = Submission(TENANT, NextVersion.model_validate({**posted, "priority": 6}), "k", None)
+    with pytest.raises(IdempotencyKeyReusedError):
+        submit_job(database, dispatcher, settings, other)
 
 
 def test_the_spelling_of_a_setting_makes_no_other_job(
