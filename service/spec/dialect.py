@@ -6,14 +6,16 @@ String literals are read by Spark's rules here, because sqlglot's differ in deta
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.parser import Parser as BaseParser
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
@@ -29,10 +31,17 @@ _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
 _SUFFIXES = {TokenType.BIGINT, TokenType.SMALLINT, TokenType.TINYINT}
 _CODE_POINT = r"[0-3][0-7]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}"
-_UNCLOSED = re.compile(r"Missing (.+) from \d+:(\d+)")
+_UNREADABLE = re.compile(r"(?:Missing (?P<quote>.+)|(?P<other>.+)) from \d+:(?P<at>\d+)", re.DOTALL)
+_CLOSED = re.compile(r"""--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|(?!/\*)[^'"`]""", re.DOTALL)
 _MISSING = re.compile(r"Required keyword: '(\w+)' missing for <class '.*\.(\w+)'>")
 _ESCAPE = re.compile(rf"\\({_CODE_POINT}|.)", re.DOTALL)
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+
+
+# It tells clients' texts on its own, before they are refused here.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
+
+_PrimaryParser = Callable[[BaseParser, Token], exp.Expr | None]
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,19 @@ class Text:
         return self.error("unsupported_construct", detail + (f" {hint}" if hint else ""), at=at)
 
 
+def _with_place(parse: _PrimaryParser) -> _PrimaryParser:
+    def placed(parser: BaseParser, token: Token) -> exp.Expr | None:
+        node = parse(parser, token)
+        if node is not None:
+            node.meta.setdefault("start", token.start)
+        return node
+
+    return placed
+
+
 class _Parser(SparkParser):
+    # sqlglot gives a place to names alone.
+    PRIMARY_PARSERS: ClassVar = {type_: _with_place(parse) for type_, parse in SparkParser.PRIMARY_PARSERS.items()}
     FUNCTIONS: ClassVar = {}
     FUNCTION_PARSERS: ClassVar = {
         name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name in {"CAST", "TRY_CAST", "EXTRACT"}
@@ -111,6 +132,17 @@ def tokens_of(source: Text) -> list[Token]:
     return _with_spark_strings(source, tokens)
 
 
+def place_of(source: Text, keyword: TokenType) -> int | None:
+    """Offset of the last `keyword` outside of parentheses, if there is one. Raises SpecError as `tokens_of` does."""
+    depth = 0
+    found: int | None = None
+    for token in tokens_of(source):
+        depth += (token.token_type in _OPENING) - (token.token_type in _CLOSING)
+        if token.token_type is keyword and depth == 0:
+            found = token.start
+    return found
+
+
 def _check_characters(source: Text) -> None:
     if len(source.text) > MAX_TEXT_LENGTH:
         raise source.error("query_too_deep", f"The text has {len(source.text)} characters; at most {MAX_TEXT_LENGTH}.")
@@ -144,10 +176,23 @@ def _parse(source: Text, into: type[exp.Expr]) -> exp.Expr:
 
 
 def _token_error(source: Text, error: SqlglotError) -> SpecError:
-    unclosed = _UNCLOSED.match(str(error.__cause__ or error))
-    if unclosed is None:
-        return source.error("sql_syntax", f"The text cannot be read: {_first_line(str(error))}.")
-    return source.error("sql_syntax", f"A {unclosed.group(1)} is not closed.", at=int(unclosed.group(2)))
+    told = _UNREADABLE.fullmatch(str(error.__cause__))
+    if told is None:
+        # The text ends where sqlglot did not expect it to.
+        return _unclosed(source)
+    detail = f"A {told['quote']} is not closed." if told["quote"] else f"{told['other']}."
+    return source.error("sql_syntax", detail, at=int(told["at"]))
+
+
+def _unclosed(source: Text) -> SpecError:
+    at = 0
+    while part := _CLOSED.match(source.text, at):
+        at = part.end()
+    if at < len(source.text):
+        opening = source.text[at] if source.text[at] != "/" else "comment"
+        return source.error("sql_syntax", f"A {opening} is not closed.", at=at)
+    # Each has an end, then: one that holds another needs two.
+    return source.error("sql_syntax", "A comment is not closed.", at=max(source.text.rfind("/*"), 0))
 
 
 def _syntax_error(source: Text, error: ParseError) -> SpecError:

@@ -67,7 +67,10 @@ class Grouped:
         if key is not None:
             return key
         if isinstance(tree, Name):
-            raise self._not_grouped(tree, source)
+            call = self.tables.call_by_name(tree, source)
+            if call is None:
+                raise self._not_grouped(tree, source)
+            return call
         return map_children(tree, lambda child: self.resolve(child, source))
 
     def _key_that_equals(self, tree: Expression, source: Text) -> Column | None:

@@ -221,20 +221,21 @@ class ExpressionReader:
 
     def _cast(self, node: exp.Cast) -> Cast:
         tries = isinstance(node, exp.TryCast) and bool(node.args.get("safe"))
-        return Cast(self.read(node.this), self._type(node.to), tries)
+        return Cast(self.read(node.this), self._type(node.to, position(node)), tries)
 
-    def _type(self, node: exp.DataType) -> DataType:
+    def _type(self, node: exp.DataType, at: int | None) -> DataType:
+        told = f"The type {node.sql('spark')[:60]}"
         name = TYPES.get(node.this) if isinstance(node.this, exp.DType) else None
         parameters = [str(part.this.name) for part in node.expressions if isinstance(part, exp.DataTypeParam)]
         if name is None or node.args.get("nested") or (node.expressions and name is not TypeName.DECIMAL):
-            raise self._unsupported(node, f"The type {node.sql('spark')[:60]}", "Use an atomic type.")
+            raise self._source.unsupported(told, at=at, hint="Use an atomic type.")
         if name is not TypeName.DECIMAL:
             return DataType(name)
         if len(parameters) > 2 or not all(part.isascii() and part.isdigit() and len(part) <= 3 for part in parameters):
-            raise self._unsupported(node, f"The type {node.sql('spark')[:60]}")
+            raise self._source.unsupported(told, at=at)
         precision, scale = [*map(int, parameters), *(10, 0)[len(parameters) :]]
         if not 1 <= precision <= MAX_PRECISION or scale > precision:
-            raise self._unsupported(node, f"DECIMAL({precision},{scale})", "Its precision is at most 38.")
+            raise self._source.unsupported(f"DECIMAL({precision},{scale})", at=at, hint="Its precision is at most 38.")
         return decimal(precision, scale)
 
     def _interval(self, node: exp.Interval) -> Interval:

@@ -14,8 +14,11 @@ from pydantic import Field
 
 from service.spec.model import Frozen
 
+MAX_NAME_LENGTH = 255
+MAX_LIMIT = 2_147_483_647
+
 ExpressionText = Annotated[str, Field(min_length=1, max_length=100_000, examples=["o.amount * 2"])]
-Identifier = Annotated[str, Field(min_length=1, max_length=255, examples=["orders"])]
+Identifier = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH, examples=["orders"])]
 
 
 class JoinKind(StrEnum):
@@ -132,4 +135,4 @@ class Query(Frozen):
     having: ExpressionText | None = None
     select: tuple[NamedExpression, ...] = Field(default=(), max_length=1024)
     order_by: tuple[SortKey, ...] = Field(default=(), max_length=64)
-    limit: int | None = Field(default=None, ge=0, le=2_147_483_647)
+    limit: int | None = Field(default=None, ge=0, le=MAX_LIMIT)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from service.spec.dialect import Text
 from service.spec.errors import SpecError, did_you_mean, nearest_names
-from service.spec.tree import Column, Expression, Name, map_children
+from service.spec.tree import Call, Column, Expression, Name, map_children
 from service.spec.types import Field, Schema, TypeName, known
+
+_WITHOUT_PARENTHESES = frozenset({"current_date", "current_timestamp"})
 
 
 def full_name(alias: str, column: str) -> str:
@@ -56,6 +58,17 @@ class TableScope:
             raise _unknown_column(f"{name.qualifier}.{name.name}", name, self.tables[alias].names, source, alias)
         return alias, field
 
+    def call_by_name(self, name: Name, source: Text) -> Call | None:
+        """The call of a function that needs no parentheses, where `name` is that of one and of no column.
+
+        Raises SpecError `ambiguous_column`.
+        """
+        function = name.name.lower()
+        if name.qualifier is not None or function not in _WITHOUT_PARENTHESES:
+            return None
+        is_column = any(_field(schema, name, source) is not None for schema in self.tables.values())
+        return None if is_column else Call(function, (), name.at)
+
     def _unqualified(self, name: Name, source: Text) -> tuple[str, Field]:
         found = [
             (alias, field)
@@ -98,9 +111,9 @@ class TableScope:
 
 
 def resolve(node: Expression, scope: TableScope, source: Text) -> Expression:
-    """`node` with every name replaced by its column. Raises SpecError as `TableScope.find` does."""
+    """`node` with every name replaced by what it means. Raises SpecError as `TableScope.find` does."""
     if isinstance(node, Name):
-        return scope.find(node, source)
+        return scope.call_by_name(node, source) or scope.find(node, source)
     return map_children(node, lambda child: resolve(child, scope, source))
 
 

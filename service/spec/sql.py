@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
 
-from service.spec.dialect import Text, parse_query, tokens_of
+from service.spec.dialect import Text, parse_query, place_of, tokens_of
 from service.spec.errors import Issue
 from service.spec.parsing import position
 from service.spec.query import Query
@@ -46,6 +47,8 @@ _CLAUSES = {
     "connect": "CONNECT BY",
     "match": "MATCH_RECOGNIZE",
 }
+_KEYWORDS = {"locks": TokenType.FOR, "kind": TokenType.SELECT, "windows": TokenType.WINDOW}
+"""Where the clauses stand whose parts know no place."""
 _COMPILED = {"expressions", "from_", "joins", "where", "group", "having", "order", "limit", "distinct"}
 
 
@@ -102,5 +105,7 @@ def _select_of(tree: exp.Expr, source: Text) -> exp.Select:
         if value and key not in _COMPILED:
             first = value[0] if isinstance(value, list) else value
             at = position(first) if isinstance(first, exp.Expr) else None
+            if at is None and key in _KEYWORDS:
+                at = place_of(source, _KEYWORDS[key])
             raise source.unsupported(_CLAUSES.get(key, f"The clause {key.upper()}"), at=at)
     return tree

@@ -10,10 +10,11 @@ from sqlglot import exp
 from service.spec.dialect import Text
 from service.spec.errors import SpecError, did_you_mean, nearest_names
 from service.spec.parsing import ExpressionReader, position
-from service.spec.query import JoinKind, TableRef
+from service.spec.query import MAX_NAME_LENGTH, JoinKind, TableRef
 from service.spec.scope import TableScope, matching
 from service.spec.tree import Boolean, Call, Comparison, Connective, Expression, Name, map_children, walk
 from service.spec.types import Schema
+from service.spec.visible import Visible
 
 _KINDS = {
     ("", ""): JoinKind.INNER,
@@ -46,11 +47,15 @@ class JoinedTable:
 
 @dataclass(frozen=True)
 class Sources:
-    """The tables of a FROM clause. `merged` are the columns of USING, by folded name: one column for both sides."""
+    """The tables of a FROM clause, and what `*` stands for over them.
+
+    `merged` are the columns of USING, by folded name: one column for both sides.
+    """
 
     first: TableRef
     joins: tuple[JoinedTable, ...]
     scope: TableScope
+    visible: Visible
     merged: Mapping[str, Expression] = field(default_factory=dict)
 
     def qualify(self, tree: Expression, source: Text) -> Expression:
@@ -59,35 +64,26 @@ class Sources:
             folded = tree.name.casefold()
             if tree.qualifier is None and folded in self.merged:
                 return self.merged[folded]
+            call = self.scope.call_by_name(tree, source)
+            if call is not None:
+                return call
             alias, found = self.scope.locate(tree, source)
             return Name(alias, found.name, tree.at)
         return map_children(tree, lambda child: self.qualify(child, source))
-
-    @property
-    def star(self) -> list[Name]:
-        """What `*` stands for: every column in order; a column of USING once."""
-        names: list[Name] = []
-        for alias, schema in self.scope.tables.items():
-            for column in schema.names:
-                repeated = column.casefold() in self.merged and any(
-                    name.name.casefold() == column.casefold() for name in names
-                )
-                if not repeated:
-                    names.append(Name(None if column.casefold() in self.merged else alias, column))
-        return names
 
 
 def read_from(select: exp.Select, source: Text, schemas: Mapping[str, Schema]) -> Sources:
     """The tables of `select`.
 
-    Raises SpecError `unknown_table`, `duplicate_table`, `unsupported_construct` and what expressions raise.
+    Raises SpecError `unknown_table`, `duplicate_table`, `unsupported_construct`, `name_too_long` and what expressions
+    raise.
     """
     clause = select.args.get("from_")
     if clause is None:
         raise source.unsupported("A SELECT without FROM")
     reader = _FromReader(source, schemas)
     first, schema = reader.table(clause.this)
-    sources = Sources(first, (), TableScope({first.name: schema}))
+    sources = Sources(first, (), TableScope({first.name: schema}), Visible.of_table(first.name, schema))
     for join in select.args.get("joins") or []:
         sources = reader.joined(sources, join)
     return sources
@@ -118,7 +114,7 @@ class _FromReader:
         name = matching(node.name, self._schemas)
         if name is None:
             raise self._unknown(node.name, at)
-        called = alias.name if alias is not None else name
+        called = name_of(alias.this, self._source, at) if alias is not None else name
         return TableRef(kind="table", table=name, alias=called if called != name else None), self._schemas[name]
 
     def _check_table(self, node: exp.Table, alias: exp.Expr | None, at: int | None) -> None:
@@ -157,10 +153,11 @@ class _FromReader:
             raise self._source.error(
                 "duplicate_table", f"Two tables are called {table.name}: give one an alias.", at=at
             )
-        both = Sources(before.first, (), before.scope.with_table(table.name, schema), before.merged)
+        both = Sources(before.first, (), before.scope.with_table(table.name, schema), before.visible, before.merged)
         merged = dict(before.merged)
         columns = join.args.get("using") or []
         keys = [self._using(column, before, table, schema, kind, merged) for column in columns]
+        visible = before.visible.joined(Visible.of_table(table.name, schema), kind, keys)
         rest: list[Expression] = []
         condition = join.args.get("on")
         if condition is not None:
@@ -174,7 +171,7 @@ class _FromReader:
         residual = None if not rest else rest[0] if len(rest) == 1 else Connective("AND", tuple(rest))
         scope = both.scope.without(table.name) if kind in _ONE_SIDED else both.scope
         step = JoinedTable(kind, table, tuple(keys), residual, at)
-        return Sources(before.first, (*before.joins, step), scope, merged)
+        return Sources(before.first, (*before.joins, step), scope, visible, merged)
 
     def _kind(self, join: exp.Join, at: int | None) -> JoinKind:
         for key, value in join.args.items():
@@ -225,6 +222,23 @@ class _FromReader:
             else:
                 keys.append(pair)
         return keys, rest
+
+
+def name_of(alias: exp.Expr | None, source: Text, at: int | None) -> str:
+    """The name that stands after AS. Raises SpecError `unsupported_construct`, `sql_syntax`, `name_too_long`."""
+    if not isinstance(alias, exp.Identifier):
+        raise source.unsupported("A parameter in place of a name", at=at)
+    return checked_name(alias.name, source, at)
+
+
+def checked_name(name: str, source: Text, at: int | None) -> str:
+    """`name`, if a column or a table may be called so. Raises SpecError `sql_syntax`, `name_too_long`."""
+    if not name:
+        raise source.error("sql_syntax", "A name is empty.", at=at)
+    if len(name) > MAX_NAME_LENGTH:
+        detail = f"The name {name[:20]}… has {len(name)} characters; at most {MAX_NAME_LENGTH}."
+        raise source.error("name_too_long", detail, at=at)
+    return name
 
 
 def _equality(term: Expression, alias: str) -> tuple[Expression, Expression] | None:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
 
-from service.spec.dialect import Text
+from service.spec.dialect import Text, place_of
 from service.spec.errors import SpecError
 from service.spec.parsing import ExpressionReader, position
 from service.spec.query import (
+    MAX_LIMIT,
     AggregateCall,
     Join,
     JoinKey,
@@ -23,8 +25,8 @@ from service.spec.query import (
 )
 from service.spec.rendering import render
 from service.spec.scope import matching
-from service.spec.sql_from import Sources
-from service.spec.tree import Aggregate, Expression, Name, map_children, position_of, walk
+from service.spec.sql_from import Sources, checked_name, name_of
+from service.spec.tree import Aggregate, Call, Expression, Name, map_children, position_of, walk
 
 _LONGEST_NAME = 100
 
@@ -115,13 +117,19 @@ class SelectCompiler:
     def _items(self) -> list[Item]:
         items: list[Item] = []
         if not self._select.expressions:
-            raise self._source.error("sql_syntax", "SELECT names no column.")
+            at = place_of(self._source, TokenType.SELECT)
+            raise self._source.error("sql_syntax", "SELECT names no column.", at=at)
         for node in self._select.expressions:
             if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
                 items += self._star(node)
             else:
                 items.append(self._item(node, len(items) + 1))
+        taken: set[str] = set()
         for index, item in enumerate(items):
+            if item.name.casefold() in taken:
+                detail = f"Two columns would be called {item.name} (case does not count): name the columns with AS."
+                raise self._source.error("duplicate_column", detail, at=item.at)
+            taken.add(item.name.casefold())
             if item.at is not None:
                 self.origins[f"/select/{index}"] = ((0, item.at),)
         return items
@@ -130,25 +138,25 @@ class SelectCompiler:
         star = node if isinstance(node, exp.Star) else node.this
         if any(star.args.values()):
             raise self._source.unsupported("* with EXCEPT or the like", at=position(node))
-        names = self._sources.star
+        columns = self._sources.visible.output
         at = position(node)
         if isinstance(node, exp.Column):
             alias = matching(node.table, self._sources.scope.tables)
             if alias is None:
                 # Raises with the nearest names.
                 self._sources.scope.locate(Name(node.table, "*", at), self._source)
-            schema = self._sources.scope.tables[alias or ""]
-            names = [Name(alias, column) for column in schema.names]
-        return [
-            Item(self._sources.qualify(Name(name.qualifier, name.name, at), self._source), name.name, at)
-            for name in names
-        ]
+            columns = self._sources.visible.of(alias or "")
+        return [Item(_placed(column.tree, at), checked_name(column.name, self._source, at), at) for column in columns]
 
     def _item(self, node: exp.Expr, number: int) -> Item:
-        alias = node.alias if isinstance(node, exp.Alias) else None
-        tree = self._reader.read(node.this if isinstance(node, exp.Alias) else node)
-        name = alias or (tree.name if isinstance(tree, Name) else _told(tree, f"column_{number}"))
-        return Item(self._sources.qualify(tree, self._source), name, position(node))
+        at = position(node)
+        alias = name_of(node.args["alias"], self._source, at) if isinstance(node, exp.Alias) else None
+        read = self._reader.read(node.this if isinstance(node, exp.Alias) else node)
+        tree = self._sources.qualify(read, self._source)
+        # `current_date` reads as a name, and is a call where no column has the name.
+        shown = tree if isinstance(tree, Call) and not tree.arguments else read
+        told = shown.name if isinstance(shown, Name) else _told(shown, f"column_{number}")
+        return Item(tree, alias or checked_name(told, self._source, at), at)
 
     # GROUP BY, DISTINCT
 
@@ -158,7 +166,8 @@ class SelectCompiler:
             return None
         for key, value in clause.args.items():
             if value and key != "expressions":
-                raise self._source.unsupported(f"GROUP BY with {key.upper()}", at=position(clause))
+                at = place_of(self._source, TokenType.GROUP_BY)
+                raise self._source.unsupported(f"GROUP BY with {key.upper()}", at=at)
         keys: list[Expression] = []
         for node in clause.expressions:
             if isinstance(node, exp.Rollup | exp.Cube | exp.GroupingSets):
@@ -187,11 +196,12 @@ class SelectCompiler:
             return alias
 
     def _ordinal(self, node: exp.Expr, items: list[Item]) -> Expression | None:
-        if not isinstance(node, exp.Literal) or node.is_string or not node.name.isdigit():
+        if not _is_whole(node):
             return None
         number = int(node.name) if len(node.name) < 6 else 0
         if not 1 <= number <= len(items):
-            raise self._source.error("unknown_column", f"There is no column number {node.name} in SELECT.")
+            detail = f"There is no column number {node.name[:20]} in SELECT."
+            raise self._source.error("unknown_column", detail, at=position(node))
         return items[number - 1].tree
 
     def _alias(self, tree: Expression, items: list[Item]) -> Expression | None:
@@ -210,7 +220,9 @@ class SelectCompiler:
         # Rows that hold all their group keys differ already.
         if any(key not in trees for key in keys or []):
             raise self._source.unsupported(
-                "SELECT DISTINCT over aggregates", at=items[0].at, hint="Add every group key to SELECT."
+                "SELECT DISTINCT over aggregates",
+                at=items[0].at,
+                hint="Leave DISTINCT out, and remove the duplicates from the result.",
             )
         return keys
 
@@ -231,7 +243,8 @@ class SelectCompiler:
             return None
         tree = self._reader.read(clause.this)
         if keys is None and not _aggregates_in([tree, *(item.tree for item in items)]):
-            raise self._source.unsupported("HAVING without GROUP BY", at=position(clause), hint="Use WHERE.")
+            at = place_of(self._source, TokenType.HAVING)
+            raise self._source.unsupported("HAVING without GROUP BY", at=at, hint="Use WHERE.")
         return self._over_output(tree, items, keys or [])
 
     def _order(self, items: list[Item]) -> list[tuple[Expression, SortKey]]:
@@ -284,8 +297,11 @@ class SelectCompiler:
         value = clause.expression
         if isinstance(value, exp.Var) and value.name.upper() == "ALL":
             return None
-        if not isinstance(value, exp.Literal) or value.is_string or not value.name.isdigit() or len(value.name) > 10:
-            raise self._source.unsupported("LIMIT with anything but a number", at=position(clause))
+        at = place_of(self._source, TokenType.LIMIT)
+        if not _is_whole(value):
+            raise self._source.unsupported("LIMIT with anything but a number", at=at)
+        if len(value.name) > 20 or int(value.name) > MAX_LIMIT:
+            raise self._source.error("limit_out_of_range", f"LIMIT is at most {MAX_LIMIT}.", at=at)
         return int(value.name)
 
     # Joins and aggregates
@@ -344,6 +360,8 @@ class SelectCompiler:
         return tuple(calls)
 
     def _fresh(self, wanted: str) -> str:
+        # Short enough for a number behind it.
+        wanted = wanted[:_LONGEST_NAME]
         name, number = wanted, 1
         while name.casefold() in self._names:
             number += 1
@@ -361,6 +379,17 @@ _GROUPINGS: dict[type[exp.Expr], str] = {
 
 def _aggregates_in(trees: Iterable[Expression]) -> bool:
     return any(isinstance(part, Aggregate) for tree in trees for part in walk(tree))
+
+
+def _is_whole(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Literal) and not node.is_string and node.name.isascii() and node.name.isdigit()
+
+
+def _placed(tree: Expression, at: int | None) -> Expression:
+    """`tree` with all its names at the offset `at`."""
+    if isinstance(tree, Name):
+        return Name(tree.qualifier, tree.name, at)
+    return map_children(tree, lambda child: _placed(child, at))
 
 
 def _told(tree: Expression, otherwise: str) -> str:

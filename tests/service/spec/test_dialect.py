@@ -102,6 +102,13 @@ def test_syntax_errors_tell_where(text: str, line: int, column: int) -> None:
     assert "sqlglot" not in issue.detail
 
 
+def test_no_text_reaches_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    # sqlglot warns of what it cannot write in Spark's dialect.
+    with pytest.raises(SpecError):
+        compile_expression("CAST(a AS STRUCT<b INT DEFAULT (SELECT 1 FROM x FOR UPDATE)>)", SCOPE, "/x")
+    assert not caplog.records
+
+
 def test_the_limits_are_inclusive() -> None:
     text = "a" * MAX_TEXT_LENGTH
     assert [token.text for token in tokens_of(Text(text, "/x"))] == [text]

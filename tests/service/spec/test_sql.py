@@ -83,10 +83,71 @@ def test_the_example_of_the_design() -> None:
         ("FROM users SELECT name", [("users.name", "name")]),
         ("select ALL `NAME` from `USERS`;", [("users.name", "NAME")]),
         ("SELECT 1 FROM users, labels", [("1", "1")]),
+        (
+            "SELECT current_date, Current_Timestamp AS t FROM users",
+            [("current_date()", "current_date()"), ("current_timestamp()", "t")],
+        ),
+        ("SELECT current_date + 1 AS d, COUNT(*) n FROM users", [("current_date() + 1", "d"), ("n", "n")]),
     ],
 )
 def test_output(sql: str, output: list[tuple[str, str]]) -> None:
     assert selected(sql) == output
+
+
+@pytest.mark.parametrize(
+    ("sql", "names"),
+    [
+        ("* FROM a JOIN b USING (x)", ["x", "p", "y", "r", "y2"]),
+        ("* FROM a RIGHT JOIN b USING (x)", ["X", "p", "y", "r", "y2"]),
+        ("* FROM a FULL JOIN b USING (x)", ["x", "p", "y", "r", "y2"]),
+        ("* FROM a SEMI JOIN b USING (x)", ["x", "p", "y"]),
+        ("* FROM a JOIN c USING (y, x)", ["y", "x", "p", "s"]),
+        ("* FROM a JOIN b USING (x) JOIN c USING (y)", None),
+        ("* FROM a JOIN b USING (x) JOIN d USING (r)", ["r", "x", "p", "y", "y2", "t"]),
+        ("a.* FROM a JOIN b USING (x)", ["x", "p", "y"]),
+        ("a.* FROM a RIGHT JOIN b USING (x)", ["x", "p", "y"]),
+        ("b.* FROM a JOIN b USING (x)", ["X", "r", "y2"]),
+        ("b.* FROM a JOIN b USING (x) JOIN d USING (r)", ["X", "r", "y2"]),
+        ("d.* FROM a JOIN b USING (x) FULL JOIN d USING (r)", ["r", "t"]),
+        ("* FROM a JOIN b ON a.p = b.r JOIN d USING (r)", None),
+    ],
+)
+def test_stars_have_the_order_of_spark(sql: str, names: list[str] | None) -> None:
+    schemas = {
+        "a": parse_schema("p INT, x INT, y INT", "/x"),
+        "b": parse_schema("r INT, X INT, y2 INT", "/x"),
+        "c": parse_schema("s INT, x INT, y INT", "/x"),
+        "d": parse_schema("t INT, r INT", "/x"),
+    }
+    if names is None:
+        with pytest.raises(SpecError) as caught:
+            compile_sql(f"SELECT {sql}", schemas)
+        assert caught.value.code == "duplicate_column"
+        assert "AS" in str(caught.value)
+        return
+    assert [item.name for item in compile_sql(f"SELECT {sql}", schemas).query.select] == names
+
+
+def test_a_column_comes_before_the_function_of_its_name() -> None:
+    schemas = {"t": parse_schema("Current_Date INT", "/x")}
+    query = bind(compile_sql("SELECT current_date, current_date() AS now FROM t", schemas).query, schemas)
+    assert [(str(item.expression), item.name) for item in query.select] == [
+        ("t.Current_Date", "current_date"),
+        ("current_date()", "now"),
+    ]
+
+
+def test_the_hint_for_distinct_aggregates_keeps_the_result() -> None:
+    with pytest.raises(SpecError, match="Leave DISTINCT out"):
+        compiled("SELECT DISTINCT COUNT(*) FROM users GROUP BY uid")
+
+
+def test_long_columns_need_a_name_only_where_they_are_shown() -> None:
+    schemas = {"t": parse_schema(f"`{'x' * 300}` INT", "/x")}
+    assert bind(compile_sql(f"SELECT COUNT(*) AS n FROM t GROUP BY {'x' * 300}", schemas).query, schemas).keys
+    with pytest.raises(SpecError) as caught:
+        compile_sql("SELECT * FROM t", schemas)
+    assert caught.value.code == "name_too_long"
 
 
 def test_the_same_aggregate_is_computed_once() -> None:
@@ -310,8 +371,8 @@ WRONG = [
     ("SELECT COUNT(*) FILTER (WHERE uid) FROM users", "type_mismatch", 1, 31, ()),
     ("SELECT 1 FROM users u JOIN orders o\n ON u.name = o.uid", "type_mismatch", 2, 14, ()),
     ("SELECT MAX(uid) m FROM users HAVING m", "type_mismatch", 1, 8, ()),
-    ("SELECT uid FROM users ORDER BY 3", "unknown_column", None, None, ()),
-    ("SELECT uid FROM users GROUP BY 0", "unknown_column", None, None, ()),
+    ("SELECT uid FROM users\nORDER BY 3", "unknown_column", 2, 10, ()),
+    ("SELECT uid FROM users GROUP BY 0", "unknown_column", 1, 32, ()),
     ("SELECT FIRST_VALUE(uid) FROM users", "unsupported_construct", 1, 8, ()),
     ("SELECT\n uppr(name) FROM users", "unsupported_function", 2, 2, None),
     ("SELECT stddev(uid) FROM users", "unsupported_function", 1, 8, ()),
@@ -319,7 +380,35 @@ WRONG = [
     ("SELECT uid\nFROM users\nWHERE (uid = 1", "sql_syntax", 3, 14, ()),
     ("SELECT uid FROM users WHERE name = 'x", "sql_syntax", 1, 36, ()),
     ("SELEC uid FROM users", "sql_syntax", 1, 1, ()),
-    ("SELECT FROM users", "sql_syntax", None, None, ()),
+    ("SELECT FROM users", "sql_syntax", 1, 1, ()),
+    ("SELECT uid FROM users\nGROUP BY ALL", "unsupported_construct", 2, 1, ()),
+    ("SELECT uid FROM users\nFOR UPDATE", "unsupported_construct", 2, 1, ()),
+    ("SELECT uid FROM users\n HAVING TRUE", "unsupported_construct", 2, 2, ()),
+    ("SELECT\n CAST(uid AS ARRAY<INT>) FROM users", "unsupported_construct", 2, 7, ()),
+    ('SELECT uid FROM users WHERE name =\n "x', "sql_syntax", 2, 2, ()),
+    ('SELECT uid FROM users WHERE name = "', "sql_syntax", 1, 36, ()),
+    ("SELECT uid FROM users WHERE name = '", "sql_syntax", 1, 36, ()),
+    ("SELECT uid FROM `users", "sql_syntax", 1, 17, ()),
+    ("SELECT uid FROM users WHERE `", "sql_syntax", 1, 29, ()),
+    ("SELECT '/*', uid -- /*\nFROM users /* '", "sql_syntax", 2, 12, ()),
+    ("SELECT uid FROM users /* a /* b */", "sql_syntax", 1, 28, ()),
+    ("SELECT x'0z' FROM users", "sql_syntax", 1, 8, ()),
+    ("SELECT uid FROM users\nLIMIT 2147483648", "limit_out_of_range", 2, 1, ()),
+    ("SELECT uid FROM users LIMIT 99999999999999999999999", "limit_out_of_range", 1, 23, ()),
+    ("SELECT 1,\n uid AS " + "x" * 256 + " FROM users", "name_too_long", 2, 2, ()),
+    ("SELECT 1 FROM users " + "x" * 256, "name_too_long", 1, 15, ()),
+    ("SELECT 1 FROM users JOIN labels " + "x" * 256 + " ON TRUE", "name_too_long", 1, 26, ()),
+    ("SELECT uid AS `` FROM users", "sql_syntax", 1, 8, ()),
+    ("SELECT uid FROM users AS ``", "sql_syntax", 1, 17, ()),
+    *(
+        (f"SELECT uid FROM users {alias}", "unsupported_construct", 1, 17, ())
+        for alias in ("$x", "@x", "AS :x", "AS ?", ":x")
+    ),
+    *((f"SELECT uid {alias} FROM users", "unsupported_construct", 1, 8, ()) for alias in ("AS $y", "AS :y", "AS ?")),
+    ("SELECT * FROM users u\nJOIN labels l ON u.uid = l.uid", "duplicate_column", 1, 8, ()),
+    ("SELECT CAST(uid AS DECIMAL(²)) FROM users", "unsupported_construct", 1, 13, ()),
+    ("SELECT uid FROM users LIMIT ²", "unsupported_construct", 1, 23, ()),
+    ("SELECT uid FROM users ORDER BY ²", "unknown_column", 1, 32, ()),
     ("", "sql_syntax", None, None, ()),
 ]
 
