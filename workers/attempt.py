@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -29,16 +30,18 @@ class AttemptStopped(Exception):  # noqa: N818 - an order to stop, no error
 class Attempt:
     """One try of a job. The runner's thread works on it, other threads may tell it to stop.
 
-    `deadline` is the monotonic time at which the job's time limit is over.
+    `deadline` is the time by `clock` at which the job's time limit is over.
     """
 
-    def __init__(self, claim: Claim, deadline: float) -> None:
+    def __init__(self, claim: Claim, deadline: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.claim = claim
         self.deadline = deadline
         self.tag = f"evenkeel-{claim.job_id}-{claim.fence}"
         self.driver: Driver | None = None
         self.progress = Progress()
+        self._clock = clock
         self._reason: StopReason | None = None
+        self._told_at = 0.0
         self._settled = False
         self._lock = threading.Lock()
 
@@ -47,11 +50,16 @@ class Attempt:
         """Why it is to stop; None while it is to go on. Spark does not tell, so the runner asks here."""
         return self._reason
 
+    def ignored_for(self) -> float:
+        """Seconds since it was told to stop; 0 where it was not."""
+        return 0.0 if self._reason is None else self._clock() - self._told_at
+
     def stop(self, reason: StopReason) -> bool:
         """Tells the attempt to end; the first reason stays. True where it is told for the first time and in time."""
         with self._lock:
             if self._settled or self._reason is not None:
                 return False
+            self._told_at = self._clock()
             self._reason = reason
             return True
 
@@ -83,6 +91,7 @@ class AttemptsAtHand:
         """No further attempts; those at hand go on."""
         with self._changed:
             self._closed = True
+            self._changed.notify_all()
 
     @contextmanager
     def holding(self, attempt: Attempt) -> Iterator[None]:
@@ -107,3 +116,8 @@ class AttemptsAtHand:
         """Whether all of them ended within `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._attempts, timeout)
+
+    def wait_until_closed(self, timeout: float) -> bool:
+        """Whether the worker takes no more jobs, now or within `timeout` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._closed, timeout)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import structlog
 from py4j.protocol import Py4JError, Py4JJavaError
+from sqlalchemy.exc import SQLAlchemyError
 
+from service.java import JavaError
 from service.spec import ends
 from service.spec.errors import SpecError
 from service.spec.problem import Problem, problem_of_spec_error
@@ -44,6 +46,10 @@ def verdict_of(error: Exception, attempt: Attempt) -> Verdict:
         attempt.stop(StopReason.DRIVER_LOST)
     if attempt.reason is not None:
         return _verdict_of_reason(attempt.reason, attempt)
+    if isinstance(error, SQLAlchemyError):
+        # Whether the job is at fault is not known, and nobody could be told: its lease runs out, another one tries.
+        _log.warning("database_lost", exc_info=error)
+        return LeaseLost()
     if isinstance(error, SpecError):
         return Ending(JobStatus.FAILED, problem_of_spec_error(error))
     problem = problem_of_spark_error(error)
@@ -54,6 +60,20 @@ def verdict_of(error: Exception, attempt: Attempt) -> Verdict:
         return Ending(JobStatus.FAILED, problem)
     _log.error("attempt_failed", exc_info=error)
     return Ending(JobStatus.FAILED, ends.internal_error(attempt.claim.job_id, attempt.claim.fence))
+
+
+def verdict_without_driver(error: Exception, attempt: Attempt) -> Verdict:
+    """What an attempt comes to for which no driver could be built: that is this worker's fault, not the job's."""
+    if not attempt.stop(StopReason.DRIVER_LOST) and attempt.reason is not None:
+        return _verdict_of_reason(attempt.reason, attempt)
+    _log.error("spark_not_started", exc_info=error)
+    worker = attempt.claim.worker
+    # Only what is wrong with Java is told in words of our own.
+    why = str(error) if isinstance(error, JavaError) else "Its log tells why."
+    problem = ends.driver_lost(worker).model_copy(
+        update={"detail": f"Worker {worker} could not start its Spark driver. {why}"}
+    )
+    return HandBack(AttemptStatus.CRASHED, problem)
 
 
 def _verdict_of_reason(reason: StopReason, attempt: Attempt) -> Verdict:

@@ -12,6 +12,9 @@ from workers.attempt import AttemptsAtHand, StopReason
 
 _log = structlog.get_logger(__name__)
 
+_IGNORED_SECONDS = 60.0
+"""An attempt that goes on for longer after it was told to stop does not listen any more."""
+
 
 class Heartbeat:
     """One step renews every lease of this worker in one statement."""
@@ -23,8 +26,11 @@ class Heartbeat:
         self._lease_ms = lease_ms
 
     def step(self) -> None:
-        """Tells the database that the worker lives; attempts whose lease is lost are told to stop."""
-        attempts = self._at_hand.all()
+        """Tells the database that the worker lives; attempts whose lease is lost are told to stop.
+
+        A runner that hangs must not keep its job for ever: its lease is left to run out.
+        """
+        attempts = [attempt for attempt in self._at_hand.all() if attempt.ignored_for() <= _IGNORED_SECONDS]
         with self._database.write() as session:
             now = self._database.now(session)
             workers.beat(session, self._worker, now, __version__)

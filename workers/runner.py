@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
-from sqlalchemy.exc import OperationalError
 
 from service.datasets.files import find_table_files
 from service.datasets.schemas import read_schema
@@ -23,14 +22,16 @@ from service.store.publication import AttemptMetrics, Ending, PublishedResult
 from service.store.session import Database
 from workers.attempt import Attempt, AttemptsAtHand, StopReason
 from workers.engine.spark.engine import Engine, PlannedQuery, TableInput
-from workers.failures import HandBack, LeaseLost, Verdict, verdict_of
+from workers.failures import HandBack, LeaseLost, Verdict, verdict_of, verdict_without_driver
 from workers.measuring import measure
+from workers.patience import AWAY, patiently
 from workers.result_files import relative_path, remove_attempt, remove_older_attempts
 from workers.spark_session import Driver, DriverSource
 
 _log = structlog.get_logger(__name__)
 
-_PUBLISH_TRIES = 8
+_REST_SECONDS = 10.0
+"""How long a worker that cannot start Spark claims nothing, so that it does not spend every job's attempts at once."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class JobRunner:
         worker: str,
         ring: Callable[[str], object],
         clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] = time.sleep,
     ) -> None:
         self._roots = settings.data_roots
         self._results = settings.results_dir
@@ -63,20 +65,23 @@ class JobRunner:
         self._worker = worker
         self._ring = ring
         self._clock = clock
+        self._pause = pause
+        self._rests_until = clock()
 
     def run(self, job_id: str) -> None:
         """Claims the job and brings it to an end, or leaves it to another attempt. Raises only when the database fails.
 
         Does nothing where there is nothing to claim: messages come twice, or late.
         """
-        if self._at_hand.closed:
+        # The message waits here with the thread, and other workers take the others.
+        if self._at_hand.wait_until_closed(max(0.0, self._rests_until - self._clock())):
             return
         with self._database.write() as session:
             claim = leases.claim(session, job_id, self._worker, self._database.now(session), self._lease_ms)
         if claim is None:
             _log.info("nothing_to_claim", job_id=job_id)
             return
-        attempt = Attempt(claim, self._clock() + claim.remaining_ms / 1000)
+        attempt = Attempt(claim, self._clock() + claim.remaining_ms / 1000, self._clock)
         with (
             structlog.contextvars.bound_contextvars(job_id=job_id, attempt=claim.fence),
             self._at_hand.holding(attempt),
@@ -94,7 +99,11 @@ class JobRunner:
             query, tables = self._compile(spec)
             attempt.check()
             compiled = self._clock()
-            driver = self._drivers.driver()
+            try:
+                driver = self._drivers.driver()
+            except Exception as error:  # noqa: BLE001 - PySpark has many for a JVM that does not start
+                self._rests_until = self._clock() + _REST_SECONDS
+                return verdict_without_driver(error, attempt)
             # A driver that has to be started first is nothing that planning took.
             started += self._clock() - compiled
             attempt.driver = driver
@@ -125,16 +134,19 @@ class JobRunner:
         engine = Engine(driver.session_for_job(), driver.slots)
         planned = engine.plan(query, tables, spec.settings)
         planning_ms = round((self._clock() - started) * 1000)
-        with self._database.write() as session:
-            now = self._database.now(session)
-            if not publication.save_plan(session, attempt.claim, planned.report, planning_ms, now):
-                return LeaseLost()
+        if not patiently(lambda _: self._save_plan(attempt.claim, planned, planning_ms), pause=self._pause):
+            return LeaseLost()
         if attempt.claim.kind == jobs.EXPLAIN:
             return Ending(JobStatus.SUCCEEDED)
         attempt.check()
-        if not self._mark_running(attempt):
+        if not patiently(lambda _: self._mark_running(attempt), pause=self._pause):
             return LeaseLost()
         return self._execute(attempt, driver, spec, engine, _Run(planned, self._clock()))
+
+    def _save_plan(self, claim: Claim, planned: PlannedQuery, planning_ms: int) -> bool:
+        with self._database.write() as session:
+            now = self._database.now(session)
+            return publication.save_plan(session, claim, planned.report, planning_ms, now)
 
     def _mark_running(self, attempt: Attempt) -> bool:
         with self._database.write() as session:
@@ -143,6 +155,9 @@ class JobRunner:
             standing = leases.standings(session, [attempt.claim]).get(attempt.claim)
         if standing is None:
             return False
+        if standing.status is JobStatus.RUNNING and not standing.cancel_requested:
+            # An earlier try, whose answer was lost, did it.
+            return True
         # The lease holds and the job does not start: its cancellation has just been asked for.
         attempt.stop(StopReason.CANCELLED)
         attempt.check()
@@ -193,7 +208,7 @@ class JobRunner:
     def _publish(self, claim: Claim, ending: Ending) -> None:
         try:
             published = self._publish_patiently(claim, ending)
-        except OperationalError:
+        except AWAY:
             raise
         except Exception as error:  # noqa: BLE001 - an end that cannot be stored is still an end
             _log.error("publication_impossible", exc_info=error)
@@ -214,17 +229,11 @@ class JobRunner:
 
     def _publish_patiently(self, claim: Claim, ending: Ending) -> bool:
         """Tries again while the database is away: a result that took an hour is worth a minute."""
-        for tried in range(_PUBLISH_TRIES):
-            if tried:
-                time.sleep(0.25 * 2**tried)
-            try:
-                with self._database.write() as session:
-                    # A try whose answer was lost may have been the one that did it.
-                    return publication.publish(session, claim, ending, self._database.now(session)) or (
-                        tried > 0 and publication.is_published(session, claim, ending.status)
-                    )
-            except OperationalError:
-                if tried == _PUBLISH_TRIES - 1:
-                    raise
-                _log.warning("publication_failed", tries=tried + 1, exc_info=True)
-        return False
+
+        def publish(tried: int) -> bool:
+            with self._database.write() as session:
+                return publication.publish(session, claim, ending, self._database.now(session)) or (
+                    tried > 0 and publication.is_published(session, claim, ending.status)
+                )
+
+        return patiently(publish, pause=self._pause)

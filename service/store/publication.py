@@ -47,9 +47,14 @@ class Ending:
 
 
 def save_plan(session: Session, held: Claim, report: PlanReport, planning_ms: int, now: int) -> bool:
-    """Stores the plan of an attempt, with an event. False, and nothing changed, where the lease is lost."""
+    """Stores the plan of an attempt, with an event. False, and nothing changed, where the lease is lost.
+
+    Storing it once more, after an answer that was lost, changes nothing.
+    """
     if not update_fenced(session, held, now):
         return False
+    if session.get(PlanRow, (held.job_id, held.fence)) is not None:
+        return True
     session.add(
         PlanRow(
             job_id=held.job_id,

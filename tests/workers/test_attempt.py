@@ -37,6 +37,16 @@ def test_the_first_reason_stays() -> None:
         attempt.check()
 
 
+def test_an_order_to_stop_has_an_age() -> None:
+    now = 10.0
+    attempt = Attempt(CLAIM, 0.0, lambda: now)
+    assert attempt.ignored_for() == 0
+    attempt.stop(StopReason.CANCELLED)
+    now = 15.0
+    attempt.stop(StopReason.TIMED_OUT)
+    assert attempt.ignored_for() == 5
+
+
 def test_a_settled_attempt_cannot_be_stopped() -> None:
     attempt = Attempt(CLAIM, 0.0)
     attempt.settle()
@@ -75,3 +85,13 @@ def test_a_claim_made_while_closing_is_stopped_at_once() -> None:
     assert at_hand.closed
     with at_hand.holding(attempt):
         assert attempt.reason is StopReason.WORKER_STOPPING
+
+
+def test_waiting_ends_when_the_worker_closes() -> None:
+    at_hand, closed = AttemptsAtHand(), []
+    assert not at_hand.wait_until_closed(0)
+    thread = threading.Thread(target=lambda: closed.append(at_hand.wait_until_closed(60)))
+    thread.start()
+    at_hand.close()
+    thread.join(10)
+    assert closed == [True]

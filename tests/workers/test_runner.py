@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.orm import Session
 
+from service.java import JavaError
 from service.spec.reports import PlanReport, SkewReport
 from service.spec.status import AttemptStatus
 from service.store import leases
 from service.store.attempts import attempts_of
 from service.store.jobs import EXPLAIN
+from service.store.session import Database
 from service.store.tables import AttemptRow, JobEventRow, JobRow, PlanRow, StageMetricsRow
 from tests.support.processes import wait_for
 from tests.support.tables import ENDLESS, USERS, parquet
-from workers.attempt import StopReason
+from workers.attempt import AttemptsAtHand, StopReason
 from workers.cancellation import CancellationWatch
 from workers.heartbeat import Heartbeat, ProgressReporter
+from workers.runner import JobRunner
 
 if TYPE_CHECKING:
     from tests.workers.conftest import Bench
+    from workers.spark_session import Driver
 
 pytestmark = pytest.mark.spark
 
@@ -83,6 +92,166 @@ def test_success(bench: Bench) -> None:
         ("status", "SUCCEEDED"),
     ]
     assert bench.at_hand.all() == ()
+
+
+class _Shared:
+    """Hands out the driver of the suite's session."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def driver(self) -> Driver:
+        """Always the same."""
+        return self._driver
+
+
+class Flaky(Database):
+    """Loses the answers of the writes of these numbers, counted from 1: they are made, and nobody is told."""
+
+    def __init__(self, url: str, lost: Mapping[int, Exception]) -> None:
+        super().__init__(url)
+        self.lost = lost
+        self.writes = 0
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        self.writes += 1
+        number = self.writes
+        with super().write() as session:
+            yield session
+        if number in self.lost:
+            raise self.lost[number]
+
+
+CAUSE = ValueError("away")
+AWAY = (
+    OperationalError("UPDATE", None, CAUSE),
+    InterfaceError("UPDATE", None, CAUSE),
+    PoolTimeoutError("all connections are taken"),
+)
+
+
+def run_flaky(bench: Bench, job_id: str, lost: Mapping[int, Exception]) -> list[float]:
+    """Runs the job on a database that loses answers; gives the pauses, none of which is made."""
+    pauses: list[float] = []
+    database = Flaky(bench.settings.database_url, lost)
+    settings, drivers = bench.settings, _Shared(bench.driver)
+    try:
+        JobRunner(settings, database, drivers, bench.at_hand, "w1", bench.rung.append, pause=pauses.append).run(job_id)
+    finally:
+        database.close()
+    return pauses
+
+
+def test_a_database_away_for_a_moment_costs_nothing(bench: Bench) -> None:
+    job_id = bench.submit(PER_USER)
+    # The claim is 1; then plan, start and end, of each of which the first answer is lost.
+    pauses = run_flaky(bench, job_id, dict(zip((2, 4, 6), AWAY, strict=True)))
+    assert pauses == [0.5, 0.5, 0.5]
+    assert bench.job(job_id).status == "SUCCEEDED"
+    assert [event for event in events(bench, job_id) if event[0] != "attempt"] == [
+        ("status", "QUEUED"),
+        ("status", "PLANNING"),
+        ("plan", None),
+        ("status", "RUNNING"),
+        ("status", "SUCCEEDED"),
+    ]
+
+
+class Away(Flaky):
+    """Does nothing any more from one write on."""
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        if self.writes + 1 in self.lost:
+            raise self.lost[self.writes + 1]
+        with super().write() as session:
+            yield session
+
+
+@pytest.mark.parametrize(("gone_from", "status"), [(2, "PLANNING"), (3, "PLANNING"), (4, "RUNNING")])
+def test_a_database_away_for_good_is_no_end_of_the_job(bench: Bench, gone_from: int, status: str) -> None:
+    job_id = bench.submit(PER_USER)
+    database = Away(bench.settings.database_url, {gone_from: AWAY[2]})
+    runner = JobRunner(
+        bench.settings,
+        database,
+        _Shared(bench.driver),
+        bench.at_hand,
+        "w1",
+        bench.rung.append,
+        pause=lambda _: None,
+    )
+    if status == "RUNNING":
+        # The result is there and waits for the next attempt to replace it: the database could not be told.
+        with pytest.raises(PoolTimeoutError):
+            runner.run(job_id)
+    else:
+        runner.run(job_id)
+    database.close()
+    job = bench.job(job_id)
+    assert (job.status, job.error, job.lease_owner) == (status, None, "w1")
+    assert bench.at_hand.all() == ()
+
+
+class NoDriver:
+    """A machine on which Spark does not start."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def driver(self) -> Driver:
+        """Never any."""
+        raise self._error
+
+
+class Watched(AttemptsAtHand):
+    """Notes for how long a runner rests, and does not let it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rests: list[float] = []
+
+    def wait_until_closed(self, timeout: float) -> bool:
+        """Never closed."""
+        self.rests.append(timeout)
+        return False
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (JavaError("there is no Java", "Install one."), "there is no Java. Install one."),
+        (ConnectionRefusedError("py4j"), "Its log tells why."),
+    ],
+)
+def test_a_worker_without_spark_hands_back_and_rests(bench: Bench, error: Exception, told: str) -> None:
+    job_id = bench.submit(PER_USER)
+    at_hand, now = Watched(), 100.0
+    runner = JobRunner(
+        bench.settings, bench.database, NoDriver(error), at_hand, "w1", bench.rung.append, clock=lambda: now
+    )
+    runner.run(job_id)
+    assert (bench.job(job_id).status, bench.rung) == ("QUEUED", [job_id])
+    attempt = one_attempt(bench, job_id)
+    assert attempt.error is not None
+    assert (attempt.status, attempt.error["code"]) == ("CRASHED", "driver_lost")
+    assert attempt.error["detail"] == f"Worker w1 could not start its Spark driver. {told}"
+    now = 103.0
+    runner.run(job_id)
+    assert at_hand.rests == [0, 7]
+    assert bench.job(job_id).status == "CRASHED"
+
+
+def test_a_worker_that_rests_and_is_stopped_claims_nothing(bench: Bench) -> None:
+    first, second = bench.submit(PER_USER), bench.submit(PER_USER)
+    runner = JobRunner(
+        bench.settings, bench.database, NoDriver(OSError()), bench.at_hand, "w1", bench.rung.append, clock=lambda: 1.0
+    )
+    runner.run(first)
+    bench.at_hand.close()
+    runner.run(second)
+    assert (bench.job(first).fence, bench.job(second).fence) == (1, 0)
 
 
 def test_a_second_message_finds_nothing_to_do(bench: Bench) -> None:
