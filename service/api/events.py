@@ -45,7 +45,7 @@ async def get_events(
     ] = "",
 ) -> Response:
     """Everything that happened, then everything as it happens. `Accept: application/json` gives what there is."""
-    media_type = choose(request.headers.get("accept", ""), (SSE, JSON))
+    media_type = choose(request.headers.getlist("accept"), (SSE, JSON))
     first = await asyncio.to_thread(read_events, services.database, tenant, job_id, int(last_event_id or 0))
     if media_type == JSON:
         return Response(first.page.model_dump_json(), media_type=JSON, headers={"Vary": "Accept"})

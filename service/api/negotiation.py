@@ -27,12 +27,12 @@ class _Range:
         return 1 if self.subtype == "*" else 2
 
 
-def choose(accept: str, offered: Sequence[str]) -> str:
-    """The best of the offered media types; of equally good ones the first. An empty `accept` takes anything.
+def choose(accept: Sequence[str], offered: Sequence[str]) -> str:
+    """The best of the offered media types; of equally good ones the first. `accept` are the lines of the header.
 
-    Raises NotAcceptableError with what is offered.
+    Where they name nothing, anything is taken. Raises NotAcceptableError with what is offered.
     """
-    ranges = [_parse(part) for part in accept.split(",") if part.strip()]
+    ranges = [_parse(part) for part in ",".join(accept).split(",") if part.strip()]
     if not ranges:
         return offered[0]
     best = max(offered, key=lambda media_type: _quality(media_type, ranges))

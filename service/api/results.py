@@ -50,7 +50,7 @@ def get_result(
     ] = 1000,
 ) -> Response:
     """Rows in the order of the query. The Accept header chooses: JSON in pages (the default), CSV, Arrow or Parquet."""
-    media_type = choose(request.headers.get("accept", ""), (JSON, *WRITERS))
+    media_type = choose(request.headers.getlist("accept"), (JSON, *WRITERS))
     results = services.settings.results_dir
     if media_type == JSON:
         page = read_result(services.database, results, tenant, job_id, cursor, page_size)

@@ -25,10 +25,15 @@ OFFERED = ("application/json", "text/csv")
     ],
 )
 def test_the_best_is_chosen(accept: str, chosen: str) -> None:
-    assert choose(accept, OFFERED) == chosen
+    assert choose([accept], OFFERED) == chosen
+
+
+def test_every_line_of_the_header_counts() -> None:
+    assert choose(["application/json;q=0.1", "text/csv"], OFFERED) == "text/csv"
+    assert choose([], OFFERED) == "application/json"
 
 
 @pytest.mark.parametrize("accept", ["image/png", "text/csv;q=0", "nonsense", "*/*;q=0"])
 def test_nothing_acceptable(accept: str) -> None:
     with pytest.raises(NotAcceptableError, match="text/csv"):
-        choose(accept, OFFERED)
+        choose([accept], OFFERED)
