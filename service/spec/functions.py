@@ -110,7 +110,7 @@ def _same_number(types: Types) -> DataType | None:
 
 
 def _rounded(types: Types, arguments: Arguments) -> DataType | None:
-    type_, digits = types[0], _literal_integer(arguments[1]) if len(arguments) > 1 else 0
+    type_, digits = types[0], literal_integer(arguments[1]) if len(arguments) > 1 else 0
     if type_ is None or type_.name is TypeName.STRING:
         return DOUBLE if type_ is not None else None
     if type_.name is not TypeName.DECIMAL:
@@ -124,9 +124,10 @@ def _rounded(types: Types, arguments: Arguments) -> DataType | None:
     return decimal(whole + scale, scale)
 
 
-def _literal_integer(node: Expression) -> int | None:
+def literal_integer(node: Expression) -> int | None:
+    """The value of an integer literal of up to nine digits, with its sign."""
     if isinstance(node, Negation):
-        inner = _literal_integer(node.operand)
+        inner = literal_integer(node.operand)
         return -inner if inner is not None else None
     return int(node.text) if isinstance(node, Number) and node.is_integer and len(node.text) < 10 else None
 
@@ -244,5 +245,5 @@ def padding_is_bounded(name: str, arguments: Arguments) -> bool:
     """False for an `lpad` or `rpad` whose length is not a literal of bearable size: it could fill the memory."""
     if name not in {"lpad", "rpad"}:
         return True
-    length = _literal_integer(arguments[1])
+    length = literal_integer(arguments[1])
     return length is not None and length <= MAX_PADDED_LENGTH

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from service.spec.bound import BoundCall
@@ -35,8 +36,11 @@ class Grouped:
     def columns(self) -> tuple[Column, ...]:
         """What the aggregation emits: keys, then aggregates."""
         return (
-            *(Column(key.name, key.scalar.type) for key in self.keys),
-            *(Column(call.output.name, known(call.output.type)) for call in self.calls),
+            *(_column(key) for key in self.keys),
+            *(
+                Column(call.output.name, known(call.output.type), longest=_longest(call.arguments))
+                for call in self.calls
+            ),
         )
 
     @cached_property
@@ -62,7 +66,7 @@ class Grouped:
         if isinstance(tree, Name) and tree.qualifier is None:
             for column in self.columns:
                 if column.name.casefold() == tree.name.casefold():
-                    return Column(column.name, column.type, tree.at)
+                    return replace(column, at=tree.at)
         key = self._key_that_equals(tree, source)
         if key is not None:
             return key
@@ -82,7 +86,7 @@ class Grouped:
             return None
         for key in self.keys:
             if key.tree == resolved:
-                return Column(key.name, key.scalar.type)
+                return _column(key)
         return None
 
     def _not_grouped(self, name: Name, source: Text) -> SpecError:
@@ -106,3 +110,11 @@ class Grouped:
             f"{told} is neither a group key nor an aggregate: add it to GROUP BY or put it into an aggregate.",
             at=name.at,
         )
+
+
+def _column(key: Key) -> Column:
+    return Column(key.name, key.scalar.type, longest=key.scalar.longest)
+
+
+def _longest(arguments: Iterable[Scalar]) -> int | None:
+    return max((argument.longest or 0 for argument in arguments), default=0) or None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from service.spec.types import DataType
 
@@ -13,12 +13,13 @@ class Scalar:
 
     `sql` is canonical Spark SQL, rendered by `service.spec.expressions` and never a caller's text; every column stands
     in it back-quoted under its full output name (`` `o.amount` ``). `columns` are those names, in order of appearance.
-    `type` is None where only Spark knows it.
+    `type` is None where only Spark knows it. `longest` bounds the bytes of a value (see `service.spec.growth`).
     """
 
     sql: str
     columns: tuple[str, ...]
     type: DataType | None
+    longest: int | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.sql.replace("`", "")

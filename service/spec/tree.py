@@ -28,11 +28,15 @@ class Name:
 
 @dataclass(frozen=True)
 class Column:
-    """A resolved column under its full output name. `type` is None where only Spark knows it."""
+    """A resolved column under its full output name. `type` is None where only Spark knows it.
+
+    `longest` bounds its values in bytes where it is computed; None for a table's.
+    """
 
     name: str
     type: DataType | None
     at: int | None = _position()
+    longest: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
