@@ -48,7 +48,7 @@ def worker_command(settings: Settings) -> tuple[str, ...]:
     """The command of a worker process. A threads pool, since all jobs of a worker share one JVM; no gossip and no
     mingle, since workers agree through the database."""
     return (
-        *(sys.executable, "-P", "-m", "celery", "-A", "workers.celery_app", "worker"),
+        *(sys.executable, "-P", "-m", "workers"),
         *("--pool", "threads", "--concurrency", str(settings.worker.concurrency)),
         *("--loglevel", settings.log.level, "--without-gossip", "--without-mingle"),
     )

@@ -1,0 +1,38 @@
+"""The command of a worker process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.cli.worker import worker_command
+from service.settings import Settings
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(command: tuple[str, ...], directory: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "EVENKEEL_STATE_DIR": str(directory / "state"), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("package", ["workers", "service"])
+def test_the_current_directory_is_not_imported(tmp_path: Path, package: str) -> None:
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text("raise SystemExit('somebody else')", encoding="utf-8")
+    done = run((*worker_command(Settings()), "--help"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "--concurrency" in done.stdout
+    assert "somebody else" not in done.stdout + done.stderr
+
+
+def test_celery_can_be_called_as_usual(tmp_path: Path) -> None:
+    done = run((sys.executable, "-m", "celery", "-A", "workers.celery_app", "worker", "--help"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "--concurrency" in done.stdout
