@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 class CancellationWatch:
-    """One step looks at all attempts at hand with one query."""
+    """Two steps for two threads; each looks at all attempts at hand, `step` with one query."""
 
     def __init__(
         self, database: Database, at_hand: AttemptsAtHand, clock: Callable[[], float] = time.monotonic
@@ -32,20 +32,21 @@ class CancellationWatch:
         self._clock = clock
 
     def step(self) -> None:
-        """Marks what is to stop and cancels its Spark jobs. Time limits hold even while the database is away."""
+        """Marks what the database tells to stop, and cancels the Spark jobs of all that is to stop."""
         attempts = self._at_hand.all()
         if not attempts:
             return
-        self._mark_overdue(attempts)
         cancel_stopped(attempts)
         self._mark_by_database(attempts)
         cancel_stopped(attempts)
 
-    def _mark_overdue(self, attempts: tuple[Attempt, ...]) -> None:
+    def mark_overdue(self) -> None:
+        """Ends what is over its time limit: on a thread of its own, since a database may keep the other one waiting."""
         now = self._clock()
-        for attempt in attempts:
-            if now >= attempt.deadline:
-                _stop(attempt, StopReason.TIMED_OUT)
+        overdue = tuple(attempt for attempt in self._at_hand.all() if now >= attempt.deadline)
+        for attempt in overdue:
+            _stop(attempt, StopReason.TIMED_OUT)
+        cancel_stopped(overdue)
 
     def _mark_by_database(self, attempts: tuple[Attempt, ...]) -> None:
         going = {attempt.claim: attempt for attempt in attempts if attempt.reason is None}

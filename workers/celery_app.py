@@ -1,4 +1,4 @@
-"""The worker's entry point: `python -m celery -A workers.celery_app worker --pool threads …`.
+"""The worker's entry point: `python -P -m workers …`, or `python -m celery -A workers.celery_app worker …`.
 
 Everything is put together here, once a process; no other module looks up settings or makes a connection.
 """
@@ -21,13 +21,14 @@ die_with_parent()
 _settings = Settings()
 configure_logging(_settings.log)
 _dispatcher = Dispatcher(_settings)
-_worker = Worker(_settings, ring=lambda job_id: _dispatcher.ring([job_id]))
+_worker = Worker(_settings, ring=lambda job_id: bool(_dispatcher.ring([job_id])))
 
 app = Celery("evenkeel")
 app.conf.update(celery_config(_settings))
 app.conf.update(
     broker_connection_retry_on_startup=True,
-    # With as many messages at hand as threads, the others stay where another worker can take them.
+    # Beside those it runs, a worker takes as many messages as it has threads, and they wait here. Where other workers
+    # could have them by now, the sweeper announces their jobs again.
     worker_prefetch_multiplier=1,
     worker_concurrency=_settings.worker.concurrency,
     worker_pool="threads",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import httpx
 import structlog
 
@@ -24,6 +26,7 @@ class Heartbeat:
         self._worker = worker
         self._at_hand = at_hand
         self._lease_ms = lease_ms
+        self._beating = threading.Lock()
 
     def step(self) -> None:
         """Tells the database that the worker lives; attempts whose lease is lost are told to stop.
@@ -31,7 +34,8 @@ class Heartbeat:
         A runner that hangs must not keep its job for ever: its lease is left to run out.
         """
         attempts = [attempt for attempt in self._at_hand.all() if attempt.ignored_for() <= _IGNORED_SECONDS]
-        with self._database.write() as session:
+        # The sweeper beats too; two first beats at once would add this worker twice.
+        with self._beating, self._database.write() as session:
             now = self._database.now(session)
             workers.beat(session, self._worker, now, __version__)
             held = leases.renew(session, self._worker, [item.claim for item in attempts], now, self._lease_ms)

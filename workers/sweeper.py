@@ -10,13 +10,12 @@ import structlog
 from service.settings import WorkerSettings
 from service.store import jobs, leaders, workers
 from service.store.session import Database
-from service.store.sweeping import sweep
+from service.store.sweeping import EXPLAIN_KEPT_MS, Sweep, sweep
 from workers.result_files import remove_job
 
 _log = structlog.get_logger(__name__)
 
 _TASK = "sweep"
-_EXPLAIN_KEPT_MS = 10 * 60 * 1000
 _WORKER_KEPT_MS = 60 * 60 * 1000
 
 
@@ -24,32 +23,68 @@ class Sweeper:
     """One step looks at every job once, if this worker is the one to do it."""
 
     def __init__(
-        self, database: Database, worker: str, settings: WorkerSettings, results: Path, ring: Callable[[str], object]
+        self,
+        database: Database,
+        worker: str,
+        settings: WorkerSettings,
+        results: Path,
+        ring: Callable[[str], bool],
+        beat: Callable[[], object],
     ) -> None:
+        """`ring` tells whether the broker took the message; `beat` renews this worker's leases."""
         self._database = database
         self._worker = worker
         self._results = results
         self._ring = ring
+        self._beat = beat
+        self._concurrency = settings.concurrency
         self._ring_again_ms = round(settings.ring_again_seconds * 1000)
+        self._alive_ms = round(settings.heartbeat_seconds * 3000)
         # Two missed sweeps hand the task to another worker.
         self._term_ms = round(settings.sweep_seconds * 2500)
+        self._pause_ms = round(settings.sweep_seconds * 2000)
+        self._swept_at: int | None = None
+        self._failed = False
+        self._waited = False
 
     def step(self) -> None:
         """Ends lost attempts, announces jobs again, removes what nobody needs; does nothing while another leads."""
+        failed, self._failed = self._failed, True
+        # First of all: after the machine slept, this worker's own leases have run out, and it lives.
+        self._beat()
         with self._database.write() as session:
             now = self._database.now(session)
-            if not leaders.elect(session, _TASK, self._worker, now, self._term_ms):
-                return
-            found = sweep(session, now, ring_again_ms=self._ring_again_ms)
-            workers.purge(session, now - _WORKER_KEPT_MS)
-            jobs.delete_forgotten_explains(session, now - _EXPLAIN_KEPT_MS)
+            is_late = self._is_late(now, failed)
+            found = Sweep()
+            if leaders.elect(session, _TASK, self._worker, now, self._term_ms) and not is_late:
+                slots = self._concurrency * workers.count_alive(session, now - self._alive_ms)
+                found = sweep(session, now, ring_again_ms=self._ring_again_ms, slots=slots)
+                workers.purge(session, now - _WORKER_KEPT_MS)
+                jobs.delete_forgotten_explains(session, now - EXPLAIN_KEPT_MS)
+        self._failed = False
+        self._follow_up(found)
+
+    def _is_late(self, now: int, failed: bool) -> bool:
+        """Whether the others must have their chance first: they slept with this machine, or missed the same database.
+
+        Never twice in a row: where every step is late, somebody must sweep all the same.
+        """
+        since, self._swept_at = self._swept_at, now
+        paused = since is not None and now - since > self._pause_ms
+        self._waited = not self._waited and (paused or failed)
+        return self._waited
+
+    def _follow_up(self, found: Sweep) -> None:
         for job_id in found.recovered:
             _log.warning("lost_attempt_recovered", job_id=job_id)
-        for job_id in found.ring:
-            self._ring(job_id)
         for _, job_id in found.ended:
             _log.warning("lost_job_ended", job_id=job_id)
             remove_job(self._results, job_id)
+        for job_id in found.ring:
+            # Each try takes seconds while the broker is silent; the jobs are announced again in their time.
+            if not self._ring(job_id):
+                _log.warning("ringing_put_off", jobs=len(found.ring))
+                break
 
     def resign(self) -> None:
         """Lets another worker sweep at once."""

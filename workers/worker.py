@@ -32,6 +32,7 @@ _WATCH_DRIVER_SECONDS = 1.0
 _HAND_BACK_SECONDS = 3.0
 _LOOP_SECONDS = 0.5
 _EXIT_SECONDS = 15.0
+_THREADS_BESIDE = 5
 
 
 class Worker:
@@ -41,17 +42,18 @@ class Worker:
     that does not end within the drain time is handed back to the queue; its attempt does not count against it.
     """
 
-    def __init__(self, settings: Settings, ring: Callable[[str], object]) -> None:
+    def __init__(self, settings: Settings, ring: Callable[[str], bool]) -> None:
         self.id = f"{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(3)}"
         own = settings.worker
         self._drain_seconds = own.drain_seconds
         self._warms_up = settings.spark.warm_up
-        self._database = Database(settings.database_url)
+        # One for each runner and each of the threads beside them that use it.
+        self._database = Database(settings.database_url, connections=own.concurrency + _THREADS_BESIDE)
         self._at_hand = AttemptsAtHand()
         self._runtime = SparkRuntime(settings.spark, settings.state_dir / "spark")
         self._runner = JobRunner(settings, self._database, self._runtime, self._at_hand, self.id, ring)
-        self._sweeper = Sweeper(self._database, self.id, own, settings.results_dir, ring)
         heartbeat = Heartbeat(self._database, self.id, self._at_hand, round(own.lease_seconds * 1000))
+        self._sweeper = Sweeper(self._database, self.id, own, settings.results_dir, ring, heartbeat.step)
         progress = ProgressReporter(self._database, self._at_hand)
         watch = CancellationWatch(self._database, self._at_hand)
         driver = DriverWatch(self._runtime, self._at_hand, settings.spark.gateway_timeout_seconds)
@@ -59,6 +61,7 @@ class Worker:
             # These two must not be late when the database is back: leases run out meanwhile, clients wait.
             Loop("heartbeat", own.heartbeat_seconds, heartbeat.step, longest=own.heartbeat_seconds),
             Loop("cancellation", own.watch_seconds, watch.step, longest=1.0),
+            Loop("time-limits", own.watch_seconds, watch.mark_overdue),
             Loop("progress", own.progress_seconds, progress.step),
             Loop("driver-ping", _WATCH_DRIVER_SECONDS, driver.ping),
             Loop("driver-watch", _WATCH_DRIVER_SECONDS, driver.watch),

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from service.spec.problem import Problem
 from service.spec.status import AttemptStatus
 from service.store.events import append_event
+from service.store.session import NO_SYNC
 from service.store.tables import AttemptRow
 
 _OPEN = (AttemptStatus.PLANNING.value, AttemptStatus.RUNNING.value)
@@ -45,7 +46,7 @@ def mark_attempt_running(session: Session, job_id: str, fence: int) -> None:
             AttemptRow.status == AttemptStatus.PLANNING.value,
         )
         .values(status=AttemptStatus.RUNNING.value)
-        .execution_options(synchronize_session=False)
+        .execution_options(**NO_SYNC)
     )
 
 
@@ -65,7 +66,7 @@ def end_attempt(
         .where(AttemptRow.job_id == job_id, AttemptRow.fence == fence, AttemptRow.status.in_(_OPEN))
         .values(status=status.value, finished_at=now, error=null() if error is None else error.model_dump(mode="json"))
         .returning(AttemptRow.id)
-        .execution_options(synchronize_session=False)
+        .execution_options(**NO_SYNC)
     ).scalar_one_or_none()
     if ended is not None:
         _tell(session, job_id=job_id, tenant=tenant, fence=fence, status=status.value, now=now)

@@ -6,9 +6,8 @@ from sqlalchemy import delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from service.store.session import NO_SYNC
 from service.store.tables import LeaderRow
-
-_NO_SYNC = {"synchronize_session": False}
 
 
 def elect(session: Session, task: str, owner: str, now: int, ttl_ms: int) -> bool:
@@ -18,7 +17,7 @@ def elect(session: Session, task: str, owner: str, now: int, ttl_ms: int) -> boo
         .where(LeaderRow.task == task, or_(LeaderRow.owner == owner, LeaderRow.expires_at <= now))
         .values(owner=owner, expires_at=now + ttl_ms)
         .returning(LeaderRow.task)
-        .execution_options(**_NO_SYNC)
+        .execution_options(**NO_SYNC)
     ).scalar_one_or_none()
     if won is not None:
         return True
@@ -36,5 +35,5 @@ def elect(session: Session, task: str, owner: str, now: int, ttl_ms: int) -> boo
 def resign(session: Session, task: str, owner: str) -> None:
     """Lets another process lead at once."""
     session.execute(
-        delete(LeaderRow).where(LeaderRow.task == task, LeaderRow.owner == owner).execution_options(**_NO_SYNC)
+        delete(LeaderRow).where(LeaderRow.task == task, LeaderRow.owner == owner).execution_options(**NO_SYNC)
     )

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import func, null, select, tuple_, update
+from sqlalchemy import delete, func, null, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from service.spec import ends
@@ -20,9 +20,9 @@ from service.spec.reports import Progress
 from service.spec.status import LEASED, AttemptStatus, JobStatus, sources_of
 from service.store.attempts import crashed_attempts, end_attempt, mark_attempt_running, start_attempt
 from service.store.events import append_event
-from service.store.tables import JobRow
+from service.store.session import NO_SYNC
+from service.store.tables import JobEventRow, JobRow
 
-_NO_SYNC = {"synchronize_session": False}
 _LEASED_VALUES = tuple(sorted(status.value for status in LEASED))
 NO_LEASE: Mapping[str, Any] = {"lease_owner": None, "lease_expires_at": None}
 """The columns of a job that nobody works on."""
@@ -79,7 +79,7 @@ def claim(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -
         .returning(
             JobRow.tenant, JobRow.kind, JobRow.name, JobRow.spec, JobRow.fence, JobRow.started_at, JobRow.timeout_ms
         )
-        .execution_options(**_NO_SYNC)
+        .execution_options(**NO_SYNC)
     ).one_or_none()
     if row is None:
         _cancel_unclaimed(session, job_id, now)
@@ -115,22 +115,24 @@ def renew(session: Session, worker: str, claims: Collection[Claim], now: int, le
         )
         .values(lease_expires_at=now + lease_ms)
         .returning(JobRow.id, JobRow.fence)
-        .execution_options(**_NO_SYNC)
+        .execution_options(**NO_SYNC)
     ).all()
     still = {(job_id, fence) for job_id, fence in held}
     return {item for item in claims if (item.job_id, item.fence) in still}
 
 
-def standings(session: Session, claims: Collection[Claim]) -> dict[Claim, Standing]:
-    """How the claimed jobs stand, in one query; a claim whose lease another has, or none, is left out."""
+def standings(session: Session, claims: Collection[Claim], *, lock: bool = False) -> dict[Claim, Standing]:
+    """How the claimed jobs stand, in one query; a claim whose lease another has, or none, is left out.
+
+    With `lock`, nobody else changes them before the transaction ends.
+    """
     if not claims:
         return {}
     by_token = {(item.job_id, item.fence): item for item in claims}
-    rows = session.execute(
-        select(JobRow.id, JobRow.fence, JobRow.status, JobRow.cancel_requested_at).where(
-            JobRow.id.in_([item.job_id for item in claims]), JobRow.status.in_(_LEASED_VALUES)
-        )
+    statement = select(JobRow.id, JobRow.fence, JobRow.status, JobRow.cancel_requested_at).where(
+        JobRow.id.in_([item.job_id for item in claims]), JobRow.status.in_(_LEASED_VALUES)
     )
+    rows = session.execute(statement.with_for_update() if lock else statement)
     return {
         by_token[job_id, fence]: Standing(JobStatus(status), cancel_requested_at is not None)
         for job_id, fence, status, cancel_requested_at in rows
@@ -148,10 +150,23 @@ def mark_running(session: Session, held: Claim, now: int) -> bool:
 
 
 def save_progress(session: Session, held: Claim, progress: Progress, now: int) -> bool:
-    """Stores how far the attempt is, with an event. False, and nothing changed, where the lease is lost."""
+    """Stores how far the attempt is, with an event in place of its last one, since there is one every second.
+
+    False, and nothing changed, where the lease is lost.
+    """
     data = progress.model_dump(mode="json")
     if not update_fenced(session, held, now, values={"progress": data}):
         return False
+    session.execute(
+        delete(JobEventRow)
+        .where(
+            JobEventRow.job_id == held.job_id,
+            JobEventRow.type == "progress",
+            # Those of earlier attempts are left: they tell how far it came.
+            JobEventRow.at >= held.claimed_at,
+        )
+        .execution_options(**NO_SYNC)
+    )
     append_event(session, job_id=held.job_id, tenant=held.tenant, now=now, type="progress", data=data)
     return True
 
@@ -163,7 +178,8 @@ def hand_back(session: Session, held: Claim, now: int, *, status: AttemptStatus,
     stop) does not. The job becomes QUEUED, or CANCELLED where that was asked for, or CRASHED where its attempts are
     spent. None, and nothing changed, where the lease is lost. The caller removes files and rings.
     """
-    standing = standings(session, [held]).get(held)
+    # The job first, as everywhere: events lock its row too, and two that do so in turn would wait for each other.
+    standing = standings(session, [held], lock=True).get(held)
     if standing is None:
         return None
     end_attempt(session, job_id=held.job_id, tenant=held.tenant, fence=held.fence, status=status, error=error, now=now)
@@ -211,7 +227,7 @@ def update_fenced(
         .where(JobRow.id == held.job_id, JobRow.fence == held.fence, JobRow.lease_owner == held.worker, allowed)
         .values(**changes)
         .returning(JobRow.id)
-        .execution_options(**_NO_SYNC)
+        .execution_options(**NO_SYNC)
     ).scalar_one_or_none()
     return found is not None
 
@@ -237,7 +253,7 @@ def _cancel_unclaimed(session: Session, job_id: str, now: int) -> None:
             **_touched(now),
         )
         .returning(JobRow.tenant)
-        .execution_options(**_NO_SYNC)
+        .execution_options(**NO_SYNC)
     ).scalar_one_or_none()
     if tenant is not None:
         data = {"status": JobStatus.CANCELLED.value}

@@ -114,4 +114,7 @@ def _refuse_unknown(revision: str | None) -> None:
 def _wait_for_turn(connection: Connection) -> None:
     # On SQLite the write transaction itself, begun immediately, is the lock.
     if connection.dialect.name == "postgresql":
+        # Another process's upgrade may take its time, and so may this one.
+        connection.execute(text("SET LOCAL lock_timeout = 0"))
+        connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})

@@ -14,6 +14,7 @@ from service.spec.status import AttemptStatus, JobStatus
 from service.store.attempts import end_attempt
 from service.store.events import append_event
 from service.store.leases import NO_LEASE, Claim, tell_status, update_fenced
+from service.store.session import NO_SYNC
 from service.store.tables import JobRow, PlanRow, StageMetricsRow
 
 
@@ -124,7 +125,7 @@ def _save_metrics(session: Session, held: Claim, metrics: AttemptMetrics) -> Non
         update(PlanRow)
         .where(PlanRow.job_id == held.job_id, PlanRow.fence == held.fence)
         .values(execution_ms=metrics.execution_ms, skew=skew)
-        .execution_options(synchronize_session=False)
+        .execution_options(**NO_SYNC)
     )
     for stage in metrics.stages:
         session.add(

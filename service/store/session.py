@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event, make_url, text
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import URL, Connection
 from sqlalchemy.orm import Session
 
 _WRITES = "evenkeel_writes"
 _BUSY_TIMEOUT_MS = 10_000
+_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+_POSTGRESQL_OPTIONS: Mapping[str, str | int] = {
+    # A server that went away without a word must not keep a thread, and with it a lease or a request.
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+    "options": "-c statement_timeout=30000 -c lock_timeout=10000",
+}
+
+NO_SYNC: Mapping[str, bool] = {"synchronize_session": False}
+"""Execution options of statements that change rows of which the session holds no objects."""
 
 Clock = Callable[[Session], int]
 """Milliseconds since the epoch, as the database sees them; tests inject their own."""
@@ -31,8 +47,9 @@ def database_clock(session: Session) -> int:
 class Database:
     """A pool of connections and its transactions. Safe to share between threads."""
 
-    def __init__(self, url: str, clock: Clock = database_clock) -> None:
-        self.engine = _create_engine(url)
+    def __init__(self, url: str, clock: Clock = database_clock, *, connections: int = 5) -> None:
+        """Keeps `connections` open; ten more for a moment where all are taken."""
+        self.engine = _create_engine(url, connections)
         self._writing = self.engine.execution_options(**{_WRITES: True})
         self._clock = clock
 
@@ -57,16 +74,37 @@ class Database:
         self.engine.dispose()
 
 
-def _create_engine(url: str) -> Engine:
+def json_text(value: object) -> str:
+    """JSON for a column. U+0000, which PostgreSQL stores in no text, becomes U+FFFD."""
+    return _NUL.sub(r"\1\\ufffd", json.dumps(value))
+
+
+def _create_engine(url: str, connections: int) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
-        return create_engine(parsed, pool_pre_ping=True, pool_recycle=1800)
+        return create_engine(
+            parsed,
+            pool_size=connections,
+            pool_pre_ping=True,
+            pool_recycle=1800,
+            connect_args=connect_options(parsed),
+            json_serializer=json_text,
+        )
     if parsed.database and parsed.database != ":memory:":
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(parsed)
+        engine = create_engine(parsed, pool_size=connections, json_serializer=json_text)
+    else:
+        engine = create_engine(parsed, json_serializer=json_text)
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def connect_options(url: URL) -> dict[str, str | int]:
+    """What psycopg is told beside the URL, whose own options stay; nothing for other drivers."""
+    if url.get_driver_name() != "psycopg":
+        return {}
+    return {name: value for name, value in _POSTGRESQL_OPTIONS.items() if name not in url.query}
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

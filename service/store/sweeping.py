@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sqlalchemy import and_, delete, or_, select, update
+from sqlalchemy import and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.spec import ends
 from service.spec.status import LEASED, AttemptStatus, JobStatus
 from service.store.attempts import end_attempt
 from service.store.leases import Claim, Standing, give_up
+from service.store.session import NO_SYNC
 from service.store.tables import JobRow, OutboxRow
 
 _AT_ONCE = 200
 _SLOWEST_RING = 10
 _OUTBOX_GRACE_MS = 2_000
-_NO_SYNC = {"synchronize_session": False}
+
+EXPLAIN_KEPT_MS = 10 * 60 * 1000
+"""Longer than any caller may wait: an explanation that old has lost its asker."""
 
 
 @dataclass
@@ -32,17 +35,18 @@ class Sweep:
     """Of those to announce: whose lease had expired."""
 
 
-def sweep(session: Session, now: int, *, ring_again_ms: int) -> Sweep:
+def sweep(session: Session, now: int, *, ring_again_ms: int, slots: int) -> Sweep:
     """Ends attempts whose lease expired and finds every job that workers must be told of, again.
 
     A lost attempt is CRASHED; its job is QUEUED again, or CRASHED where its attempts are spent, or CANCELLED where that
     was asked for. A job queued for `ring_again_ms` is announced again, each time after a longer pause, up to ten times
-    as long: workers that are merely busy must not drown in messages. The caller rings after the commit.
+    as long: workers that are merely busy must not drown in messages. So of these the oldest alone are announced, as
+    many as could start now: `slots` is how many jobs the living workers run at once. The caller rings after the commit.
     """
     found = Sweep()
     _end_lost_attempts(session, now, found)
     _collect_owed(session, now, found)
-    _collect_forgotten(session, now, ring_again_ms, found)
+    _collect_forgotten(session, now, ring_again_ms, _free(session, slots), found)
     found.ring = list(dict.fromkeys(found.ring))
     return found
 
@@ -84,7 +88,7 @@ def _collect_owed(session: Session, now: int, found: Sweep) -> None:
     if not owed:
         return
     session.execute(
-        delete(OutboxRow).where(OutboxRow.id.in_([row_id for row_id, _ in owed])).execution_options(**_NO_SYNC)
+        delete(OutboxRow).where(OutboxRow.id.in_([row_id for row_id, _ in owed])).execution_options(**NO_SYNC)
     )
     # Should ringing fail now, these are rung again like every job that nobody claims.
     rung = session.execute(
@@ -92,12 +96,18 @@ def _collect_owed(session: Session, now: int, found: Sweep) -> None:
         .where(JobRow.id.in_([job_id for _, job_id in owed]), JobRow.status == JobStatus.QUEUED.value)
         .values(rung_at=now)
         .returning(JobRow.id)
-        .execution_options(**_NO_SYNC)
+        .execution_options(**NO_SYNC)
     )
     found.ring.extend(rung.scalars())
 
 
-def _collect_forgotten(session: Session, now: int, ring_again_ms: int, found: Sweep) -> None:
+def _free(session: Session, slots: int) -> int:
+    """How many jobs could start now; one at least, since workers may have more slots than they seem to."""
+    leased = select(func.count()).select_from(JobRow).where(JobRow.status.in_([status.value for status in LEASED]))
+    return min(max(1, slots - session.execute(leased).scalar_one()), _AT_ONCE)
+
+
+def _collect_forgotten(session: Session, now: int, ring_again_ms: int, at_most: int, found: Sweep) -> None:
     due = or_(
         JobRow.rung_at <= now - _SLOWEST_RING * ring_again_ms,
         # Rung last at least as long ago as it had waited by then: the pauses double.
@@ -107,14 +117,14 @@ def _collect_forgotten(session: Session, now: int, ring_again_ms: int, found: Sw
         select(JobRow.id)
         .where(JobRow.status == JobStatus.QUEUED.value, due)
         .order_by(JobRow.submitted_at)
-        .limit(_AT_ONCE)
+        .limit(at_most)
     )
     rung = session.execute(
         update(JobRow)
         .where(JobRow.id.in_(forgotten), JobRow.status == JobStatus.QUEUED.value, due)
         .values(rung_at=now)
         .returning(JobRow.id)
-        .execution_options(**_NO_SYNC)
+        .execution_options(**NO_SYNC)
     )
     found.ring.extend(rung.scalars())
 

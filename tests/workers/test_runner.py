@@ -331,7 +331,7 @@ def test_cancel_ends_the_job_and_its_tasks(bench: Bench) -> None:
 def test_the_time_limit_ends_the_job(bench: Bench) -> None:
     job_id = bench.submit(ENDLESS, timeout_ms=600_000)
     with bench.running(job_id) as attempt:
-        CancellationWatch(bench.database, bench.at_hand, clock=lambda: attempt.deadline).step()
+        CancellationWatch(bench.database, bench.at_hand, clock=lambda: attempt.deadline).mark_overdue()
         assert attempt.reason is StopReason.TIMED_OUT
     job = bench.job(job_id)
     assert job.error is not None

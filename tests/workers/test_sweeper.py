@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy.orm import Session
 
 from service.settings import WorkerSettings
-from service.store import leases
+from service.store import leases, outbox, workers
 from service.store.jobs import NewJob, insert_job
 from service.store.session import Database
 from service.store.tables import Base, JobRow
+from workers.attempt import Attempt, AttemptsAtHand
+from workers.heartbeat import Heartbeat
 from workers.sweeper import Sweeper
 
 SETTINGS = WorkerSettings(lease_seconds=30, sweep_seconds=5, ring_again_seconds=10)
@@ -40,8 +42,8 @@ def database(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
     database.close()
 
 
-def add(database: Database, *, kind: str = "run", max_attempts: int = 1) -> None:
-    job = NewJob("job-1", "default", kind, "a job", {}, None, max_attempts, 60_000)
+def add(database: Database, job_id: str = "job-1", *, kind: str = "run", max_attempts: int = 1) -> None:
+    job = NewJob(job_id, "default", kind, "a job", {}, None, max_attempts, 60_000)
     with database.write() as session:
         insert_job(session, job, database.now(session))
 
@@ -51,10 +53,30 @@ def take(database: Database) -> None:
         assert leases.claim(session, "job-1", "w9", database.now(session), 30_000) is not None
 
 
-def status(database: Database) -> str | None:
+def status(database: Database, job_id: str = "job-1") -> str | None:
     with database.read() as session:
-        row = session.get(JobRow, "job-1")
+        row = session.get(JobRow, job_id)
         return None if row is None else row.status
+
+
+class Bell:
+    """Notes who is rung for; the broker takes nothing of those it is told to refuse."""
+
+    def __init__(self, refused: str = "") -> None:
+        self.rung: list[str] = []
+        self._refused = refused
+
+    def __call__(self, job_id: str) -> bool:
+        self.rung.append(job_id)
+        return job_id != self._refused
+
+
+def no_beat() -> None:
+    """The worker has no leases."""
+
+
+def sweeper(database: Database, results: Path, ring: Callable[[str], bool], worker: str = "w1") -> Sweeper:
+    return Sweeper(database, worker, SETTINGS, results, ring, no_beat)
 
 
 def test_a_lost_job_is_announced_after_the_commit(database: Database, clock: ManualClock, tmp_path: Path) -> None:
@@ -62,7 +84,12 @@ def test_a_lost_job_is_announced_after_the_commit(database: Database, clock: Man
     take(database)
     clock.ms += 30_000
     seen: list[tuple[str, str | None]] = []
-    Sweeper(database, "w1", SETTINGS, tmp_path, lambda job_id: seen.append((job_id, status(database)))).step()
+
+    def ring(job_id: str) -> bool:
+        seen.append((job_id, status(database)))
+        return True
+
+    sweeper(database, tmp_path, ring).step()
     assert seen == [("job-1", "QUEUED")]
 
 
@@ -72,39 +99,113 @@ def test_a_job_without_attempts_left_leaves_no_files(database: Database, clock: 
     (tmp_path / "job-1" / "attempt-1").mkdir(parents=True)
     (tmp_path / "job-2" / "attempt-1").mkdir(parents=True)
     clock.ms += 30_000
-    rung: list[str] = []
-    Sweeper(database, "w1", SETTINGS, tmp_path, rung.append).step()
-    assert (status(database), rung) == ("CRASHED", [])
+    bell = Bell()
+    sweeper(database, tmp_path, bell).step()
+    assert (status(database), bell.rung) == ("CRASHED", [])
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["job-2"]
 
 
 def test_one_sweeps_for_all_and_is_replaced(database: Database, clock: ManualClock, tmp_path: Path) -> None:
     add(database)
-    rung: list[str] = []
-    first = Sweeper(database, "w1", SETTINGS, tmp_path, lambda _job: rung.append("w1"))
-    second = Sweeper(database, "w2", SETTINGS, tmp_path, lambda _job: rung.append("w2"))
-    first.step()
-    clock.ms += 10_000
-    second.step()
-    assert rung == [], "the first one leads, though it found nothing yet"
-    first.step()
-    assert rung == ["w1"]
+    bells = {"w1": Bell(), "w2": Bell()}
+    first, second = (sweeper(database, tmp_path, bell, worker) for worker, bell in bells.items())
+
+    def step_both(seconds: int) -> tuple[int, int]:
+        for _ in range(0, seconds, 5):
+            clock.ms += 5_000
+            first.step()
+            second.step()
+        return len(bells["w1"].rung), len(bells["w2"].rung)
+
+    assert step_both(10) == (1, 0)
     first.resign()
-    clock.ms += 10_000
+    clock.ms += 5_000
     second.step()
-    assert rung == ["w1", "w2"]
-    clock.ms += 12_500
-    first.step()
-    clock.ms += 20_000
-    first.step()
-    assert rung == ["w1", "w2", "w1"]
+    assert step_both(20) == (1, 1), "the second one leads until it falls silent"
+    for _ in range(9):
+        clock.ms += 5_000
+        first.step()
+    assert (len(bells["w1"].rung), len(bells["w2"].rung)) == (2, 1)
+
+
+def test_after_a_pause_others_may_renew_first(database: Database, clock: ManualClock, tmp_path: Path) -> None:
+    add(database)
+    own = sweeper(database, tmp_path, Bell())
+    own.step()
+    take(database)
+    # The machine sleeps, and the worker that has the job sleeps with it.
+    clock.ms += 3_600_000
+    own.step()
+    assert status(database) == "PLANNING"
+    clock.ms += 3_600_000
+    own.step()
+    assert status(database) == "CRASHED", "where every step is late, somebody sweeps all the same"
+
+
+def test_after_a_failure_others_may_renew_first(database: Database, clock: ManualClock, tmp_path: Path) -> None:
+    add(database)
+    failing = True
+
+    def beat() -> None:
+        if failing:
+            raise ConnectionError("no database")
+
+    own = Sweeper(database, "w1", SETTINGS, tmp_path, Bell(), beat)
+    with pytest.raises(ConnectionError):
+        own.step()
+    failing = False
+    take(database)
+    clock.ms += 30_000
+    own.step()
+    assert status(database) == "PLANNING"
+    clock.ms += 5_000
+    own.step()
+    assert status(database) == "CRASHED"
+
+
+def test_its_own_leases_are_renewed_before_the_sweep(database: Database, clock: ManualClock, tmp_path: Path) -> None:
+    add(database)
+    with database.write() as session:
+        claim = leases.claim(session, "job-1", "w1", clock.ms, 30_000)
+    assert claim is not None
+    at_hand = AttemptsAtHand()
+    heartbeat = Heartbeat(database, "w1", at_hand, 30_000)
+    clock.ms += 40_000
+    with at_hand.holding(Attempt(claim, 0.0)):
+        Sweeper(database, "w1", SETTINGS, tmp_path, Bell(), heartbeat.step).step()
+    assert status(database) == "PLANNING"
+
+
+def test_no_more_jobs_are_announced_than_workers_have_slots(
+    database: Database, clock: ManualClock, tmp_path: Path
+) -> None:
+    for number in range(12):
+        add(database, f"job-{number:02}")
+    with database.write() as session:
+        workers.beat(session, "w1", clock.ms, "0")
+        workers.beat(session, "w2", clock.ms, "0")
+    clock.ms += 10_000
+    bell = Bell()
+    sweeper(database, tmp_path, bell).step()
+    assert len(bell.rung) == 8, "two workers with four threads each"
+
+
+def test_a_silent_broker_is_tried_once(database: Database, clock: ManualClock, tmp_path: Path) -> None:
+    for number in range(3):
+        add(database, f"job-{number}")
+        with database.write() as session:
+            outbox.owe_message(session, job_id=f"job-{number}", tenant="default", now=clock.ms)
+    clock.ms += 2_000
+    bell = Bell(refused="job-1")
+    sweeper(database, tmp_path, bell).step()
+    assert bell.rung == ["job-0", "job-1"]
+    assert status(database, "job-2") == "QUEUED", "it is announced like every job that nobody claims"
 
 
 def test_forgotten_explanations_are_removed(database: Database, clock: ManualClock, tmp_path: Path) -> None:
     add(database, kind="explain")
-    sweeper = Sweeper(database, "w1", SETTINGS, tmp_path, lambda _job: None)
-    sweeper.step()
+    sweeper(database, tmp_path, Bell()).step()
     assert status(database) == "QUEUED"
     clock.ms += 11 * 60_000
-    sweeper.step()
+    sweeper(database, tmp_path, Bell()).step()
     assert status(database) is None

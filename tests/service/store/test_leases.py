@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import Select, event, func, select, update
+from sqlalchemy.orm import ORMExecuteState
 
 from service.spec import ends
 from service.spec.reports import Progress
@@ -209,6 +210,33 @@ def test_handing_back_after_a_lost_driver_spends_an_attempt(database: Database, 
     row = row_of(database, job_id)
     assert row.error is not None
     assert (row.status, row.error["code"], row.finished_at) == ("CRASHED", "worker_lost", clock.ms)
+
+
+def test_handing_back_locks_the_job_before_all_else(database: Database, clock: Clock, job_id: str) -> None:
+    claim = taken(database, job_id, "w1")
+    statements: list[ORMExecuteState] = []
+    with database.write() as session:
+        event.listen(session, "do_orm_execute", statements.append)
+        leases.hand_back(session, claim, clock.ms, status=AttemptStatus.CANCELLED, error=ends.handed_back("w1"))
+    # SQLite has no such clause, its write transactions are alone anyway.
+    first = statements[0].statement
+    assert isinstance(first, Select)
+    assert str(first.with_only_columns(JobRow.id)).startswith("SELECT jobs.id")
+    assert first._for_update_arg is not None
+
+
+def test_only_the_last_progress_of_an_attempt_is_kept(database: Database, clock: Clock, job_id: str) -> None:
+    for worker in ("w1", "w2"):
+        claim = taken(database, job_id, worker)
+        for done in range(1, 4):
+            clock.ms += 1_000
+            with database.write() as session:
+                assert leases.save_progress(session, claim, Progress(tasks_done=done, tasks_total=9), clock.ms)
+        lose(database, job_id)
+        clock.ms += 1_000
+    with database.read() as session:
+        rows = session.scalars(select(JobEventRow).where(JobEventRow.type == "progress").order_by("id")).all()
+    assert [(row.at, row.data["tasks_done"]) for row in rows] == [(1_003_000, 3), (1_007_000, 3)]
 
 
 def test_handing_back_on_a_stop_spends_nothing(database: Database, clock: Clock, job_id: str) -> None:

@@ -26,9 +26,9 @@ class Clock(Protocol):
     ms: int
 
 
-def run_sweep(database: Database) -> Sweep:
+def run_sweep(database: Database, slots: int = 100) -> Sweep:
     with database.write() as session:
-        return sweep(session, database.now(session), ring_again_ms=RING_AGAIN)
+        return sweep(session, database.now(session), ring_again_ms=RING_AGAIN, slots=slots)
 
 
 def taken(database: Database, job_id: str, worker: str = "w1") -> Claim:
@@ -129,6 +129,23 @@ def test_queued_jobs_are_announced_with_growing_pauses(database: Database, clock
         if run_sweep(database).ring:
             rung.append((clock.ms - begin) // 1000)
     assert rung == [10, 20, 40, 80, 160, 260]
+
+
+def test_no_more_jobs_are_announced_than_could_start(
+    database: Database, clock: Clock, add_job: Callable[..., str]
+) -> None:
+    jobs = []
+    for number in range(6):
+        jobs.append(add_job(f"job-{number}"))
+        clock.ms += 1
+    clock.ms += RING_AGAIN
+    assert run_sweep(database, slots=4).ring == jobs[:4]
+    assert run_sweep(database, slots=4).ring == jobs[4:], "those announced first have had their turn"
+    for job in jobs[:3]:
+        taken(database, job)
+    clock.ms += LEASE - 1
+    assert run_sweep(database, slots=4).ring == [jobs[3]]
+    assert run_sweep(database, slots=2).ring == [jobs[4]], "one at least, should workers have more slots than it seems"
 
 
 def test_a_claimed_job_is_not_announced(database: Database, clock: Clock, job_id: str) -> None:
