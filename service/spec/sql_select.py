@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from pydantic import ValidationError
 from sqlglot import exp
@@ -24,20 +23,9 @@ from service.spec.query import (
     SortKey,
 )
 from service.spec.rendering import render
-from service.spec.scope import matching
-from service.spec.sql_from import Sources, checked_name, name_of
-from service.spec.tree import Aggregate, Call, Expression, Name, map_children, position_of, walk
-
-_LONGEST_NAME = 100
-
-
-@dataclass(frozen=True)
-class Item:
-    """An output column: its expression over the tables, aggregates included, and its name."""
-
-    tree: Expression
-    name: str
-    at: int | None
+from service.spec.sql_from import Sources
+from service.spec.sql_items import LONGEST_TOLD, Item, read_items, told
+from service.spec.tree import Aggregate, Expression, Name, map_children, position_of, walk
 
 
 class SelectCompiler:
@@ -55,7 +43,10 @@ class SelectCompiler:
 
     def query(self) -> Query:
         """The structured query. Raises SpecError."""
-        items = self._items()
+        items = read_items(self._select, self._sources, self._source)
+        for index, item in enumerate(items):
+            if item.at is not None:
+                self.origins[f"/select/{index}"] = ((0, item.at),)
         keys = self._group_by(items)
         having = self._having(items, keys)
         order = self._order(items)
@@ -111,52 +102,6 @@ class SelectCompiler:
 
     def _optional(self, tree: Expression | None, at: str, place: int | None = None) -> str | None:
         return self._text(tree, at, place) if tree is not None else None
-
-    # SELECT
-
-    def _items(self) -> list[Item]:
-        items: list[Item] = []
-        if not self._select.expressions:
-            at = place_of(self._source, TokenType.SELECT)
-            raise self._source.error("sql_syntax", "SELECT names no column.", at=at)
-        for node in self._select.expressions:
-            if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
-                items += self._star(node)
-            else:
-                items.append(self._item(node, len(items) + 1))
-        taken: set[str] = set()
-        for index, item in enumerate(items):
-            if item.name.casefold() in taken:
-                detail = f"Two columns would be called {item.name} (case does not count): name the columns with AS."
-                raise self._source.error("duplicate_column", detail, at=item.at)
-            taken.add(item.name.casefold())
-            if item.at is not None:
-                self.origins[f"/select/{index}"] = ((0, item.at),)
-        return items
-
-    def _star(self, node: exp.Star | exp.Column) -> list[Item]:
-        star = node if isinstance(node, exp.Star) else node.this
-        if any(star.args.values()):
-            raise self._source.unsupported("* with EXCEPT or the like", at=position(node))
-        columns = self._sources.visible.output
-        at = position(node)
-        if isinstance(node, exp.Column):
-            alias = matching(node.table, self._sources.scope.tables)
-            if alias is None:
-                # Raises with the nearest names.
-                self._sources.scope.locate(Name(node.table, "*", at), self._source)
-            columns = self._sources.visible.of(alias or "")
-        return [Item(_placed(column.tree, at), checked_name(column.name, self._source, at), at) for column in columns]
-
-    def _item(self, node: exp.Expr, number: int) -> Item:
-        at = position(node)
-        alias = name_of(node.args["alias"], self._source, at) if isinstance(node, exp.Alias) else None
-        read = self._reader.read(node.this if isinstance(node, exp.Alias) else node)
-        tree = self._sources.qualify(read, self._source)
-        # `current_date` reads as a name, and is a call where no column has the name.
-        shown = tree if isinstance(tree, Call) and not tree.arguments else read
-        told = shown.name if isinstance(shown, Name) else _told(shown, f"column_{number}")
-        return Item(tree, alias or checked_name(told, self._source, at), at)
 
     # GROUP BY, DISTINCT
 
@@ -230,7 +175,7 @@ class SelectCompiler:
         named = []
         for index, key in enumerate(keys):
             selected = next((item.name for item in items if item.tree == key), None)
-            name = selected or self._fresh(key.name if isinstance(key, Name) else _told(key, f"key_{index + 1}"))
+            name = selected or self._fresh(key.name if isinstance(key, Name) else told(key, f"key_{index + 1}"))
             text = self._text(key, f"/group_by/{index}/expression", position_of(key))
             named.append(NamedExpression(expression=text, name=name))
         return tuple(named)
@@ -332,7 +277,7 @@ class SelectCompiler:
         if isinstance(tree, Aggregate):
             name = self._calls.get(tree)
             if name is None:
-                name = self._calls[tree] = self._fresh(_told(tree, f"aggregate_{len(self._calls) + 1}"))
+                name = self._calls[tree] = self._fresh(told(tree, f"aggregate_{len(self._calls) + 1}"))
             return Name(None, name, tree.at)
         return map_children(tree, self._extracted)
 
@@ -361,7 +306,7 @@ class SelectCompiler:
 
     def _fresh(self, wanted: str) -> str:
         # Short enough for a number behind it.
-        wanted = wanted[:_LONGEST_NAME]
+        wanted = wanted[:LONGEST_TOLD]
         name, number = wanted, 1
         while name.casefold() in self._names:
             number += 1
@@ -383,15 +328,3 @@ def _aggregates_in(trees: Iterable[Expression]) -> bool:
 
 def _is_whole(node: exp.Expr) -> bool:
     return isinstance(node, exp.Literal) and not node.is_string and node.name.isascii() and node.name.isdigit()
-
-
-def _placed(tree: Expression, at: int | None) -> Expression:
-    """`tree` with all its names at the offset `at`."""
-    if isinstance(tree, Name):
-        return Name(tree.qualifier, tree.name, at)
-    return map_children(tree, lambda child: _placed(child, at))
-
-
-def _told(tree: Expression, otherwise: str) -> str:
-    text = render(tree).text.replace("`", "")
-    return text if len(text) <= _LONGEST_NAME else otherwise
