@@ -17,6 +17,8 @@ from service.store.leases import NO_LEASE, Claim, tell_status, update_fenced
 from service.store.session import NO_SYNC
 from service.store.tables import JobRow, PlanRow, StageMetricsRow
 
+_IDS_PER_QUERY = 500
+
 
 @dataclass(frozen=True)
 class PublishedResult:
@@ -117,6 +119,24 @@ def is_published(session: Session, held: Claim, status: JobStatus) -> bool:
     """Whether this very claim has ended its job with `status`."""
     found = select(JobRow.id).where(JobRow.id == held.job_id, JobRow.fence == held.fence, JobRow.status == status.value)
     return session.execute(found).scalar_one_or_none() is not None
+
+
+def published_paths(session: Session, job_ids: Sequence[str]) -> dict[str, str | None]:
+    """The published directory of each of these jobs that has ended or is gone; None for one without a result.
+
+    Those that have not ended are left out: their attempts may be writing.
+    """
+    found: dict[str, str | None] = dict.fromkeys(job_ids)
+    for start in range(0, len(job_ids), _IDS_PER_QUERY):
+        chunk = job_ids[start : start + _IDS_PER_QUERY]
+        for job_id, status, path in session.execute(
+            select(JobRow.id, JobRow.status, JobRow.result_path).where(JobRow.id.in_(chunk))
+        ):
+            if JobStatus(status).is_terminal:
+                found[job_id] = path
+            else:
+                del found[job_id]
+    return found
 
 
 def _save_metrics(session: Session, held: Claim, metrics: AttemptMetrics) -> None:
