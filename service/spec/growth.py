@@ -95,11 +95,18 @@ def _replaced_by_pattern(call: Call, parts: list[int]) -> int:
     pattern, by = call.arguments[1], call.arguments[2]
     # The empty text between any two characters may match.
     matches = subject + 1
-    groups = by.value.count("$") if isinstance(by, String) else replacement // 2
+    groups = _groups_in(by, replacement)
     if isinstance(pattern, String) and not ("?" in pattern.value and "=" in pattern.value):
         return subject + matches * replacement + groups * subject
     # A group inside of a look-ahead may hold the whole subject in every match.
     return subject + matches * (replacement + groups * subject)
+
+
+def _groups_in(by: Expression, bytes_: int) -> int:
+    """How many references to groups (`$1`) a replacement holds."""
+    if isinstance(by, String):
+        return by.value.count("$")
+    return 1 if isinstance(by, Column) else bytes_ // 2
 
 
 def _translated(call: Call, parts: list[int]) -> int:

@@ -155,3 +155,14 @@ def test_a_loop_of_links_ends(root: Path) -> None:
 
 def test_pointers_are_escaped() -> None:
     assert pointer_of("a/b~c") == "/tables/a~1b~0c"
+
+
+def test_the_number_of_files_counts_over_all_directories(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        (root / "many" / name).mkdir(parents=True)
+        (root / "many" / name / "x.parquet").write_bytes(b"x")
+    # Three directories and their three files.
+    monkeypatch.setattr(module, "MAX_FILES", 6)
+    assert len(find("many", root).files) == 3
+    monkeypatch.setattr(module, "MAX_FILES", 5)
+    assert refusal("many", root).code == "unsupported_construct"

@@ -36,6 +36,7 @@ TOO_LONG = [
     nested("regexp_replace", 3, "s", ", '(?=(.*))', '$1'"),
     nested("regexp_replace", 3, "s", ", s, '$1'"),
     nested("regexp_replace", 3, "s", ", 'x', s"),
+    f"regexp_replace('{'x' * 1000}', '.*', concat('{'$0' * 1000}', '$0'))",
     nested("translate", 8, "s", ", 'x', '\U0001f600'"),
     nested("hex", 3, "lpad('x', 65536, 'y')"),
     f"concat({', '.join(['rpad(s, 65536, s)'] * 5)})",
@@ -52,6 +53,7 @@ LONG_ENOUGH = [
     "replace(replace(replace(replace(replace(s, '&', '&amp;'), '<', '&lt;'), '>', '&gt;'), '\"', '&quot;'), "
     "'~', '&apos;')",
     "regexp_replace(regexp_replace(s, '(\\\\d+)-(\\\\d+)', '$2-$1'), '\\\\s+', ' ')",
+    "regexp_replace(s, s, s)",
     "regexp_replace(s, 'https?://x=(.*)', '$1')",
     nested("upper", 31, "s"),
     nested("trim", 31, "s"),
