@@ -43,13 +43,32 @@ JobId = Annotated[str, Path(description="Id of a job.")]
 Cursor = Annotated[
     str, Query(description="`next_cursor` of the page before; empty for the first page.", max_length=1024)
 ]
-IfNoneMatch = Annotated[
-    list[str], Header(description="Entity tags already known; 304 when the job still has one of them.")
-]
-Prefer = Annotated[
-    list[str],
-    Header(
-        description="`wait=N` waits up to N seconds: with If-None-Match until the job changes, without until it "
-        "has finished."
-    ),
-]
+
+
+def _if_none_match(
+    request: Request,
+    if_none_match: Annotated[  # noqa: ARG001 - a plain string, for the specification
+        str, Header(description="Entity tags already known; 304 when the job still has one of them.")
+    ] = "",
+) -> list[str]:
+    return request.headers.getlist("if-none-match")
+
+
+def _prefer(
+    request: Request,
+    prefer: Annotated[  # noqa: ARG001 - as above
+        str,
+        Header(
+            description="`wait=N` waits up to N seconds: with If-None-Match until the job changes, without until it "
+            "has finished."
+        ),
+    ] = "",
+) -> list[str]:
+    return request.headers.getlist("prefer")
+
+
+IfNoneMatch = Annotated[list[str], Depends(_if_none_match)]
+"""Every line of the header; generated clients take one string."""
+
+Prefer = Annotated[list[str], Depends(_prefer)]
+"""Every line of the header."""

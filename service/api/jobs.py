@@ -135,8 +135,8 @@ async def get_job(
     job_id: JobId,
     services: ServicesDep,
     tenant: TenantDep,
-    if_none_match: IfNoneMatch = [],  # noqa: B006 - the framework copies it
-    prefer: Prefer = [],  # noqa: B006
+    if_none_match: IfNoneMatch,
+    prefer: Prefer,
 ) -> Response:
     """How the job stands. A wait costs the service next to nothing: prefer it to polling."""
     wait = wait_seconds(prefer, services.settings.api.max_wait_seconds)

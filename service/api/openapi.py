@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from service import __version__
-from service.settings import Settings
 from service.spec.options import declared_settings
 from service.spec.problem import Problem
 
@@ -60,11 +58,3 @@ def _spellings() -> dict[str, Any]:
     keys = [key for setting in declared_settings() for key in (setting.key, *setting.aliases) if "." in key]
     pattern = "|".join(key.replace(".", r"\.") for key in keys)
     return {f"^({pattern})$": {"description": "A setting under its dotted key or under a key of Flink's."}}
-
-
-def openapi_yaml() -> str:
-    """The document as `openapi.yaml` holds it. Needs neither database nor configuration."""
-    from service.main import create_app
-
-    text = yaml.safe_dump(create_app(Settings()).openapi(), sort_keys=False, allow_unicode=True, width=120)
-    return "# Exported by `evenkeel openapi`; a test fails when it differs from the application.\n" + text

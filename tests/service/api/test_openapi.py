@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.api.openapi import openapi_yaml
+from service.cli.openapi import openapi_yaml
 
 COMMITTED = Path(__file__).parents[3] / "openapi.yaml"
 
