@@ -108,24 +108,59 @@ KNOWN = {
 }
 
 
+@st.composite
+def cases_by_cost(draw: st.DrawFn) -> tuple[Json, Json, str]:
+    """What the cost decides, and mostly for a rewrite: plain keys, one set of distinct values, telling statistics."""
+    key = draw(st.sampled_from(["t.k", "t.g", "t.da", "t.m"]))
+    phase, known = draw(
+        st.sampled_from([("ONE_PHASE", "one hot"), ("ONE_PHASE", "one hot"), ("AUTO", "nearly unique")])
+    )
+    distinct = (
+        draw(st.sampled_from(["t.i", "t.b", "t.ts", "t.f"])) if phase == "ONE_PHASE" or draw(st.booleans()) else None
+    )
+    aggregates = [call("COUNT", distinct.removeprefix("t."), distinct=True)] if distinct else []
+    aggregates.append(draw(ANY_CALLS))
+    query: Json = {
+        "source": {"kind": "table", "table": draw(st.sampled_from(["mixed", "hot"])), "alias": "t"},
+        "group_by": [{"expression": key, "name": "key"}],
+        "aggregates": [{**made, "name": f"x{number}"} for number, made in enumerate(aggregates)],
+        "where": draw(st.sampled_from(WHERES)),
+        "having": draw(st.sampled_from([None, None, "key IS NOT NULL"])),
+        "order_by": draw(st.sampled_from([[], [{"expression": "key"}]])),
+    }
+    if query["order_by"]:
+        query["limit"] = draw(st.sampled_from([None, 3]))
+    chosen = {"agg_phase": phase, "distinct_split": {"bucket_num": draw(st.sampled_from(BUCKETS))}, "skew.threshold": 0}
+    return query, chosen, known
+
+
+cases = st.one_of(cases_by_cost(), st.tuples(queries(), options, st.sampled_from(sorted(KNOWN))), cases_by_cost())
+
+
 @settings(max_examples=40)
-@given(query=queries(), chosen=options, known=st.sampled_from(sorted(KNOWN)))
-def test_any_query_means_the_same_after_the_rules(oracle: Any, query: Json, chosen: Json, known: str) -> None:
+@given(case=cases)
+def test_any_query_means_the_same_after_the_rules(oracle: Any, case: tuple[Json, Json, str]) -> None:
+    query, chosen, known = case
     oracle.check(query, chosen, KNOWN[known])
 
 
 def test_such_queries_make_both_rules_fire(oracle: Any) -> None:
-    fired: Counter[str] = Counter()
+    fired: Counter[tuple[str, bool]] = Counter()
 
-    @settings(max_examples=100, database=None)
-    @given(query=queries(), chosen=options, known=st.sampled_from(sorted(KNOWN)))
-    def count(query: Json, chosen: Json, known: str) -> None:
+    @settings(max_examples=200, database=None)
+    @given(case=cases)
+    def count(case: tuple[Json, Json, str]) -> None:
+        query, chosen, known = case
         plan = oracle.plan(query, chosen, KNOWN[known])
-        fired.update(trace.rule for trace in plan.trace if trace.outcome is RuleOutcome.FIRED)
+        by_cost = {
+            "split_distinct_aggregate": chosen.get("distinct_split.enabled", "auto") == "auto",
+            "two_phase_aggregate": chosen["agg_phase"] == "AUTO",
+        }
+        fired.update((trace.rule, by_cost[trace.rule]) for trace in plan.trace if trace.outcome is RuleOutcome.FIRED)
 
     count()
-    assert set(fired) == {rule.name for rule in RULES}
-    assert min(fired.values()) >= 20
+    assert set(fired) == {(rule.name, by_cost) for rule in RULES for by_cost in (False, True)}
+    assert all(times >= (5 if by_cost else 20) for (_, by_cost), times in fired.items()), fired
 
 
 DISTINCT_OR_NOT = [False, True]
