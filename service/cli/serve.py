@@ -27,9 +27,9 @@ def serve(
     import uvicorn
 
     from service.cli.configuration import read_settings
+    from service.cli.directories import prepare_directories
     from service.cli.listening import address_of, listen
     from service.cli.migrate import require_schema
-    from service.cli.stack import prepare_directories
     from service.lifeline import die_with_parent
     from service.main import create_app
 

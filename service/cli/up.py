@@ -23,11 +23,12 @@ def up(port: Port = None) -> None:
     from rich.console import Console
 
     from service.cli.configuration import read_settings
+    from service.cli.directories import prepare_directories
     from service.cli.errors import StopRequestedError
     from service.cli.listening import listen
     from service.cli.migrate import upgrade_database
     from service.cli.signals import StopSignals
-    from service.cli.stack import Stack, prepare_directories
+    from service.cli.stack import Stack
     from service.cli.state_lock import locked
     from service.cli.worker import require_spark
     from service.lifeline import die_with_parent

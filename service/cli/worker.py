@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def worker() -> None:
     """Run a worker alone: it takes jobs from the queue and runs them on Spark."""
     from service.cli.configuration import read_settings
-    from service.cli.stack import prepare_directories
+    from service.cli.directories import prepare_directories
     from service.lifeline import die_with_parent
 
     die_with_parent()

@@ -32,9 +32,6 @@ MIRRORED = ("workers/engine/plan", "workers/engine/rules", "workers/engine/stats
 DECLARATIONS = frozenset({"nodes", "statistics", "rule", "rulebook"})
 """Modules of these that only declare."""
 
-TESTED_WITH = {"advice": "skew"}
-"""Modules of these that are half of another one, and are tested through it."""
-
 
 @pytest.mark.parametrize("test", TESTS, ids=str)
 def test_a_test_stands_where_its_source_does(test: Path) -> None:
@@ -49,8 +46,7 @@ def test_a_test_stands_where_its_source_does(test: Path) -> None:
     ids=str,
 )
 def test_a_module_of_the_engine_has_its_test(source: Path) -> None:
-    name = TESTED_WITH.get(source.stem, source.stem)
-    assert (ROOT / "tests" / source.with_name(f"test_{name}.py")).is_file()
+    assert (ROOT / "tests" / source.with_name(f"test_{source.name}")).is_file()
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=str)

@@ -16,11 +16,12 @@ from service.cli.demo.client import Client
 from service.cli.demo.jobs import JOBS, STUCK_TRANSPONDER, DemoJob, compare
 from service.cli.demo.landing import land
 from service.cli.demo.view import View
+from service.cli.directories import prepare_directories
 from service.cli.errors import CliError, ExitCode
 from service.cli.listening import listen
 from service.cli.migrate import upgrade_database
 from service.cli.signals import StopSignals
-from service.cli.stack import Stack, prepare_directories
+from service.cli.stack import Stack
 from service.cli.state_lock import locked, temporary_state_dir
 from service.cli.up import READY_SECONDS
 from service.jobs.views import Job

@@ -9,7 +9,6 @@ import pytest
 
 from service.cli.configuration import child_environment, isolate, read_settings
 from service.cli.errors import CliError, ExitCode
-from service.cli.stack import prepare_directories
 
 
 def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,13 +72,3 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
     with pytest.raises(CliError, match="home directory") as raised:
         read_settings()
     assert "EVENKEEL_STATE_DIR" in raised.value.advice
-
-
-@pytest.mark.parametrize("name", ["a?b", "a,b", 'a"b', "a#b", "a%20b"])
-def test_a_path_that_would_be_read_otherwise_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / name))
-    with pytest.raises(CliError, match="the path of the state directory holds"):
-        prepare_directories(read_settings())
-    assert not list(tmp_path.iterdir())
