@@ -27,6 +27,7 @@ def celery_config(settings: Settings) -> dict[str, Any]:
     return {
         # A host that means nothing keeps kombu from warning that there is none.
         "broker_url": "filesystem://localhost/" if is_embedded(settings) else settings.broker_url,
+        "broker_transport": "service.folder_transport:FolderTransport" if is_embedded(settings) else None,
         "broker_transport_options": _transport_options(settings),
         "broker_connection_timeout": _REDIS_TIMEOUT_SECONDS,
         "task_default_queue": QUEUE,
