@@ -11,7 +11,7 @@ from service.settings import WorkerSettings
 from service.store import jobs, leaders, workers
 from service.store.publication import published_paths
 from service.store.session import Database
-from service.store.sweeping import EXPLAIN_KEPT_MS, Sweep, sweep
+from service.store.sweeping import Sweep, sweep
 from workers.result_files import jobs_unchanged_since, remove_job, remove_unpublished
 
 _log = structlog.get_logger(__name__)
@@ -65,7 +65,7 @@ class Sweeper:
                 slots = self._concurrency * workers.count_alive(session, now - self._alive_ms)
                 found = sweep(session, now, ring_again_ms=self._ring_again_ms, slots=slots)
                 workers.purge(session, now - _WORKER_KEPT_MS)
-                jobs.delete_forgotten_explains(session, now - EXPLAIN_KEPT_MS)
+                jobs.delete_forgotten_explains(session, now)
         self._failed = False
         self._follow_up(found)
         if sweeps and (self._tidied_at is None or now - self._tidied_at >= _TIDY_EVERY_MS):

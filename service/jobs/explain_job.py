@@ -17,9 +17,6 @@ from service.spec.status import JobStatus
 from service.store import jobs, plans
 from service.store.session import Database
 
-FORGOTTEN_AFTER_MS = 10 * 60 * 1000
-"""Longer than any caller may wait: an explanation that old has lost its asker."""
-
 
 class ExplainFailedError(Exception):
     """A worker found out that the job cannot be planned."""
@@ -55,7 +52,7 @@ async def explain_job(
 def forget_abandoned(database: Database) -> None:
     """Removes explanations that a killed process left behind."""
     with database.write() as session:
-        jobs.delete_forgotten_explains(session, database.now(session) - FORGOTTEN_AFTER_MS)
+        jobs.delete_forgotten_explains(session, database.now(session))
 
 
 async def _wait_for_report(database: Database, watcher: JobWatcher, tenant: str, job_id: str) -> PlanReport:

@@ -21,6 +21,7 @@ EXPLAIN = "explain"
 """`jobs.kind` of what is planned only, never listed, and removed once answered."""
 
 _IDS_PER_QUERY = 500
+_EXPLAIN_KEPT_MS = 10 * 60 * 1000  # longer than any caller may wait
 _WITHOUT_SPEC = defer(JobRow.spec, raiseload=True)
 _RECOVERING = (JobStatus.PLANNING, JobStatus.RUNNING)
 
@@ -146,9 +147,11 @@ def delete_job(session: Session, job_id: str) -> None:
     session.execute(delete(JobRow).where(JobRow.id == job_id).execution_options(synchronize_session=False))
 
 
-def delete_forgotten_explains(session: Session, submitted_before: int) -> int:
+def delete_forgotten_explains(session: Session, now: int) -> int:
     """Removes explanations whose asker has gone; gives how many."""
-    return _rows_changed(session, delete(JobRow).where(JobRow.kind == EXPLAIN, JobRow.submitted_at < submitted_before))
+    return _rows_changed(
+        session, delete(JobRow).where(JobRow.kind == EXPLAIN, JobRow.submitted_at < now - _EXPLAIN_KEPT_MS)
+    )
 
 
 def read_versions(session: Session, job_ids: Collection[str]) -> dict[str, int]:

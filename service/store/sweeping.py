@@ -21,9 +21,6 @@ _AT_ONCE = 200
 _SLOWEST_RING = 10
 _OUTBOX_GRACE_MS = 2_000
 
-EXPLAIN_KEPT_MS = 10 * 60 * 1000
-"""Longer than any caller may wait: an explanation that old has lost its asker."""
-
 
 @dataclass
 class Sweep:
