@@ -19,6 +19,7 @@ _LOOK_SECONDS = 0.2
 def up(port: Port = None) -> None:
     """Start the API and a worker here and run until Ctrl-C. A second Ctrl-C kills."""
     import os
+    from contextlib import ExitStack
 
     from rich.console import Console
 
@@ -37,8 +38,9 @@ def up(port: Port = None) -> None:
     console = Console(highlight=False, soft_wrap=True)
     settings = read_settings()
     require_spark()
-    prepare_directories(settings)
-    with locked(settings.state_dir), listen(settings.api, port) as listener, StopSignals() as signals:
+    with listen(settings.api, port) as listener, StopSignals() as signals, ExitStack() as held:
+        prepare_directories(settings)
+        held.enter_context(locked(settings.state_dir))
         upgrade_database(settings)
         stack = Stack(settings, listener, os.environ)
         try:
