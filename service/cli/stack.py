@@ -65,10 +65,6 @@ class Stack:
         """Path of a process's log."""
         return str(self.settings.state_dir / "logs" / f"{name}.log")
 
-    def pids(self) -> dict[str, int]:
-        """Process ids of what is running, by name."""
-        return self._supervisor.pids()
-
     def stop(self, hurried: Callable[[], bool]) -> None:
         """Ends both: the worker may finish its jobs within its drain time. Returns when nothing is left."""
         self._supervisor.stop(self.settings.worker.drain_seconds + _MARGIN_SECONDS, hurried)
