@@ -12,6 +12,8 @@ from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, S
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from service.spec.queues import Queue
+
 Json = JSON().with_variant(JSONB(), "postgresql")
 RowId = BigInteger().with_variant(Integer(), "sqlite")
 
@@ -41,6 +43,7 @@ class JobRow(Base):
     __table_args__ = (
         Index("ix_jobs_tenant_submitted_at_id", "tenant", "submitted_at", "id"),
         Index("ix_jobs_status_lease_expires_at", "status", "lease_expires_at"),
+        Index("ix_jobs_finished_at", "finished_at"),
     )
 
     id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
@@ -67,6 +70,10 @@ class JobRow(Base):
     lease_expires_at: Mapped[int | None] = mapped_column(BigInteger)
     max_attempts: Mapped[int] = mapped_column(Integer)
     timeout_ms: Mapped[int] = mapped_column(BigInteger)
+    queue: Mapped[str] = mapped_column(String(16), server_default=Queue.SHORT.value)
+    """A `Queue`: which workers are rung for it."""
+    spec_version: Mapped[int] = mapped_column(Integer, server_default="1")
+    """A worker claims only what its own vocabulary covers: see `service.spec.job.SPEC_VERSION`."""
     progress: Mapped[dict[str, Any] | None] = mapped_column(Json)
     error: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """A `Problem`, once the job ended otherwise than SUCCEEDED."""
@@ -170,6 +177,25 @@ class WorkerRow(Base):
     started_at: Mapped[int] = mapped_column(BigInteger)
     heartbeat_at: Mapped[int] = mapped_column(BigInteger)
     version: Mapped[str] = mapped_column(String(32))
+    host: Mapped[str | None] = mapped_column(String(255))
+    pid: Mapped[int | None] = mapped_column(Integer)
+    concurrency: Mapped[int | None] = mapped_column(Integer)
+    """Jobs that it runs at once."""
+    queues: Mapped[str | None] = mapped_column(String(64))
+    """The queues that it listens to, separated by commas."""
+    cluster: Mapped[str | None] = mapped_column(String(255))
+    """Spark's master URL."""
+    app_id: Mapped[str | None] = mapped_column(String(128))
+    """Spark's application id, once Spark has started."""
+    spark_state: Mapped[str | None] = mapped_column(String(16))
+    """A `SparkState`: whether it could run a job now."""
+    spark_fault: Mapped[str | None] = mapped_column(Text)
+    """What keeps Spark from running, for people."""
+    slots: Mapped[int | None] = mapped_column(Integer)
+    """Spark tasks that run at once."""
+    memory_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    """Resident memory of the process and its JVM."""
+    drain_requested_at: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class LeaderRow(Base):
@@ -180,3 +206,11 @@ class LeaderRow(Base):
     task: Mapped[str] = mapped_column(String(32), primary_key=True)
     owner: Mapped[str] = mapped_column(String(128))
     expires_at: Mapped[int] = mapped_column(BigInteger)
+
+
+class CompatibleRevisionRow(Base):
+    """An older revision whose code still works on this schema, written by the migration that only adds to it."""
+
+    __tablename__ = "compatible_revisions"
+
+    revision: Mapped[str] = mapped_column(String(32), primary_key=True)

