@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.databases import POSTGRESQL, SQLITE, PostgresDatabases, SqliteDatabases
 from tests.support.servers import PostgresServer, RedisServer, running_postgres, running_redis
+from tests.support.spark_cluster import SparkCluster, running_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +39,46 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
     """The one Redis of this test process. Tests that stop a server start their own."""
     with running_redis(tmp_path_factory.mktemp("redis")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def sqlite_databases(tmp_path_factory: pytest.TempPathFactory) -> SqliteDatabases:
+    """Makes migrated SQLite files."""
+    return SqliteDatabases(tmp_path_factory.mktemp("sqlite"))
+
+
+@pytest.fixture(scope="session")
+def postgres_databases(postgres: PostgresServer) -> PostgresDatabases:
+    """Makes migrated databases in the one PostgreSQL of this test process."""
+    return PostgresDatabases(postgres)
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty, migrated database of the test's own. Each test that takes it, or a fixture built on it, runs twice:
+    on SQLite and on PostgreSQL; marked `one_database`, on SQLite alone."""
+    if request.param == POSTGRESQL:
+        postgres_databases: PostgresDatabases = request.getfixturevalue("postgres_databases")
+        new = postgres_databases.new()
+    else:
+        sqlite_databases: SqliteDatabases = request.getfixturevalue("sqlite_databases")
+        new = sqlite_databases.new(tmp_path)
+    with new as url:
+        yield url
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """See `database_url`."""
+    if "database_url" in metafunc.fixturenames:
+        one = metafunc.definition.get_closest_marker("one_database") is not None
+        metafunc.parametrize("database_url", (SQLITE,) if one else (SQLITE, POSTGRESQL), indirect=True)
+
+
+@pytest.fixture(scope="session")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """The one Spark cluster of this test process: two workers of one core. Tests that stop its parts start their own."""
+    with running_cluster(tmp_path_factory.mktemp("spark-cluster")) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")
