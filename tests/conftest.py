@@ -76,7 +76,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """The one Spark cluster of this test process: two workers of one core. Tests that stop its parts start their own."""
+    """The one Spark cluster of this test process: two workers of one core. Tests that stop parts start their own."""
     with running_cluster(tmp_path_factory.mktemp("spark-cluster")) as cluster:
         yield cluster
 
