@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import httpx
 import structlog
@@ -10,6 +11,7 @@ import structlog
 from service import __version__
 from service.store import leases, workers
 from service.store.session import Database
+from service.store.workers import WorkerFacts
 from workers.attempt import AttemptsAtHand, StopReason
 
 _log = structlog.get_logger(__name__)
@@ -19,13 +21,26 @@ _IGNORED_SECONDS = 60.0
 
 
 class Heartbeat:
-    """One step renews every lease of this worker in one statement."""
+    """One step renews every lease of this worker in one statement, and tells what the worker says of itself.
 
-    def __init__(self, database: Database, worker: str, at_hand: AttemptsAtHand, lease_ms: int) -> None:
+    `facts` must not wait for anything; `drain` is called with every beat once the worker was asked to drain.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        worker: str,
+        at_hand: AttemptsAtHand,
+        lease_ms: int,
+        facts: Callable[[], WorkerFacts] = WorkerFacts,
+        drain: Callable[[], object] = lambda: None,
+    ) -> None:
         self._database = database
         self._worker = worker
         self._at_hand = at_hand
         self._lease_ms = lease_ms
+        self._facts = facts
+        self._drain = drain
         self._beating = threading.Lock()
 
     def step(self) -> None:
@@ -34,15 +49,18 @@ class Heartbeat:
         A runner that hangs must not keep its job for ever: its lease is left to run out.
         """
         attempts = [attempt for attempt in self._at_hand.all() if attempt.ignored_for() <= _IGNORED_SECONDS]
+        facts = self._facts()
         # The sweeper beats too; two first beats at once would add this worker twice.
         with self._beating, self._database.write() as session:
             now = self._database.now(session)
-            workers.beat(session, self._worker, now, __version__)
+            is_to_drain = workers.beat(session, self._worker, now, __version__, facts)
             held = leases.renew(session, self._worker, [item.claim for item in attempts], now, self._lease_ms)
         for attempt in attempts:
             # One that published in between is settled and does not listen any more.
             if attempt.claim not in held and attempt.stop(StopReason.LEASE_LOST):
                 _log.info("lease_not_renewed", job_id=attempt.claim.job_id, attempt=attempt.claim.fence)
+        if is_to_drain:
+            self._drain()
 
 
 class ProgressReporter:

@@ -1,4 +1,4 @@
-"""What a worker says of itself."""
+"""What a worker says of itself, and what follows from it."""
 
 from __future__ import annotations
 
@@ -11,3 +11,13 @@ class SparkState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     UNAVAILABLE = "unavailable"
+
+
+class WorkerStatus(StrEnum):
+    """How a worker stands, as clients and operators see it."""
+
+    STARTING = "STARTING"
+    READY = "READY"
+    DRAINING = "DRAINING"
+    UNAVAILABLE = "UNAVAILABLE"
+    SILENT = "SILENT"
