@@ -9,8 +9,10 @@ import os
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
+from urllib.parse import parse_qs, urlsplit
 
-from pydantic import Field, SecretStr
+from pydantic import ByteSize, Field, SecretStr, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -19,8 +21,13 @@ def _default_state_dir() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "state") / "evenkeel"
 
 
+_REDIS_SCHEMES = ("redis", "rediss", "redis+socket")
+_TLS_OPTIONS = frozenset({"ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname"})
+
+
 class _Group(BaseSettings):
-    model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True)
+    # What is wrong may be a password, or stand beside one.
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True)
 
 
 class ApiSettings(_Group):
@@ -49,6 +56,12 @@ class ApiSettings(_Group):
     explain_timeout_seconds: float = Field(
         default=30, gt=0, le=300, description="How long `POST /v1/explain` waits for a worker."
     )
+    long_job_bytes: ByteSize = Field(
+        default=ByteSize(10_000_000_000),
+        ge=0,
+        description="A job whose tables are this large together is a long one, unless it says otherwise; "
+        "bytes, or with a unit such as `10GB`.",
+    )
 
 
 class DatabaseSettings(_Group):
@@ -68,8 +81,58 @@ class BrokerSettings(_Group):
     model_config = SettingsConfigDict(env_prefix="EVENKEEL_BROKER_", frozen=True, env_ignore_empty=True)
 
     url: SecretStr | None = Field(
-        default=None, description="Celery broker (`redis://…`); folders in the state directory by default."
+        default=None,
+        description="Redis: `redis://:PASSWORD@HOST:6379/0`, `rediss://…` for TLS, or `redis+socket:///PATH`; "
+        "folders in the state directory by default.",
     )
+    key_prefix: str = Field(
+        default="",
+        max_length=64,
+        pattern=r"^[A-Za-z0-9_.:{}-]*$",
+        description="Put before every key in Redis, so that several installations may share one.",
+    )
+    timeout_seconds: float = Field(
+        default=2, ge=0.1, le=60, description="How long connecting to Redis, and its answer to a message, may take."
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _leads_to_redis(cls, url: SecretStr | None) -> SecretStr | None:
+        fault = None if url is None else _fault_of_redis_url(url.get_secret_value())
+        if fault is not None:
+            raise PydanticCustomError("broker_url", "{fault}", {"fault": fault})
+        return url
+
+
+def _fault_of_redis_url(url: str) -> str | None:
+    """What keeps the URL from naming a Redis, and what to write; None for one that does. Tells nothing of the URL but
+    its scheme, since a password may stand anywhere in one that is wrong."""
+    scheme = url.partition("://")[0] if "://" in url else ""
+    if scheme not in _REDIS_SCHEMES:
+        known = f"'{scheme}://'" if scheme.replace("+", "").isalpha() else "what was given"
+        return (
+            f"{known} is no broker for Evenkeel: use Redis (redis://HOST:6379/0, rediss://… for TLS, "
+            "redis+socket:///PATH), or leave the variable out to use folders in the state directory"
+        )
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0 or parts.fragment or "," in parts.netloc or ";" in url:
+        return (
+            "not the URL of one server: write redis://:PASSWORD@HOST:PORT/DATABASE, and in the password "
+            "%23 for #, %2F for /, %3A for :, %3F for ?, %40 for @"
+        )
+    if scheme == "redis+socket":
+        return None if len(parts.path) > 1 else "no path of a socket: write redis+socket:///PATH"
+    if not parts.hostname:
+        return f"no host: write {scheme}://HOST:6379/0"
+    if not _TLS_OPTIONS.issuperset(parse_qs(parts.query)):
+        return f"of options behind '?' there are only {', '.join(sorted(_TLS_OPTIONS))}"
+    if parts.path.strip("/") and not parts.path.strip("/").isdecimal():
+        return f"the database of a Redis is a number: write {scheme}://HOST:6379/0"
+    return None
 
 
 class DataSettings(_Group):
@@ -93,6 +156,11 @@ class WorkerSettings(_Group):
     model_config = SettingsConfigDict(env_prefix="EVENKEEL_WORKER_", frozen=True, env_ignore_empty=True)
 
     concurrency: int = Field(default=4, ge=1, le=256, description="Jobs that one worker runs at once.")
+    queues: str = Field(
+        default="short,long",
+        pattern=r"^(short|long)(,(short|long))*$",
+        description="Jobs that a worker takes: `short`, `long`, or both, separated by a comma.",
+    )
     lease_seconds: float = Field(
         default=30,
         ge=1,
@@ -146,6 +214,25 @@ class SparkSettings(_Group):
     )
 
 
+class RetentionSettings(_Group):
+    """What is removed by itself, and when."""
+
+    model_config = SettingsConfigDict(env_prefix="EVENKEEL_RETENTION_", frozen=True, env_ignore_empty=True)
+
+    jobs_days: int = Field(
+        default=90,
+        ge=0,
+        le=36_500,
+        description="Days after its end at which a job is removed, with its plan, events and result; 0 keeps it.",
+    )
+    results_days: int = Field(
+        default=30,
+        ge=0,
+        le=36_500,
+        description="Days after its end at which a job loses its result; 0 keeps it as long as the job.",
+    )
+
+
 class LogSettings(_Group):
     """What is written to standard error."""
 
@@ -180,6 +267,7 @@ class Settings:
         self.data = DataSettings()
         self.worker = WorkerSettings()
         self.spark = SparkSettings()
+        self.retention = RetentionSettings()
         self.log = LogSettings()
 
     @property
@@ -225,6 +313,7 @@ GROUPS: tuple[type[_Group], ...] = (
     DataSettings,
     WorkerSettings,
     SparkSettings,
+    RetentionSettings,
     LogSettings,
 )
 """In the order of the README's table."""

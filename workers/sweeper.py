@@ -7,19 +7,17 @@ from pathlib import Path
 
 import structlog
 
+from service.results.directories import remove_job_directory
 from service.settings import WorkerSettings
 from service.store import jobs, leaders, workers
-from service.store.publication import published_paths
+from service.store.listeners import free_slots
 from service.store.session import Database
 from service.store.sweeping import Sweep, sweep
-from workers.result_files import jobs_unchanged_since, remove_job, remove_unpublished
 
 _log = structlog.get_logger(__name__)
 
 _TASK = "sweep"
 _WORKER_KEPT_MS = 60 * 60 * 1000
-_TIDY_EVERY_MS = 60 * 60 * 1000
-_LEFTOVERS_KEPT_MS = 24 * 60 * 60 * 1000
 
 
 class Sweeper:
@@ -31,7 +29,7 @@ class Sweeper:
         worker: str,
         settings: WorkerSettings,
         results: Path,
-        ring: Callable[[str], bool],
+        ring: Callable[[str, str], bool],
         beat: Callable[[], object],
     ) -> None:
         """`ring` tells whether the broker took the message; `beat` renews this worker's leases."""
@@ -47,12 +45,11 @@ class Sweeper:
         self._term_ms = round(settings.sweep_seconds * 2500)
         self._pause_ms = round(settings.sweep_seconds * 2000)
         self._swept_at: int | None = None
-        self._tidied_at: int | None = None
         self._failed = False
         self._waited = False
 
     def step(self) -> None:
-        """Ends lost attempts, announces jobs again, removes what nobody needs; does nothing while another leads."""
+        """Ends lost attempts, announces jobs again, forgets dead workers; does nothing while another leads."""
         failed, self._failed = self._failed, True
         # First of all: after the machine slept, this worker's own leases have run out, and it lives.
         self._beat()
@@ -60,17 +57,13 @@ class Sweeper:
             now = self._database.now(session)
             is_late = self._is_late(now, failed)
             found = Sweep()
-            sweeps = leaders.elect(session, _TASK, self._worker, now, self._term_ms) and not is_late
-            if sweeps:
-                slots = self._concurrency * workers.count_alive(session, now - self._alive_ms)
-                found = sweep(session, now, ring_again_ms=self._ring_again_ms, slots=slots)
+            if leaders.elect(session, _TASK, self._worker, now, self._term_ms) and not is_late:
+                free = free_slots(session, now - self._alive_ms, self._concurrency)
+                found = sweep(session, now, ring_again_ms=self._ring_again_ms, free=free)
                 workers.purge(session, now - _WORKER_KEPT_MS)
                 jobs.delete_forgotten_explains(session, now)
         self._failed = False
         self._follow_up(found)
-        if sweeps and (self._tidied_at is None or now - self._tidied_at >= _TIDY_EVERY_MS):
-            self._tidied_at = now
-            self._remove_leftovers(now)
 
     def _is_late(self, now: int, failed: bool) -> bool:
         """Whether the others must have their chance first: they slept with this machine, or missed the same database.
@@ -87,22 +80,12 @@ class Sweeper:
             _log.warning("lost_attempt_recovered", job_id=job_id)
         for _, job_id in found.ended:
             _log.warning("lost_job_ended", job_id=job_id)
-            remove_job(self._results, job_id)
-        for job_id in found.ring:
+            remove_job_directory(self._results, job_id)
+        for job_id, queue in found.ring:
             # Each try takes seconds while the broker is silent; the jobs are announced again in their time.
-            if not self._ring(job_id):
+            if not self._ring(job_id, queue):
                 _log.warning("ringing_put_off", jobs=len(found.ring))
                 break
-
-    def _remove_leftovers(self, now: int) -> None:
-        """Result files of jobs that are gone or ended without them: who should have removed them was killed."""
-        job_ids = jobs_unchanged_since(self._results, (now - _LEFTOVERS_KEPT_MS) / 1000)
-        if not job_ids:
-            return
-        with self._database.read() as session:
-            published = published_paths(session, job_ids)
-        for job_id, path in published.items():
-            remove_unpublished(self._results, job_id, path)
 
     def resign(self) -> None:
         """Lets another worker sweep at once."""

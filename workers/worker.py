@@ -21,6 +21,7 @@ from workers.cancellation import CancellationWatch, cancel_stopped
 from workers.failures import HandBack
 from workers.heartbeat import Heartbeat, ProgressReporter
 from workers.loops import Loop
+from workers.retention import RetentionStep
 from workers.runner import JobRunner
 from workers.spark_session import SparkRuntime
 from workers.sweeper import Sweeper
@@ -32,7 +33,8 @@ _WATCH_DRIVER_SECONDS = 1.0
 _HAND_BACK_SECONDS = 3.0
 _LOOP_SECONDS = 0.5
 _EXIT_SECONDS = 15.0
-_THREADS_BESIDE = 5
+_THREADS_BESIDE = 6
+_RETENTION_SECONDS = 60.0
 
 
 class Worker:
@@ -42,7 +44,7 @@ class Worker:
     that does not end within the drain time is handed back to the queue; its attempt does not count against it.
     """
 
-    def __init__(self, settings: Settings, ring: Callable[[str], bool]) -> None:
+    def __init__(self, settings: Settings, ring: Callable[[str, str], bool]) -> None:
         self.id = f"{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(3)}"
         own = settings.worker
         self._drain_seconds = own.drain_seconds
@@ -57,6 +59,9 @@ class Worker:
         progress = ProgressReporter(self._database, self._at_hand)
         watch = CancellationWatch(self._database, self._at_hand)
         driver = DriverWatch(self._runtime, self._at_hand, settings.spark.gateway_timeout_seconds)
+        retention = RetentionStep(
+            self._database, self.id, settings.retention, settings.results_dir, lambda: not self._draining.is_set()
+        )
         self._loops = (
             # These two must not be late when the database is back: leases run out meanwhile, clients wait.
             Loop("heartbeat", own.heartbeat_seconds, heartbeat.step, longest=own.heartbeat_seconds),
@@ -66,6 +71,7 @@ class Worker:
             Loop("driver-ping", _WATCH_DRIVER_SECONDS, driver.ping),
             Loop("driver-watch", _WATCH_DRIVER_SECONDS, driver.watch),
             Loop("sweeper", own.sweep_seconds, self._sweeper.step),
+            Loop("retention", _RETENTION_SECONDS, retention.step),
         )
         self._draining = threading.Event()
         self._closed = threading.Event()

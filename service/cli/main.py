@@ -10,6 +10,7 @@ from service.cli.demo.command import demo
 from service.cli.doctor import doctor
 from service.cli.migrate import migrate
 from service.cli.openapi import openapi
+from service.cli.purge import purge
 from service.cli.serve import serve
 from service.cli.up import up
 from service.cli.worker import worker
@@ -40,5 +41,5 @@ def _evenkeel(
     """Skew-aware aggregation and join jobs on Apache Spark, over HTTP."""
 
 
-for command in (up, demo, doctor, serve, worker, migrate, openapi):
+for command in (up, demo, doctor, serve, worker, migrate, purge, openapi):
     app.command()(command)

@@ -28,7 +28,7 @@ def upgrade_database(settings: Settings) -> str:
     code."""
     from service.store.migrate import head_revision, upgrade
 
-    with _database(settings) as database:
+    with opened_database(settings) as database:
         upgrade(database)
     return head_revision()
 
@@ -37,12 +37,13 @@ def require_schema(settings: Settings) -> None:
     """Raises CliError unless the database answers and has the schema that this code was written for."""
     from service.store.migrate import require_current
 
-    with _database(settings) as database:
+    with opened_database(settings) as database:
         require_current(database)
 
 
 @contextmanager
-def _database(settings: Settings) -> Iterator[Database]:
+def opened_database(settings: Settings) -> Iterator[Database]:
+    """The database, closed at the end of the block. What is wrong with it there is raised as CliError."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from service.store.migrate import SchemaMismatchError

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from service.errors import JobNotFinishedError
 from service.jobs.find import require_job
+from service.results.directories import remove_job_directory
 from service.spec.status import JobStatus
 from service.store import jobs
 from service.store.session import Database
@@ -22,7 +22,6 @@ def delete_job(database: Database, results: Path, tenant: str, job_id: str) -> N
         status = JobStatus(row.status)
         if not status.is_terminal:
             raise JobNotFinishedError(f"The job is {status.value}: cancel it first, and delete it when it has ended.")
-        directory = results / row.id
         jobs.delete_job(session, row.id)
     # After the commit: files without a job are garbage, a job without its files would be a broken promise.
-    shutil.rmtree(directory, ignore_errors=True)
+    remove_job_directory(results, job_id)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
-from service.errors import ResultNotReadyError
+from service.errors import ResultMissingError, ResultNotReadyError
 from service.jobs.cursors import decode_cursor, encode_cursor
 from service.jobs.find import require_job
 from service.results.columns import Column
@@ -15,6 +15,7 @@ from service.results.files import ResultFiles, open_result
 from service.results.json_values import json_rows
 from service.spec.model import Frozen
 from service.spec.status import JobStatus
+from service.store.retention import has_lost_its_result
 from service.store.session import Database
 
 MAX_PAGE_SIZE = 10_000
@@ -47,6 +48,11 @@ def find_result(database: Database, results: Path, tenant: str, job_id: str) -> 
     """The files of the result. Raises JobNotFoundError, ResultNotReadyError and ResultMissingError."""
     with database.read() as session:
         row = require_job(session, tenant, job_id)
+        if has_lost_its_result(row):
+            raise ResultMissingError(
+                "The job succeeded, and its result has been removed since: results are kept for a limited time. "
+                "Submit the job again."
+            )
         if row.status != JobStatus.SUCCEEDED.value or row.result_path is None:
             raise ResultNotReadyError(f"The job is {row.status}; only a job that SUCCEEDED has a result.")
         directory = results / row.result_path

@@ -50,6 +50,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.logging",
         "service.java",
         "service.lifeline",
+        "service.jobs.purge_jobs",
+        "service.results.directories",
         "service.__version__",
     ),
 }

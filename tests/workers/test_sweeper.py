@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from service.settings import WorkerSettings
@@ -211,33 +209,3 @@ def test_forgotten_explanations_are_removed(database: Database, clock: ManualClo
     clock.ms += 11 * 60_000
     sweeper(database, tmp_path, Bell()).step()
     assert status(database) is None
-
-
-def test_result_files_that_nobody_needs_are_removed_after_a_day(
-    database: Database, clock: ManualClock, tmp_path: Path
-) -> None:
-    gone, cancelled, running, done = (f"{number}1111111-2222-4333-8444-555555555555" for number in range(4))
-    clock.ms = 10 * 24 * 3600 * 1000
-    for job_id in (cancelled, running, done):
-        add(database, job_id)
-    with database.write() as session:
-        for job_id, state, path in ((cancelled, "CANCELLED", None), (done, "SUCCEEDED", f"{done}/attempt-1")):
-            session.execute(update(JobRow).where(JobRow.id == job_id).values(status=state, result_path=path))
-    for job_id in (gone, cancelled, running, done):
-        for number in (1, 2):
-            (tmp_path / job_id / f"attempt-{number}").mkdir(parents=True)
-        os.utime(tmp_path / job_id, (clock.ms / 1000, clock.ms / 1000))
-
-    def left() -> list[str]:
-        return sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*"))
-
-    everything = left()
-    own = sweeper(database, tmp_path, Bell())
-    own.step()
-    clock.ms += 24 * 3600 * 1000
-    own.step()
-    assert left() == everything
-    # Late, and so it waited once.
-    clock.ms += 5_000
-    own.step()
-    assert left() == [f"{running}/attempt-1", f"{running}/attempt-2", f"{done}/attempt-1"]

@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 
 from service.api.events import SSE
 from service.jobs.cursors import encode_cursor
+from service.jobs.purge_jobs import Limits, purge_politely
 from service.settings import Settings
 from service.store.session import Database
 from tests.support import lifecycle
@@ -201,3 +202,14 @@ def test_a_cursor_of_another_result_is_refused(api: Api) -> None:
     cursor = api.client.get(finished(api, NUMBERS), params={"page_size": 2}).json()["next_cursor"]
     answer: Any = api.client.get(finished(api, NUMBERS), params={"page_size": 2, "cursor": cursor})
     assert answer.json()["code"] == "invalid_cursor"
+
+
+def test_a_result_that_was_kept_for_long_enough_is_gone(api: Api) -> None:
+    path = finished(api, NUMBERS)
+    purge_politely(api.database, api.settings.results_dir, Limits(jobs_ms=None, results_ms=-1000))
+    for accept in ("application/json", "text/csv"):
+        answer = api.client.get(path, headers={"Accept": accept})
+        assert (answer.status_code, answer.json()["code"]) == (410, "result_missing")
+        assert "removed since" in answer.json()["detail"]
+    job = api.client.get(path.removesuffix("/result")).json()
+    assert (job["status"], job["result"]["rows"]) == ("SUCCEEDED", 20), "the job still tells of it"

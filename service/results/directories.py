@@ -1,0 +1,85 @@
+"""The directories of results: `<results>/<job id>/attempt-<number>`. What else is in there is none of ours."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+_JOB = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ATTEMPT = re.compile(r"attempt-\d+")
+
+
+def remove_job_directory(results: Path, job_id: str) -> None:
+    """Removes everything that attempts of a job wrote. What cannot be removed now is found again as left over."""
+    shutil.rmtree(results / job_id, ignore_errors=True)
+
+
+def jobs_unchanged_since(results: Path, seconds: float, at_once: int) -> Iterator[list[str]]:
+    """Ids of the jobs whose directories have had no new attempt since that time (seconds since the epoch).
+
+    In lists of at most `at_once`, so that any number of directories takes little memory.
+    """
+    found = (name for name in _job_directories(results) if _is_older(results / name, seconds))
+    while some := list(islice(found, at_once)):
+        yield some
+
+
+def unpublished(results: Path, job_id: str, published: str | None) -> list[Path]:
+    """The directories that attempts of a job left there, but for the published one (relative to `results`)."""
+    return [
+        path
+        for path in (results / job_id).glob("attempt-*")
+        if _ATTEMPT.fullmatch(path.name) and f"{job_id}/{path.name}" != published
+    ]
+
+
+def remove_unpublished(results: Path, job_id: str, published: str | None) -> int:
+    """Removes those, and the job's directory too when that empties it; gives how many bytes there were."""
+    freed = 0
+    for path in unpublished(results, job_id, published):
+        freed += size_of(path)
+        shutil.rmtree(path, ignore_errors=True)
+    remove_if_empty(results / job_id)
+    return freed
+
+
+def remove_if_empty(directory: Path) -> None:
+    """Removes a directory that nothing is in."""
+    try:
+        directory.rmdir()
+    except OSError:
+        # Not empty, or never made: both are fine.
+        return
+
+
+def size_of(directory: Path) -> int:
+    """Bytes of the files below `directory`; what vanishes meanwhile counts nothing."""
+    size = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            try:
+                size += (Path(parent) / name).lstat().st_size
+            except OSError:
+                continue
+    return size
+
+
+def _job_directories(results: Path) -> Iterator[str]:
+    if not results.is_dir():
+        return
+    with os.scandir(results) as entries:
+        for entry in entries:
+            if _JOB.fullmatch(entry.name):
+                yield entry.name
+
+
+def _is_older(path: Path, seconds: float) -> bool:
+    try:
+        return path.stat().st_mtime < seconds
+    except OSError:
+        # Just removed with its job.
+        return False

@@ -1,0 +1,87 @@
+"""`evenkeel purge`: what is removed, what is only told, what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from sqlalchemy import update
+from typer.testing import CliRunner, Result
+
+from service.cli.main import app
+from service.settings import Settings
+from service.store.migrate import upgrade
+from service.store.session import Database
+from service.store.tables import JobRow
+from tests.support import lifecycle
+
+DAY_MS = 24 * 3600 * 1000
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
+    """Of an installation with two jobs, which ended 20 and 40 days ago."""
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
+    settings = Settings()
+    database = Database(settings.database_url)
+    upgrade(database)
+    for days in (20, 40):
+        job_id = lifecycle.insert(database)
+        lifecycle.run_whole(database, job_id, settings.results_dir, pa.table({"uid": [1, 2]}))
+        with database.write() as session:
+            ended = JobRow.finished_at - days * DAY_MS
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(finished_at=ended))
+    database.close()
+    return {"EVENKEEL_STATE_DIR": str(tmp_path / "state")}
+
+
+def purge(environment: Mapping[str, str], *options: str) -> Result:
+    return CliRunner().invoke(app, ["purge", *options], env=environment)
+
+
+def counts(environment: Mapping[str, str], *options: str) -> dict[str, Any]:
+    result = purge(environment, "--json", *options)
+    assert result.exit_code == 0, result.output
+    told: dict[str, Any] = json.loads(result.output)
+    assert told.pop("bytes") > 0 or not told["results"]
+    return told
+
+
+def told(jobs: int, results: int, *, dry_run: bool = False) -> dict[str, Any]:
+    return {"jobs": jobs, "results": results, "keys": 0, "leftovers": 0, "dry_run": dry_run}
+
+
+def test_as_configured(environment: Mapping[str, str]) -> None:
+    assert counts(environment, "--dry-run") == told(0, 1, dry_run=True)
+    assert counts(environment) == told(0, 1)
+    assert counts(environment) == told(0, 0)
+    assert counts({**environment, "EVENKEEL_RETENTION_JOBS_DAYS": "10"}, "--results-only") == told(0, 0)
+    assert counts({**environment, "EVENKEEL_RETENTION_JOBS_DAYS": "10"}) == told(2, 1)
+
+
+def test_older_than(environment: Mapping[str, str]) -> None:
+    assert counts(environment, "--older-than", "30d", "--dry-run") == told(1, 1, dry_run=True)
+    assert counts(environment, "--older-than", "480h", "--results-only") == told(0, 2)
+    assert counts(environment, "--older-than", "30d") == told(1, 0)
+
+
+def test_for_people(environment: Mapping[str, str]) -> None:
+    result = purge(environment, "--older-than", "1d", "--dry-run")
+    assert result.output.startswith("Would remove 2 jobs, 2 results, 0 leftover directories (")
+    assert result.output.endswith(") and 0 expired keys.\n")
+
+
+def test_a_bare_number_is_refused(environment: Mapping[str, str]) -> None:
+    result = purge(environment, "--older-than", "30")
+    assert result.exit_code == 2
+    assert "a whole number and a unit" in result.output
+
+
+def test_without_tables(tmp_path: Path) -> None:
+    result = purge({"EVENKEEL_STATE_DIR": str(tmp_path / "empty")})
+    assert result.exit_code == 3
+    assert "evenkeel migrate" in result.output

@@ -1,0 +1,169 @@
+"""Purging: old jobs with their files, old results alone, what is left over; everything else stays as it is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from sqlalchemy import insert, select, update
+
+from service.errors import JobNotFoundError, ResultMissingError
+from service.jobs.purge_jobs import Limits, Purged, purge, purge_politely, would_purge
+from service.jobs.read_result import find_result
+from service.results import directories
+from service.settings import RetentionSettings, Settings
+from service.spec.status import JobStatus
+from service.store.session import Database
+from service.store.tables import JobRow
+from tests.support import lifecycle
+
+ROWS = pa.table({"uid": pa.array([1, 2, 3], pa.int64())})
+DAY_MS = 24 * 3600 * 1000
+
+
+def finished(database: Database, settings: Settings, days_ago: int) -> str:
+    """A job with a result that ended so many days ago."""
+    job_id = lifecycle.insert(database)
+    lifecycle.run_whole(database, job_id, settings.results_dir, ROWS)
+    with database.write() as session:
+        ended = JobRow.finished_at - days_ago * DAY_MS
+        session.execute(update(JobRow).where(JobRow.id == job_id).values(finished_at=ended))
+    return job_id
+
+
+def age(path: Path, days: int) -> None:
+    seconds = path.stat().st_mtime - days * 24 * 3600
+    os.utime(path, (seconds, seconds))
+
+
+def left(settings: Settings) -> set[str]:
+    return {path.name for path in settings.results_dir.iterdir()}
+
+
+def result_of(database: Database, settings: Settings, job_id: str) -> int:
+    return find_result(database, settings.results_dir, lifecycle.TENANT, job_id).rows
+
+
+def test_days_of_the_settings() -> None:
+    assert Limits.of(RetentionSettings(jobs_days=90, results_days=0)) == Limits(90 * DAY_MS, None)
+    assert Limits.of(RetentionSettings(jobs_days=0, results_days=1)) == Limits(None, DAY_MS)
+
+
+def test_old_results_go_and_then_the_jobs(database: Database, settings: Settings) -> None:
+    young, older, old = (finished(database, settings, days) for days in (1, 40, 100))
+    size = sum(path.stat().st_size for path in settings.results_dir.glob("*/*/*"))
+    limits = Limits(90 * DAY_MS, 30 * DAY_MS)
+    expected = Purged(jobs=1, results=2, bytes=size * 2 // 3)
+    assert would_purge(database, settings.results_dir, limits) == expected
+    assert left(settings) == {young, older, old}
+    assert purge_politely(database, settings.results_dir, limits) == expected
+    assert purge_politely(database, settings.results_dir, limits).is_nothing
+    assert left(settings) == {young}
+    assert result_of(database, settings, young) == 3
+    with pytest.raises(ResultMissingError, match="removed since"):
+        result_of(database, settings, older)
+    with pytest.raises(JobNotFoundError):
+        result_of(database, settings, old)
+
+
+def test_for_ever(database: Database, settings: Settings) -> None:
+    job_id = finished(database, settings, 3000)
+    assert purge_politely(database, settings.results_dir, Limits(None, None)).is_nothing
+    assert result_of(database, settings, job_id) == 3
+
+
+def test_jobs_at_work_keep_their_files(database: Database, settings: Settings) -> None:
+    held = lifecycle.claim(database, lifecycle.insert(database))
+    lifecycle.run(database, held)
+    directory = settings.results_dir / held.job_id
+    (directory / "attempt-1").mkdir(parents=True)
+    age(directory, days=30)
+    assert purge_politely(database, settings.results_dir, Limits(0, 0)).is_nothing
+    assert (directory / "attempt-1").is_dir()
+
+
+def test_what_a_killed_purge_left_is_found_a_day_later(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed, forgotten, kept = (finished(database, settings, days) for days in (100, 40, 1))
+    limits = Limits(90 * DAY_MS, 30 * DAY_MS)
+    with monkeypatch.context() as patched:
+        # As if it were killed between the commit and the files.
+        patched.setattr(directories, "remove_job_directory", lambda results, job_id: None)
+        purge_politely(database, settings.results_dir, limits)
+    assert left(settings) == {removed, forgotten, kept}
+    with pytest.raises(ResultMissingError):
+        result_of(database, settings, forgotten)
+    assert purge_politely(database, settings.results_dir, limits).is_nothing, "they might be being written"
+    for job_id in (removed, forgotten, kept):
+        age(settings.results_dir / job_id, days=2)
+    assert would_purge(database, settings.results_dir, limits).leftovers == 2
+    purged = purge_politely(database, settings.results_dir, limits)
+    assert (purged.jobs, purged.leftovers) == (0, 2)
+    assert purged.bytes > 0
+    assert left(settings) == {kept}
+    assert result_of(database, settings, kept) == 3
+
+
+def test_files_of_other_attempts_go_after_a_day(database: Database, settings: Settings) -> None:
+    job_id = finished(database, settings, 1)
+    (settings.results_dir / job_id / "attempt-7").mkdir()
+    age(settings.results_dir / job_id, days=2)
+    assert purge_politely(database, settings.results_dir, Limits(None, None)) == Purged(leftovers=1)
+    assert result_of(database, settings, job_id) == 3
+
+
+def test_files_that_somebody_removed_before_are_no_trouble(database: Database, settings: Settings) -> None:
+    job_id = finished(database, settings, 40)
+    shutil.rmtree(settings.results_dir / job_id)
+    assert purge_politely(database, settings.results_dir, Limits(None, 30 * DAY_MS)).results == 1
+
+
+def many(database: Database, count: int) -> None:
+    """Jobs that failed long ago."""
+    lifecycle.insert(database)
+    with database.read() as session:
+        like = dict(session.execute(select(JobRow.__table__)).mappings().one())
+    rows = [
+        {**like, "id": f"old-{number}", "status": JobStatus.FAILED.value, "finished_at": 1 + number // 7}
+        for number in range(count)
+    ]
+    with database.write() as session:
+        session.execute(insert(JobRow), rows)
+
+
+def test_many_jobs_go_in_batches_and_others_write_in_between(database: Database, settings: Settings) -> None:
+    many(database, 450)
+    sizes = []
+    for step in purge(database, settings.results_dir, Limits(DAY_MS, None)):
+        sizes.append(step.jobs)
+        lifecycle.beat(database)
+    assert sizes == [200, 200, 50]
+    with database.read() as session:
+        assert session.scalars(select(JobRow.status)).all() == ["QUEUED"]
+
+
+def test_whoever_stops_asking_stops_it(database: Database, settings: Settings) -> None:
+    many(database, 450)
+    answers = iter([True, False])
+    assert purge_politely(database, settings.results_dir, Limits(DAY_MS, None), lambda: next(answers)).jobs == 400
+
+
+def test_two_at_once_remove_each_job_once(database: Database, settings: Settings) -> None:
+    many(database, 1500)
+    removed: list[Purged] = []
+
+    def run() -> None:
+        removed.append(purge_politely(database, settings.results_dir, Limits(DAY_MS, None)))
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    # One that met only rows that the other had at hand left the rest to it.
+    assert sum(one.jobs for one in removed) == 1500

@@ -1,0 +1,61 @@
+"""Directories of jobs: found in portions, removed but for what is published, nothing else touched."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from service.results.directories import (
+    jobs_unchanged_since,
+    remove_job_directory,
+    remove_unpublished,
+    size_of,
+    unpublished,
+)
+
+JOB = "11111111-2222-4333-8444-555555555555"
+
+
+def write(results: Path, *fences: int) -> None:
+    for fence in fences:
+        directory = results / JOB / f"attempt-{fence}"
+        directory.mkdir(parents=True)
+        (directory / "part-0.parquet").write_bytes(b"rows")
+
+
+def left(results: Path) -> list[str]:
+    return sorted(str(path.relative_to(results)) for path in results.glob("*/*"))
+
+
+def test_a_whole_job(tmp_path: Path) -> None:
+    write(tmp_path, 1, 2)
+    remove_job_directory(tmp_path, JOB)
+    assert list(tmp_path.iterdir()) == []
+    remove_job_directory(tmp_path, JOB)
+
+
+def test_only_jobs_are_found_only_old_ones_and_a_few_at_a_time(tmp_path: Path) -> None:
+    old = [f"{number}1111111-2222-4333-8444-555555555555" for number in range(5)]
+    new = "66666666-2222-4333-8444-555555555555"
+    for name, changed in (*((name, 1_000) for name in old), (new, 2_000), ("reports", 1_000)):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (changed, changed))
+    portions = list(jobs_unchanged_since(tmp_path, 2_000, at_once=2))
+    assert [len(portion) for portion in portions] == [2, 2, 1]
+    assert sorted(name for portion in portions for name in portion) == old
+    assert list(jobs_unchanged_since(tmp_path / "nothing yet", 2_000, at_once=2)) == []
+
+
+def test_the_published_attempt_stays(tmp_path: Path) -> None:
+    write(tmp_path, 1, 2, 3)
+    (tmp_path / JOB / "attempt-notes").mkdir()
+    assert len(unpublished(tmp_path, JOB, f"{JOB}/attempt-2")) == 2
+    assert remove_unpublished(tmp_path, JOB, f"{JOB}/attempt-2") == 8
+    assert left(tmp_path) == [f"{JOB}/attempt-2", f"{JOB}/attempt-notes"]
+    (tmp_path / JOB / "attempt-notes").rmdir()
+    assert remove_unpublished(tmp_path, JOB, None) == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_size_of_what_is_not_there(tmp_path: Path) -> None:
+    assert size_of(tmp_path / "never made") == 0

@@ -1,0 +1,159 @@
+"""Old jobs and results go, a few at a time; whatever may still change stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from sqlalchemy import event, func, select, update
+
+from service.spec.status import LEASED, TERMINAL, JobStatus
+from service.store import retention
+from service.store.events import append_event
+from service.store.idempotency import remember_key
+from service.store.session import Database
+from service.store.tables import Base, IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
+
+AddJob = Callable[..., str]
+EVERY_MS = 3_600_000
+
+
+class Clock(Protocol):
+    ms: int
+
+
+def end(database: Database, job_id: str, at: int, status: JobStatus = JobStatus.SUCCEEDED) -> None:
+    """As `publish` leaves a job; a result of 100 bytes where it succeeded."""
+    result = {"result_path": f"{job_id}/attempt-1", "result_rows": 1, "result_bytes": 100}
+    with database.write() as session:
+        session.execute(
+            update(JobRow)
+            .where(JobRow.id == job_id)
+            .values(status=status.value, finished_at=at, **(result if status is JobStatus.SUCCEEDED else {}))
+        )
+
+
+def ids(database: Database) -> set[str]:
+    with database.read() as session:
+        return set(session.scalars(select(JobRow.id)))
+
+
+def count(database: Database, table: type[Base]) -> int:
+    with database.read() as session:
+        return session.scalar(select(func.count()).select_from(table)) or 0
+
+
+def test_the_oldest_go_first_with_all_that_hangs_on_them(database: Database, add_job: AddJob) -> None:
+    for number in range(5):
+        end(database, add_job(f"job-{number}"), at=100 + number)
+    with database.write() as session:
+        append_event(session, job_id="job-0", tenant="default", now=1, type="plan", data={})
+        session.add(OutboxRow(job_id="job-0", tenant="default", created_at=1))
+        remember_key(session, tenant="default", key="k", payload_sha256="", job_id="job-0", now=1)
+    with database.write() as session:
+        gone = retention.remove_jobs(session, before=104, since=0, limit=3)
+    assert {(job.job_id, job.finished_at, job.had_result, job.bytes) for job in gone} == {
+        (f"job-{number}", 100 + number, True, 100) for number in range(3)
+    }
+    assert ids(database) == {"job-3", "job-4"}
+    assert [count(database, table) for table in (JobEventRow, OutboxRow, IdempotencyKeyRow)] == [2, 0, 0]
+    with database.write() as session:
+        assert [job.job_id for job in retention.remove_jobs(session, before=104, since=102, limit=3)] == ["job-3"]
+        assert retention.remove_jobs(session, before=104, since=0, limit=3) == []
+
+
+@pytest.mark.parametrize("status", sorted(LEASED | {JobStatus.QUEUED}))
+def test_a_live_job_is_never_touched(database: Database, add_job: AddJob, status: JobStatus) -> None:
+    # Not even one with a time of its end that it should not have.
+    end(database, add_job("job"), at=100, status=status)
+    with database.write() as session:
+        session.execute(update(JobRow).values(result_path="job/attempt-1"))
+    with database.write() as session:
+        assert retention.remove_jobs(session, before=1_000, since=0, limit=10) == []
+        assert retention.forget_results(session, before=1_000, since=0, limit=10) == []
+        assert retention.count_expired(session, 1_000, 1_000) == retention.Expired(0, 0, 0)
+
+
+def test_every_end_counts(database: Database, add_job: AddJob) -> None:
+    for status in TERMINAL:
+        end(database, add_job(status.value), at=100, status=status)
+    with database.write() as session:
+        assert retention.count_expired(session, 1_000, None) == retention.Expired(len(TERMINAL), 1, 100)
+        gone = retention.remove_jobs(session, before=1_000, since=0, limit=10)
+    assert sorted((job.had_result, job.bytes) for job in gone) == [(False, 0)] * 4 + [(True, 100)]
+
+
+def test_a_result_goes_once_and_the_job_stays(database: Database, add_job: AddJob) -> None:
+    for number in range(3):
+        end(database, add_job(f"job-{number}"), at=100 + number)
+    end(database, add_job("failed"), at=100, status=JobStatus.FAILED)
+    with database.write() as session:
+        assert retention.count_expired(session, None, 102) == retention.Expired(0, 2, 200)
+        gone = retention.forget_results(session, before=102, since=0, limit=10)
+        assert sorted(job.job_id for job in gone) == ["job-0", "job-1"]
+        assert retention.forget_results(session, before=102, since=0, limit=10) == []
+        assert retention.count_expired(session, None, 102) == retention.Expired(0, 0, 0)
+    with database.read() as session:
+        lost = {row.id for row in session.scalars(select(JobRow)) if retention.has_lost_its_result(row)}
+    assert lost == {"job-0", "job-1"}
+    with database.write() as session:
+        without = retention.remove_jobs(session, before=101, since=0, limit=10)
+    assert sorted((job.job_id, job.had_result, job.bytes) for job in without) == [
+        ("failed", False, 0),
+        ("job-0", False, 0),
+    ]
+
+
+def test_keys_go_when_their_time_is_over(database: Database, add_job: AddJob) -> None:
+    add_job("job")
+    with database.write() as session:
+        for number in range(5):
+            row = IdempotencyKeyRow(
+                tenant="default", key=f"k{number}", payload_sha256="", job_id="job", expires_at=100 + number
+            )
+            session.add(row)
+    with database.write() as session:
+        assert [retention.remove_expired_keys(session, 103, limit=3) for _ in range(3)] == [3, 1, 0]
+        assert list(session.scalars(select(IdempotencyKeyRow.key))) == ["k4"]
+
+
+def test_one_is_told_that_it_is_time_and_nobody_at_first(database: Database, clock: Clock) -> None:
+    def told(worker: str) -> bool:
+        with database.write() as session:
+            return retention.is_due(session, worker, clock.ms, EVERY_MS)
+
+    assert [told("w1"), told("w2")] == [False, False]
+    clock.ms += EVERY_MS - 1
+    assert not told("w1")
+    clock.ms += 1
+    assert [told("w2"), told("w2"), told("w1")] == [True, False, False]
+    clock.ms += EVERY_MS
+    assert [told("w1"), told("w2")] == [True, False]
+
+
+def test_the_oldest_are_found_by_the_index_on_their_ends(tmp_path: Path) -> None:
+    # On SQLite, whose plans depend on the tables alone.
+    database = Database(f"sqlite:///{tmp_path / 'evenkeel.db'}")
+    Base.metadata.create_all(database.engine)
+    seen: list[str] = []
+
+    def listen(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        seen.append(statement)
+
+    event.listen(database.engine, "before_cursor_execute", listen)
+    with database.write() as session:
+        retention.remove_jobs(session, before=1, since=0, limit=10)
+        retention.forget_results(session, before=1, since=0, limit=10)
+    changes = [statement for statement in seen if "DELETE" in statement or "UPDATE" in statement]
+    assert len(changes) == 2
+    with database.read() as session:
+        for statement in changes:
+            values = tuple(0 for _ in range(statement.count("?")))
+            explained = session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
+            plan = [str(row[-1]) for row in explained if " jobs " in str(row[-1])]
+            assert plan[0].startswith("SEARCH jobs USING INDEX sqlite_autoindex_jobs_1 (id=?)")
+            assert plan[1].startswith("SEARCH jobs USING INDEX ix_jobs_finished_at (finished_at>? AND finished_at<?)")
+            assert len(plan) == 2
+    database.close()

@@ -1,0 +1,86 @@
+"""The hourly step of a worker: one of them does it, an hour after the first was started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from service.settings import RetentionSettings
+from service.store.jobs import NewJob, insert_job
+from service.store.session import Database
+from service.store.tables import Base, JobRow
+from workers.retention import EVERY_MS, RetentionStep
+
+DAY_MS = 24 * 3600 * 1000
+
+
+class ManualClock:
+    """Milliseconds that pass only when told to."""
+
+    ms = 1_000 * DAY_MS
+
+    def __call__(self, _session: Session) -> int:
+        return self.ms
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def database(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
+    with closing(Database(f"sqlite:///{tmp_path / 'evenkeel.db'}", clock)) as database:
+        Base.metadata.create_all(database.engine)
+        with database.write() as session:
+            for number in range(2):
+                insert_job(session, NewJob(f"job-{number}", "default", "run", "a job", {}, None, 1, 60_000), 1)
+            ended = clock.ms - 10 * DAY_MS
+            session.execute(update(JobRow).where(JobRow.id == "job-1").values(status="FAILED", finished_at=ended))
+        yield database
+
+
+def jobs(database: Database) -> list[str]:
+    with database.read() as session:
+        return list(session.scalars(select(JobRow.id).order_by(JobRow.id)))
+
+
+def step(database: Database, results: Path, days: int, *, goes_on: bool = True) -> RetentionStep:
+    return RetentionStep(database, "w1", RetentionSettings(jobs_days=days), results, lambda: goes_on)
+
+
+def test_the_first_hour_is_for_second_thoughts(database: Database, clock: ManualClock, tmp_path: Path) -> None:
+    own = step(database, tmp_path, days=9)
+    own.step()
+    clock.ms += EVERY_MS - 1
+    own.step()
+    assert jobs(database) == ["job-0", "job-1"]
+    clock.ms += 1
+    own.step()
+    assert jobs(database) == ["job-0"]
+
+
+@pytest.mark.parametrize("days", [0, 11])
+def test_what_is_to_be_kept_stays(database: Database, clock: ManualClock, tmp_path: Path, days: int) -> None:
+    own = step(database, tmp_path, days=days)
+    own.step()
+    clock.ms += EVERY_MS
+    own.step()
+    assert jobs(database) == ["job-0", "job-1"]
+
+
+def test_one_worker_does_it_for_all(database: Database, clock: ManualClock, tmp_path: Path) -> None:
+    keeps, removes = step(database, tmp_path, days=11), step(database, tmp_path, days=9)
+    keeps.step()
+    clock.ms += EVERY_MS
+    keeps.step()
+    removes.step()
+    assert jobs(database) == ["job-0", "job-1"], "this hour's turn was the other's"
+    clock.ms += EVERY_MS
+    removes.step()
+    assert jobs(database) == ["job-0"]

@@ -1,0 +1,47 @@
+"""Removes old jobs and results every hour. One worker at a time does it for all; no job waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import structlog
+
+from service.jobs.purge_jobs import Limits, purge_politely
+from service.settings import RetentionSettings
+from service.store.retention import is_due
+from service.store.session import Database
+
+_log = structlog.get_logger(__name__)
+
+EVERY_MS = 60 * 60 * 1000
+
+
+class RetentionStep:
+    """One step asks whether it is time, and then removes everything that has been kept for long enough."""
+
+    def __init__(
+        self,
+        database: Database,
+        worker: str,
+        settings: RetentionSettings,
+        results: Path,
+        goes_on: Callable[[], bool],
+    ) -> None:
+        """`goes_on` is asked between batches: a worker that stops leaves the rest to the next one."""
+        self._database = database
+        self._worker = worker
+        self._settings = settings
+        self._results = results
+        self._goes_on = goes_on
+
+    def step(self) -> None:
+        """Does nothing while it is not time; else returns when everything is removed."""
+        with self._database.write() as session:
+            now = self._database.now(session)
+            if not is_due(session, self._worker, now, EVERY_MS):
+                return
+        removed = purge_politely(self._database, self._results, Limits.of(self._settings), self._goes_on)
+        if not removed.is_nothing:
+            _log.info("retention_applied", **asdict(removed))
