@@ -188,7 +188,7 @@ class SparkCluster:
     def _environment(self, home: Path) -> Mapping[str, str]:
         # -UsePerfData: a JVM that is killed would leave a file in the system's temporary directory. No retries: a port
         # that is taken must not become another one unseen.
-        options = "-XX:-UsePerfData -XX:+UseSerialGC -Dspark.port.maxRetries=0"
+        options = "-XX:-UsePerfData -XX:+UseSerialGC -Dspark.port.maxRetries=0 -Dspark.master.rest.enabled=false"
         if self.recovers:
             recovery = self.directory / "recovery"
             options += f" -Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={recovery}"
