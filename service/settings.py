@@ -9,7 +9,7 @@ import os
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from pydantic import ByteSize, Field, SecretStr, field_validator
 from pydantic_core import PydanticCustomError
@@ -73,6 +73,9 @@ class DatabaseSettings(_Group):
         default=None,
         description="SQLAlchemy URL (`postgresql+psycopg://…`); SQLite in the state directory by default.",
     )
+    password: SecretStr | None = Field(
+        default=None, description="Password for a URL that has none, as it is: nothing in it is percent-encoded."
+    )
 
 
 class BrokerSettings(_Group):
@@ -84,6 +87,9 @@ class BrokerSettings(_Group):
         default=None,
         description="Redis: `redis://:PASSWORD@HOST:6379/0`, `rediss://…` for TLS, or `redis+socket:///PATH`; "
         "folders in the state directory by default.",
+    )
+    password: SecretStr | None = Field(
+        default=None, description="Password for a URL that has none, as it is: nothing in it is percent-encoded."
     )
     key_prefix: str = Field(
         default="",
@@ -133,6 +139,16 @@ def _fault_of_redis_url(url: str) -> str | None:
     if parts.path.strip("/") and not parts.path.strip("/").isdecimal():
         return f"the database of a Redis is a number: write {scheme}://HOST:6379/0"
     return None
+
+
+def _with_password(url: SecretStr, password: SecretStr | None) -> str:
+    """The URL with the password in it, percent-encoded; one that stands in the URL already is replaced."""
+    if password is None:
+        return url.get_secret_value()
+    scheme, _, rest = url.get_secret_value().partition("://")
+    authority, slash, path = rest.partition("/")
+    user, _, host = authority.rpartition("@")
+    return f"{scheme}://{user.partition(':')[0]}:{quote(password.get_secret_value(), safe='')}@{host}{slash}{path}"
 
 
 class DataSettings(_Group):
@@ -279,13 +295,13 @@ class Settings:
     def database_url(self) -> str:
         """SQLAlchemy URL of the database."""
         if self.database.url is not None:
-            return self.database.url.get_secret_value()
+            return _with_password(self.database.url, self.database.password)
         return f"sqlite:///{self.state_dir / 'evenkeel.db'}"
 
     @cached_property
     def broker_url(self) -> str:
         """Celery broker URL; `filesystem://` for the embedded folders."""
-        return self.broker.url.get_secret_value() if self.broker.url is not None else "filesystem://"
+        return _with_password(self.broker.url, self.broker.password) if self.broker.url is not None else "filesystem://"
 
     @property
     def broker_dir(self) -> Path:

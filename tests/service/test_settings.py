@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from kombu import Connection
 from pydantic import ValidationError
+from redis import ConnectionPool
+from sqlalchemy.engine import make_url
 
 from service.settings import GROUPS, Settings
 
@@ -48,6 +51,24 @@ def test_passwords_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings()
     assert "hunter2" not in repr(settings.database)
     assert "hunter2" in settings.database_url
+
+
+@pytest.mark.parametrize("password", ["plain", "p@ss:w/rd#1?%25 ü&=+"])
+def test_passwords_of_their_own_need_no_encoding(monkeypatch: pytest.MonkeyPatch, password: str) -> None:
+    monkeypatch.setenv("EVENKEEL_DATABASE_URL", "postgresql+psycopg://evenkeel:old@db:5432/jobs?sslmode=disable")
+    monkeypatch.setenv("EVENKEEL_DATABASE_PASSWORD", password)
+    monkeypatch.setenv("EVENKEEL_BROKER_URL", "redis://redis:6379/0")
+    monkeypatch.setenv("EVENKEEL_BROKER_PASSWORD", password)
+    settings = Settings()
+    url = make_url(settings.database_url)
+    assert (url.username, url.password, url.host, url.port) == ("evenkeel", password, "db", 5432)
+    assert (url.database, dict(url.query)) == ("jobs", {"sslmode": "disable"})
+    for parts in (
+        ConnectionPool.from_url(settings.broker_url).connection_kwargs,
+        Connection(settings.broker_url).info(),
+    ):
+        assert (parts["password"], parts.get("host") or parts["hostname"], parts["port"]) == (password, "redis", 6379)
+    assert password not in repr(settings.database) + repr(settings.broker)
 
 
 def test_every_setting_says_what_it_is() -> None:
