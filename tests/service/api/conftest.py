@@ -1,8 +1,9 @@
-"""The application over a migrated SQLite file, with one table to query."""
+"""The application over a migrated database of either kind, with one table to query."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from fastapi.testclient import TestClient
 
 from service.main import create_app
 from service.settings import Settings
-from service.store.migrate import upgrade
 from service.store.session import Database
 from tests.support.lifecycle import SPEC
 
@@ -47,7 +47,10 @@ def explain_timeout_seconds() -> float:
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, explain_timeout_seconds: float) -> Settings:
+def settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, explain_timeout_seconds: float, database_url: str
+) -> Settings:
+    monkeypatch.setenv("EVENKEEL_DATABASE_URL", database_url)
     monkeypatch.setenv("EVENKEEL_API_EXPLAIN_TIMEOUT_SECONDS", str(explain_timeout_seconds))
     monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("EVENKEEL_API_POLL_INTERVAL_SECONDS", "0.01")
@@ -61,10 +64,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, explain_timeout_se
 
 @pytest.fixture
 def database(settings: Settings) -> Iterator[Database]:
-    database = Database(settings.database_url)
-    upgrade(database)
-    yield database
-    database.close()
+    with closing(Database(settings.database_url)) as database:
+        yield database
 
 
 @pytest.fixture

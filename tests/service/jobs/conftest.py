@@ -1,8 +1,9 @@
-"""A migrated database, and settings with one table to query."""
+"""A migrated database of either kind, and settings with one table to query."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.settings import Settings
-from service.store.migrate import upgrade
 from service.store.session import Database
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str) -> Settings:
+    monkeypatch.setenv("EVENKEEL_DATABASE_URL", database_url)
     monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
     settings = Settings()
     settings.data_roots[0].mkdir(parents=True)
@@ -25,7 +26,5 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 @pytest.fixture
 def database(settings: Settings) -> Iterator[Database]:
-    database = Database(settings.database_url)
-    upgrade(database)
-    yield database
-    database.close()
+    with closing(Database(settings.database_url)) as database:
+        yield database

@@ -39,12 +39,23 @@ def test_stores_job_event_and_key_and_settles_the_message(
     assert [count(database, table) for table in (JobRow, JobEventRow, IdempotencyKeyRow, OutboxRow)] == [1, 1, 1, 0]
 
 
+_REFUSING = {
+    "sqlite": ("CREATE TRIGGER t BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'no'); END",),
+    "postgresql": (
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$",
+        "CREATE TRIGGER t BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION refuse()",
+    ),
+}
+"""What makes a table take no row."""
+
+
 @pytest.mark.parametrize("table", ["job_events", "outbox", "idempotency_keys"])
 def test_a_failure_half_way_leaves_nothing(
     database: Database, dispatcher: Dispatcher, settings: Settings, table: str
 ) -> None:
     with database.write() as session:
-        session.execute(text(f"CREATE TRIGGER t BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'no'); END"))
+        for statement in _REFUSING[session.get_bind().dialect.name]:
+            session.execute(text(statement.format(table=table)))
     with pytest.raises(SQLAlchemyError):
         submit_job(database, dispatcher, settings, submission("k"))
     assert [count(database, item) for item in (JobRow, JobEventRow, OutboxRow, IdempotencyKeyRow)] == [0, 0, 0, 0]

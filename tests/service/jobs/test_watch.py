@@ -106,7 +106,8 @@ def test_a_database_that_fails_for_a_while_is_outlived(database: Database) -> No
 
     def rename(source: str, target: str) -> None:
         with database.write() as session:
-            session.execute(text("PRAGMA legacy_alter_table = ON"))
+            if session.get_bind().dialect.name == "sqlite":
+                session.execute(text("PRAGMA legacy_alter_table = ON"))
             session.execute(text(f"ALTER TABLE {source} RENAME TO {target}"))
 
     async def scenario() -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 from sqlalchemy.orm import Session
 
+from service.spec.queues import Queue
 from service.store.jobs import NewJob, insert_job
 from service.store.session import Database
-from service.store.tables import Base
 
 
 class ManualClock:
@@ -30,19 +30,17 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def database(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
-    """SQLite in a file, since several connections must see the same one."""
-    database = Database(f"sqlite:///{tmp_path / 'evenkeel.db'}", clock)
-    Base.metadata.create_all(database.engine)
-    yield database
-    database.close()
+def database(database_url: str, clock: ManualClock) -> Iterator[Database]:
+    """Of either kind, with the test's clock."""
+    with closing(Database(database_url, clock)) as database:
+        yield database
 
 
 @pytest.fixture
 def add_job(database: Database) -> Callable[..., str]:
     """Adds a QUEUED job of the default tenant and gives its id: `add_job("a", max_attempts=2)`."""
 
-    def add(job_id: str, *, max_attempts: int = 2, kind: str = "run") -> str:
+    def add(job_id: str, *, max_attempts: int = 2, kind: str = "run", queue: Queue = Queue.SHORT) -> str:
         job = NewJob(
             id=job_id,
             tenant="default",
@@ -52,6 +50,7 @@ def add_job(database: Database) -> Callable[..., str]:
             request_id=None,
             max_attempts=max_attempts,
             timeout_ms=60_000,
+            queue=queue,
         )
         with database.write() as session:
             insert_job(session, job, database.now(session))
