@@ -15,6 +15,8 @@ from pydantic import ByteSize, Field, SecretStr, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from service.spark_settings import SparkSettings
+
 
 def _default_state_dir() -> Path:
     base = os.environ.get("XDG_STATE_HOME")
@@ -205,31 +207,6 @@ class WorkerSettings(_Group):
     )
 
 
-class SparkSettings(_Group):
-    """The Spark session of a worker."""
-
-    model_config = SettingsConfigDict(env_prefix="EVENKEEL_SPARK_", frozen=True, env_ignore_empty=True)
-
-    master: str = Field(default="local[*]", description="Spark master URL.")
-    driver_memory: str = Field(
-        default="2g",
-        pattern=r"^\d+[mg]$",
-        description="Heap of the driver; in local mode of the executors too.",
-    )
-    warm_up: bool = Field(
-        default=True, description="Start Spark with the worker; else with its first job, which then waits for it."
-    )
-    shuffle_partitions: int = Field(
-        default=0,
-        ge=0,
-        le=100_000,
-        description="Partitions of a shuffle; 0 takes twice the cores of the cluster.",
-    )
-    gateway_timeout_seconds: float = Field(
-        default=10, ge=1, le=300, description="A JVM that does not answer for so long counts as dead."
-    )
-
-
 class RetentionSettings(_Group):
     """What is removed by itself, and when."""
 
@@ -321,7 +298,7 @@ class Settings:
         return (self.data.results or self.state_dir / "results").expanduser().absolute()
 
 
-GROUPS: tuple[type[_Group], ...] = (
+GROUPS: tuple[type[BaseSettings], ...] = (
     StateSettings,
     ApiSettings,
     DatabaseSettings,

@@ -22,7 +22,9 @@ def read_settings() -> Settings:
         prefixes = {group.__name__: group.model_config.get("env_prefix", "") for group in GROUPS}
         prefix = prefixes.get(error.title, "")
         lines = [
-            f"{prefix}{'_'.join(str(part) for part in problem['loc'])}".upper() + f": {problem['msg']}"
+            # What is wrong with several variables together names them itself.
+            (f"{prefix}{'_'.join(str(part) for part in problem['loc'])}".upper() + ": " if problem["loc"] else "")
+            + problem["msg"]
             for problem in error.errors()
         ]
         raise CliError("; ".join(lines), "The README lists every variable.", code=ExitCode.USAGE) from None

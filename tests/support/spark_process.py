@@ -23,7 +23,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from service.settings import SparkSettings
+from service.spark_settings import SparkSettings
 from service.store.leases import Claim
 from tests.support.processes import wait_for
 from workers.attempt import Attempt, AttemptsAtHand

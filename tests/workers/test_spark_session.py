@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.settings import SparkSettings
+from service.spark_settings import SparkSettings
 from tests.support.processes import wait_until_gone
 from workers.spark_session import spark_configuration
 

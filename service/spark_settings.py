@@ -1,0 +1,209 @@
+"""The settings of a worker's Spark, with what they must not say together."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.spec.quantities import parse_bytes
+
+LEAST_MEMORY = 471_859_200
+"""Bytes below which neither a driver nor an executor of Spark starts."""
+
+_MEMORY = r"^\d+[mg]$"
+_LOCAL = re.compile(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?")
+_HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
+_STANDALONE = re.compile(rf"spark://{_HOST}:\d{{1,5}}(?:,{_HOST}:\d{{1,5}})*")
+_KUBERNETES = re.compile(rf"k8s://(?:https?://)?{_HOST}(?::\d{{1,5}})?(?:/[^?#@\s]*)?")
+_MASTERS = "local[*], local[4], spark://HOST:7077 (several: spark://A:7077,B:7077), yarn or k8s://HOST:PORT"
+_OF_CLUSTERS = (
+    *("executor_memory", "executor_cores", "executors", "cores_max", "dynamic_allocation", "min_executors"),
+    *("max_executors", "driver_host", "driver_bind_address", "driver_port", "block_manager_port"),
+)
+
+
+class SparkSettings(BaseSettings):
+    """The Spark session of a worker."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="EVENKEEL_SPARK_", frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True
+    )
+
+    master: str = Field(default="local[*]", description=f"Spark master URL: {_MASTERS}.")
+    driver_memory: str = Field(
+        default="2g", pattern=_MEMORY, description="Heap of the driver; in local mode of the executors too."
+    )
+    executor_memory: str | None = Field(
+        default=None, pattern=_MEMORY, description="Heap of each executor on a cluster; Spark's own 1g by default."
+    )
+    executor_cores: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description="Cores of each executor; by default all of a standalone worker, or 1 on YARN and Kubernetes.",
+    )
+    executors: int | None = Field(
+        default=None, ge=1, le=100_000, description="Number of executors on YARN and Kubernetes; Spark's 2 by default."
+    )
+    cores_max: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Cores that this worker takes of a standalone cluster. All by default: the first worker leaves "
+        "none to the next, so set it where several share a cluster.",
+    )
+    dynamic_allocation: bool = Field(
+        default=False, description="Take executors as jobs need them, and give back those that are idle."
+    )
+    min_executors: int | None = Field(
+        default=None, ge=0, le=100_000, description="Executors kept with dynamic allocation; 0 by default."
+    )
+    max_executors: int | None = Field(
+        default=None, ge=1, le=100_000, description="Most executors with dynamic allocation; no bound by default."
+    )
+    driver_host: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._:\[\]-]+$",
+        description="Name or address at which executors reach this worker. By default the address from which this "
+        "machine reaches the master.",
+    )
+    driver_bind_address: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._:\[\]-]+$",
+        description="Address that the driver listens on, where that is another one, as in a container: `0.0.0.0`.",
+    )
+    driver_port: int | None = Field(
+        default=None, ge=1024, le=65535, description="Port at which executors reach the driver; any by default."
+    )
+    block_manager_port: int | None = Field(
+        default=None, ge=1024, le=65535, description="Port at which executors fetch blocks; any by default."
+    )
+    python: str | None = Field(
+        default=None,
+        description="Python on the executors. No job runs Python there; Spark's own `python3` by default.",
+    )
+    properties_file: Path | None = Field(
+        default=None,
+        description="Further Spark properties in the format of spark-defaults.conf: credentials of S3, jars, the image "
+        "on Kubernetes. Spark's own spark-defaults.conf is not read.",
+    )
+    master_ui_port: int = Field(
+        default=8080,
+        ge=1,
+        le=65535,
+        description="Web port of a standalone master, asked for the reason when no executor comes.",
+    )
+    connect_timeout_seconds: float = Field(
+        default=5, ge=0.1, le=300, description="How long connecting to the master of a cluster may take."
+    )
+    executor_wait_seconds: float = Field(
+        default=60,
+        ge=1,
+        le=3600,
+        description="How long a worker waits for its first executor, and goes on without any before it starts anew.",
+    )
+    warm_up: bool = Field(
+        default=True, description="Start Spark with the worker; else with its first job, which then waits for it."
+    )
+    shuffle_partitions: int = Field(
+        default=0,
+        ge=0,
+        le=100_000,
+        description="Partitions of a shuffle; 0 takes twice the cores of the cluster.",
+    )
+    gateway_timeout_seconds: float = Field(
+        default=10, ge=1, le=300, description="A JVM that does not answer for so long counts as dead."
+    )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether Spark runs inside the worker, without a cluster."""
+        return self.master.startswith("local")
+
+    @property
+    def is_standalone(self) -> bool:
+        """Whether the cluster is one of Spark's own masters."""
+        return self.master.startswith("spark://")
+
+    @property
+    def masters(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of every standalone master; empty on another cluster."""
+        if not self.is_standalone:
+            return ()
+        pairs = (part.rpartition(":") for part in self.master.removeprefix("spark://").split(","))
+        return tuple((host.strip("[]"), int(port)) for host, _, port in pairs)
+
+    @field_validator("master")
+    @classmethod
+    def _is_known(cls, master: str) -> str:
+        if master == "yarn" or any(one.fullmatch(master) for one in (_LOCAL, _STANDALONE, _KUBERNETES)):
+            return master
+        raise _refusal(f"no Spark master that Evenkeel knows: use {_MASTERS}")
+
+    @field_validator("driver_memory", "executor_memory")
+    @classmethod
+    def _is_enough(cls, memory: str | None) -> str | None:
+        if memory is not None and parse_bytes(memory) < LEAST_MEMORY:
+            raise _refusal(f"Spark does not start with less than {LEAST_MEMORY >> 20} MiB: set 512m or more")
+        return memory
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        fault = self._fault_of_local() or self._fault_of_manager() or self._fault_of_dynamic() or self._fault_of_size()
+        if fault is not None:
+            raise _refusal(fault)
+        return self
+
+    def _fault_of_local(self) -> str | None:
+        given = [f"EVENKEEL_SPARK_{name}".upper() for name in _OF_CLUSTERS if getattr(self, name)]
+        if not self.is_local or not given:
+            return None
+        return (
+            f"EVENKEEL_SPARK_MASTER is {self.master}, which has no executors of its own: leave out {', '.join(given)}, "
+            "or name a cluster. EVENKEEL_SPARK_DRIVER_MEMORY is the memory of all"
+        )
+
+    def _fault_of_manager(self) -> str | None:
+        if self.is_standalone and self.executors is not None:
+            return (
+                "a standalone cluster has no number of executors (EVENKEEL_SPARK_EXECUTORS): "
+                "set EVENKEEL_SPARK_CORES_MAX and EVENKEEL_SPARK_EXECUTOR_CORES, whose quotient it is"
+            )
+        if not self.is_local and not self.is_standalone and self.cores_max is not None:
+            return (
+                "EVENKEEL_SPARK_CORES_MAX is for standalone clusters: "
+                "set EVENKEEL_SPARK_EXECUTORS and EVENKEEL_SPARK_EXECUTOR_CORES"
+            )
+        return None
+
+    def _fault_of_dynamic(self) -> str | None:
+        bounds = (self.min_executors, self.max_executors)
+        if not self.dynamic_allocation:
+            if bounds == (None, None):
+                return None
+            return (
+                "EVENKEEL_SPARK_MIN_EXECUTORS and EVENKEEL_SPARK_MAX_EXECUTORS need "
+                "EVENKEEL_SPARK_DYNAMIC_ALLOCATION=true"
+            )
+        if self.executors is not None:
+            return (
+                "EVENKEEL_SPARK_EXECUTORS is a fixed number, and EVENKEEL_SPARK_DYNAMIC_ALLOCATION changes it: "
+                "set EVENKEEL_SPARK_MIN_EXECUTORS and EVENKEEL_SPARK_MAX_EXECUTORS instead"
+            )
+        if self.max_executors is not None and (self.min_executors or 0) > self.max_executors:
+            return "EVENKEEL_SPARK_MIN_EXECUTORS is more than EVENKEEL_SPARK_MAX_EXECUTORS"
+        return None
+
+    def _fault_of_size(self) -> str | None:
+        if self.cores_max is not None and (self.executor_cores or 0) > self.cores_max:
+            return "EVENKEEL_SPARK_EXECUTOR_CORES is more than EVENKEEL_SPARK_CORES_MAX: no executor would ever start"
+        return None
+
+
+def _refusal(fault: str) -> PydanticCustomError:
+    return PydanticCustomError("spark_settings", "{fault}", {"fault": fault})
