@@ -8,6 +8,7 @@ import typer
 
 from service.cli.demo.command import demo
 from service.cli.doctor import doctor
+from service.cli.health import health
 from service.cli.migrate import migrate
 from service.cli.openapi import openapi
 from service.cli.purge import purge
@@ -41,5 +42,5 @@ def _evenkeel(
     """Skew-aware aggregation and join jobs on Apache Spark, over HTTP."""
 
 
-for command in (up, demo, doctor, serve, worker, migrate, purge, openapi):
+for command in (up, demo, doctor, health, serve, worker, migrate, purge, openapi):
     app.command()(command)

@@ -1,0 +1,165 @@
+"""What docker-compose.yml says: valid, without a secret that anybody knows, and closed where it need not be open."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service.settings import GROUPS, Settings
+from tests.support.compose import (
+    COMPOSE_FILE,
+    ROOT,
+    MissingVariableError,
+    interpolated,
+    placeholders,
+    read_compose,
+)
+
+GIVEN = {"POSTGRES_PASSWORD": "p@ss:w/rd", "REDIS_PASSWORD": "s3cr€t #1", "DATA_DIR": "/srv/tables"}
+SERVICES: dict[str, dict[str, Any]] = interpolated(GIVEN)["services"]
+OURS = {name: service for name, service in SERVICES.items() if service["image"].startswith("evenkeel:")}
+SECRET = re.compile(r"PASSWORD|SECRET|TOKEN|CREDENTIAL|AUTH|(^|_)KEY", re.IGNORECASE)
+
+
+def validate(path: Path) -> subprocess.CompletedProcess[str]:
+    """Against the compose specification's schema, which comes with check-jsonschema."""
+    command = [sys.executable, "-P", "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_it_follows_the_compose_specification(tmp_path: Path) -> None:
+    filled, wrong = tmp_path / "filled.yml", tmp_path / "wrong.yml"
+    document = interpolated(GIVEN)
+    filled.write_text(yaml.safe_dump(document), encoding="utf-8")
+    document["services"]["api"]["ports_"] = []
+    wrong.write_text(yaml.safe_dump(document), encoding="utf-8")
+    for path in (COMPOSE_FILE, filled):
+        done = validate(path)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "ports_" in validate(wrong).stdout
+
+
+@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("value", [None, ""])
+def test_nothing_starts_without_what_must_be_set(name: str, value: str | None) -> None:
+    given = {**GIVEN, name: value or ""}
+    if value is None:
+        del given[name]
+    with pytest.raises(MissingVariableError, match=rf"{name} is missing a value: set it in \.env"):
+        interpolated(given)
+
+
+def test_no_secret_has_a_default() -> None:
+    secrets = [placeholder for placeholder in placeholders(read_compose()) if SECRET.search(placeholder.name)]
+    assert {secret.name for secret in secrets} == {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
+    assert [secret for secret in secrets if secret.operator != ":?"] == []
+
+
+def test_no_secret_is_written_out() -> None:
+    for name, service in read_compose()["services"].items():
+        for variable, value in service.get("environment", {}).items():
+            if SECRET.search(variable):
+                assert re.fullmatch(r"\$\{\w+:\?[^}]+\}", value), f"{name}: {variable}"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_command_line_tells_a_secret(name: str) -> None:
+    service = SERVICES[name]
+    shown = [*service.get("command", ()), *service.get("healthcheck", {}).get("test", ())]
+    assert [part for part in shown for secret in ("p@ss", "s3cr") if secret in part] == []
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_its_variables_are_ours_and_within_bounds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {
+        variable: str(value)
+        for variable, value in OURS[name].get("environment", {}).items()
+        if variable.startswith("EVENKEEL_")
+    }
+    known = {
+        f"{group.model_config.get('env_prefix', '')}{field}".upper() for group in GROUPS for field in group.model_fields
+    }
+    assert set(environment) <= known
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    Settings()
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_images_are_pinned(name: str) -> None:
+    assert re.fullmatch(r"[a-z]+:\d+\.\d+(\.\d+)?(-bookworm)?", SERVICES[name]["image"])
+
+
+def test_the_image_is_built_here_and_bears_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert {service["image"] for service in OURS.values()} == {f"evenkeel:{version}"}
+    assert {service["pull_policy"] for service in OURS.values()} == {"never"}
+    assert [name for name, service in OURS.items() if "build" in service] == ["migrate"]
+    assert f'org.opencontainers.image.version="{version}"' in (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_part_is_confined(name: str) -> None:
+    service = SERVICES[name]
+    assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", service["user"])
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert set(service["deploy"]["resources"]["limits"]) == {"cpus", "memory", "pids"}
+    assert {"max-size", "max-file"} <= set(service["logging"]["options"])
+    assert service["restart"] == ("no" if name == "migrate" else "unless-stopped")
+    assert not {"privileged", "network_mode", "pid", "devices", "cap_add"} & set(service)
+
+
+def test_only_the_api_is_published_and_only_on_loopback() -> None:
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert published == {"api": ["127.0.0.1:8080:8080"]}
+    assert interpolated({**GIVEN, "API_PORTS": "8080-8081"})["services"]["api"]["ports"] == ["127.0.0.1:8080-8081:8080"]
+
+
+def test_database_and_broker_are_on_a_network_without_a_way_out() -> None:
+    networks = read_compose()["networks"]
+    assert [name for name, network in networks.items() if network.get("internal")] == ["backend"]
+    assert SERVICES["postgres"]["networks"] == SERVICES["redis"]["networks"] == ["backend"]
+    # Spark's own ports ask nobody for a password: what runs there reaches neither of them.
+    assert SERVICES["spark-master"]["networks"] == SERVICES["spark-worker"]["networks"] == ["spark"]
+
+
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"migrate", "worker"}))
+def test_every_part_that_stays_has_a_health_check(name: str) -> None:
+    check = SERVICES[name]["healthcheck"]
+    assert check["test"][0] in ("CMD", "CMD-SHELL")
+    assert {"interval", "timeout", "retries", "start_period"} <= set(check)
+
+
+@pytest.mark.parametrize("name", ["api", "worker"])
+def test_nothing_of_ours_starts_before_the_schema_is_there(name: str) -> None:
+    assert SERVICES[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
+    assert SERVICES["migrate"]["depends_on"]["postgres"] == {"condition": "service_healthy"}
+
+
+def test_a_worker_has_time_to_drain() -> None:
+    service = SERVICES["worker"]
+    drain = float(service["environment"]["EVENKEEL_WORKER_DRAIN_SECONDS"])
+    grace = float(service["stop_grace_period"].removesuffix("s"))
+    # 3 s to hand jobs back, 15 s after which a worker ends by force, and some to spare.
+    assert grace >= drain + 3 + 15 + 5
+
+
+def test_results_are_at_one_path_and_data_is_read_only() -> None:
+    mounts = {
+        name: [mount for mount in service.get("volumes", ()) if isinstance(mount, dict)]
+        for name, service in SERVICES.items()
+    }
+    for name in ("api", "worker", "spark-worker"):
+        data, results = mounts.pop(name)
+        assert (data["source"], data["target"], data["read_only"]) == (GIVEN["DATA_DIR"], "/srv/data", True)
+        assert (results["source"], results["target"], "read_only" in results) == ("results", "/srv/results", False)
+    assert not any(mounts.values())
