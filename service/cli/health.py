@@ -1,4 +1,4 @@
-"""`evenkeel health`: asks a part over HTTP whether it works, for health checks where no curl is installed."""
+"""`evenkeel health`: asks one part whether it works, for health checks where no curl is installed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,42 @@ _MAX_BYTES = 1 << 20
 
 @told_plainly
 def health(
-    url: Annotated[str, typer.Argument(help="What to ask, such as http://127.0.0.1:8080/healthz.")],
+    part: Annotated[
+        str,
+        typer.Argument(help="An address such as http://127.0.0.1:8080/healthz, or `worker` for this machine's worker."),
+    ],
     field: Annotated[
         str | None,
         typer.Option(metavar="NAME[=VALUE]", help="Field that the JSON answer must have: of this value, or any."),
     ] = None,
 ) -> None:
-    """Ask a part over HTTP whether it works: exit code 0 if so, 1 if not. For health checks of containers."""
-    body = _ask(url)
+    """Ask one part whether it works: exit code 0 if so, 1 if not. For health checks of containers."""
+    if part == "worker":
+        _require_worker()
+        return
+    body = _ask(part)
     if field is not None:
-        _require_field(url, body, field)
+        _require_field(part, body, field)
+
+
+def _require_worker() -> None:
+    """Raises CliError unless a worker of this machine has told the database lately that it lives and has its Spark."""
+    import socket
+
+    from service.cli.configuration import read_settings
+    from service.cli.migrate import opened_database
+    from service.jobs.check_readiness import worker_silence_ms
+    from service.spec.workers import WorkerStatus
+    from service.store import workers
+
+    settings = read_settings()
+    with opened_database(settings) as database, database.read() as session:
+        silent_before = database.now(session) - worker_silence_ms(settings)
+        here = [row for row in workers.list_workers(session, silent_before) if row.host == socket.gethostname()]
+        if not here:
+            raise CliError("no worker of this machine has given a sign of life lately")
+        if all(workers.worker_status(row, silent_before) is WorkerStatus.UNAVAILABLE for row in here):
+            raise CliError(f"worker {here[-1].id} takes no jobs: {here[-1].spark_fault or 'its log tells why'}")
 
 
 def _ask(url: str) -> bytes:

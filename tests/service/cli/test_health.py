@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from service.cli.main import app
+from service.spec.workers import SparkState
+from service.store import workers
+from service.store.migrate import upgrade
+from service.store.session import Database
+from service.store.workers import WorkerFacts
 from tests.support.processes import free_port
 
 ANSWERS = {
@@ -55,6 +63,34 @@ def address() -> Iterator[str]:
 def test_it_tells_by_its_exit_code(address: str, path: str, options: tuple[str, ...], code: int, told: str) -> None:
     result = CliRunner().invoke(app, ["health", address + path, *options], env={"http_proxy": "http://127.0.0.1:9"})
     assert (result.exit_code, told in result.output) == (code, True), result.output
+
+
+@pytest.mark.parametrize(
+    ("host", "state", "heard_ms_ago", "code", "told"),
+    [
+        (socket.gethostname(), SparkState.READY, 0, 0, ""),
+        (socket.gethostname(), SparkState.STARTING, 29_000, 0, ""),
+        (socket.gethostname(), SparkState.UNAVAILABLE, 0, 1, "worker w takes no jobs: The master does not answer."),
+        (socket.gethostname(), SparkState.READY, 60_000, 1, "no worker of this machine"),
+        ("elsewhere", SparkState.READY, 0, 1, "no worker of this machine"),
+    ],
+)
+def test_a_worker_is_well_when_it_told_the_database_so(
+    tmp_path: Path, host: str, state: SparkState, heard_ms_ago: int, code: int, told: str
+) -> None:
+    with closing(Database(f"sqlite:///{tmp_path / 'evenkeel.db'}")) as database:
+        upgrade(database)
+        facts = WorkerFacts(host=host, spark_state=state.value, spark_fault="The master does not answer.")
+        with database.write() as session:
+            workers.beat(session, "w", database.now(session) - heard_ms_ago, "0.1.0", facts)
+    result = CliRunner().invoke(app, ["health", "worker"], env={"EVENKEEL_STATE_DIR": str(tmp_path)})
+    assert (result.exit_code, told in result.output) == (code, True), result.output
+
+
+def test_a_worker_without_its_database_is_not_well() -> None:
+    result = CliRunner().invoke(app, ["health", "worker"], env={"EVENKEEL_DATABASE_URL": "sqlite:////proc/jobs.db"})
+    assert result.exit_code == 3
+    assert "unable to open database file" in result.output
 
 
 def test_what_does_not_answer_is_not_well() -> None:
