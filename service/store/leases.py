@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from service.spec import ends
 from service.spec.problem import Problem
+from service.spec.queues import Queue
 from service.spec.reports import Progress
 from service.spec.status import LEASED, AttemptStatus, JobStatus, sources_of
 from service.store.attempts import crashed_attempts, end_attempt, mark_attempt_running, start_attempt
@@ -43,6 +44,13 @@ class Claim:
     started_at: int
     """First claim of the job: its time limit counts from here."""
     timeout_ms: int
+    queue: str = field(default=Queue.SHORT.value, compare=False)
+    submitted_at: int | None = field(default=None, compare=False)
+
+    @property
+    def waited_ms(self) -> int | None:
+        """From its submission to this claim; None where that was not the job's first, or is not known."""
+        return self.claimed_at - self.submitted_at if self.fence == 1 and self.submitted_at is not None else None
 
     @property
     def remaining_ms(self) -> int:
@@ -66,7 +74,11 @@ def claim(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -
     """
     row = session.execute(
         update(JobRow)
-        .where(JobRow.id == job_id, _reaches(JobStatus.PLANNING), JobRow.cancel_requested_at.is_(None))
+        .where(
+            JobRow.id == job_id,
+            _reaches(JobStatus.PLANNING),
+            JobRow.cancel_requested_at.is_(None),
+        )
         .values(
             status=JobStatus.PLANNING.value,
             fence=JobRow.fence + 1,
@@ -77,7 +89,15 @@ def claim(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -
             **_touched(now),
         )
         .returning(
-            JobRow.tenant, JobRow.kind, JobRow.name, JobRow.spec, JobRow.fence, JobRow.started_at, JobRow.timeout_ms
+            JobRow.tenant,
+            JobRow.kind,
+            JobRow.name,
+            JobRow.spec,
+            JobRow.fence,
+            JobRow.started_at,
+            JobRow.timeout_ms,
+            JobRow.queue,
+            JobRow.submitted_at,
         )
         .execution_options(**NO_SYNC)
     ).one_or_none()
@@ -95,6 +115,8 @@ def claim(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -
         claimed_at=now,
         started_at=row.started_at if row.started_at is not None else now,
         timeout_ms=row.timeout_ms,
+        queue=row.queue,
+        submitted_at=row.submitted_at,
     )
     start_attempt(session, job_id=job_id, tenant=taken.tenant, fence=taken.fence, worker=worker, now=now)
     tell_status(session, taken, JobStatus.PLANNING, now)
