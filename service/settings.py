@@ -15,7 +15,9 @@ from pydantic import ByteSize, Field, SecretStr, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from service.data_settings import DataSettings
 from service.spark_settings import SparkSettings
+from service.spec.locations import is_uri, split_roots
 
 
 def _default_state_dir() -> Path:
@@ -153,21 +155,6 @@ def _with_password(url: SecretStr, password: SecretStr | None) -> str:
     return f"{scheme}://{user.partition(':')[0]}:{quote(password.get_secret_value(), safe='')}@{host}{slash}{path}"
 
 
-class DataSettings(_Group):
-    """Which files jobs may read, and where results go."""
-
-    model_config = SettingsConfigDict(env_prefix="EVENKEEL_DATA_", frozen=True, env_ignore_empty=True)
-
-    roots: str = Field(
-        default="",
-        description="Directories that jobs may read, separated by the path separator; "
-        "`data` in the state directory by default.",
-    )
-    results: Path | None = Field(
-        default=None, description="Directory of results; `results` in the state directory by default."
-    )
-
-
 class WorkerSettings(_Group):
     """Leases, heartbeats and parallelism of workers."""
 
@@ -205,6 +192,10 @@ class WorkerSettings(_Group):
         le=3600,
         description="How long a stopping worker lets its jobs finish before it hands them back.",
     )
+    metrics_port: int = Field(
+        default=0, ge=0, le=65535, description="Port of a worker's own metrics for Prometheus; 0 serves none."
+    )
+    metrics_host: str = Field(default="127.0.0.1", description="Address that a worker's metrics are served at.")
 
 
 class RetentionSettings(_Group):
@@ -223,6 +214,16 @@ class RetentionSettings(_Group):
         ge=0,
         le=36_500,
         description="Days after its end at which a job loses its result; 0 keeps it as long as the job.",
+    )
+
+
+class BackupSettings(_Group):
+    """What `evenkeel backup` and `evenkeel restore` need."""
+
+    model_config = SettingsConfigDict(env_prefix="EVENKEEL_BACKUP_", frozen=True, env_ignore_empty=True)
+
+    postgresql_bin: Path | None = Field(
+        default=None, description="Directory of `pg_dump` and `pg_restore`; looked for on `PATH` by default."
     )
 
 
@@ -261,6 +262,7 @@ class Settings:
         self.worker = WorkerSettings()
         self.spark = SparkSettings()
         self.retention = RetentionSettings()
+        self.backup = BackupSettings()
         self.log = LogSettings()
 
     @property
@@ -286,11 +288,15 @@ class Settings:
         return self.state_dir / "broker"
 
     @property
+    def data_root_names(self) -> tuple[Path | str, ...]:
+        """Everything that jobs may read, in order: directories as absolute paths, and URIs as they were given."""
+        parts = split_roots(self.data.roots) or (str(self.state_dir / "data"),)
+        return tuple(part if is_uri(part) else Path(part).expanduser().absolute() for part in parts)
+
+    @property
     def data_roots(self) -> tuple[Path, ...]:
-        """Directories that jobs may read; relative table paths are tried below each in turn."""
-        if self.data.roots:
-            return tuple(Path(part).expanduser().absolute() for part in self.data.roots.split(os.pathsep) if part)
-        return (self.state_dir / "data",)
+        """Those of the data roots that are directories without a scheme."""
+        return tuple(name for name in self.data_root_names if isinstance(name, Path))
 
     @property
     def results_dir(self) -> Path:
@@ -307,6 +313,7 @@ GROUPS: tuple[type[BaseSettings], ...] = (
     WorkerSettings,
     SparkSettings,
     RetentionSettings,
+    BackupSettings,
     LogSettings,
 )
 """In the order of the README's table."""

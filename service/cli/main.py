@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
+from service.cli.backup import backup
 from service.cli.demo.command import demo
 from service.cli.doctor import doctor
 from service.cli.health import health
 from service.cli.migrate import migrate
 from service.cli.openapi import openapi
 from service.cli.purge import purge
+from service.cli.restore import restore
 from service.cli.serve import serve
 from service.cli.up import up
 from service.cli.worker import worker
@@ -42,5 +44,5 @@ def _evenkeel(
     """Skew-aware aggregation and join jobs on Apache Spark, over HTTP."""
 
 
-for command in (up, demo, doctor, health, serve, worker, migrate, purge, openapi):
+for command in (up, demo, doctor, health, serve, worker, migrate, purge, backup, restore, openapi):
     app.command()(command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,14 @@ _ATTEMPT = re.compile(r"attempt-\d+")
 
 def remove_job_directory(results: Path, job_id: str) -> None:
     """Removes everything that attempts of a job wrote. What cannot be removed now is found again as left over."""
-    shutil.rmtree(results / job_id, ignore_errors=True)
+    # Under the name of a job that never was, first: who is reading a result must find all of its files, or none.
+    away = results / str(uuid.uuid4())
+    try:
+        (results / job_id).rename(away)
+    except OSError:
+        # Never made, or not ours to remove.
+        return
+    shutil.rmtree(away, ignore_errors=True)
 
 
 def jobs_unchanged_since(results: Path, seconds: float, at_once: int) -> Iterator[list[str]]:

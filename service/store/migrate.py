@@ -46,6 +46,11 @@ def head_revision() -> str:
     return head
 
 
+def is_known(revision: str) -> bool:
+    """Whether this code has the revision: it is this version's own, or older."""
+    return revision in {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+
+
 def current_revision(database: Database) -> str | None:
     """The revision that the database is at; None for an empty one."""
     with database.read() as session:

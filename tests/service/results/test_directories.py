@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from service.results.directories import (
     jobs_unchanged_since,
     remove_job_directory,
@@ -32,6 +34,19 @@ def test_a_whole_job(tmp_path: Path) -> None:
     remove_job_directory(tmp_path, JOB)
     assert list(tmp_path.iterdir()) == []
     remove_job_directory(tmp_path, JOB)
+
+
+def test_a_job_that_cannot_be_removed_at_once_is_left_over_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", lambda path, ignore_errors: None)
+        remove_job_directory(tmp_path, JOB)
+    assert not (tmp_path / JOB).exists(), "readers find nothing rather than a part"
+    ((left_over,),) = jobs_unchanged_since(tmp_path, 2**40, at_once=2)
+    remove_unpublished(tmp_path, left_over, None)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_only_jobs_are_found_only_old_ones_and_a_few_at_a_time(tmp_path: Path) -> None:

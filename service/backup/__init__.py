@@ -1,0 +1,1 @@
+"""Copies of everything that the service keeps, database and results, and the way back."""

@@ -1,0 +1,166 @@
+"""What a backup says of itself, and the check that it still is what it was.
+
+manifest.json   written last: a copy without it was never finished
+SHA256SUMS      a line a file, as `sha256sum -c` reads it
+database.sqlite or database.dump
+results/<job id>/attempt-<number>/*.parquet
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from service.backup.errors import BackupError, DamagedBackupError
+from service.spec.model import Frozen
+
+MANIFEST = "manifest.json"
+SUMS = "SHA256SUMS"
+DATABASE_FILES = {"sqlite": "database.sqlite", "postgresql": "database.dump"}
+RESULTS = "results"
+FORMAT = 1
+
+_CHUNK_BYTES = 1 << 20
+_SUM_LINE = re.compile(r"([0-9a-f]{64})  (.+)\n")
+_RESULT_FILE = re.compile(r"results/[0-9a-f-]{36}/attempt-\d+/[^/\n\0]+\.parquet")
+
+
+class Manifest(Frozen):
+    """The facts of one backup. `rows` counts the rows of each table; `results_missing` those that a job names and that
+    were removed before they were copied."""
+
+    format: Literal[1] = 1
+    version: str
+    database: Literal["sqlite", "postgresql"]
+    revision: str
+    tool: str
+    created_at: str
+    rows: dict[str, int]
+    results: int
+    results_missing: int
+    results_bytes: int
+    sums_sha256: str
+
+
+class SumsWriter:
+    """Writes SHA256SUMS, and knows its own sum at the end."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = (directory / SUMS).open("x", encoding="utf-8")
+        self._hash = hashlib.sha256()
+
+    def add(self, name: str, sha256: str) -> None:
+        """Notes a file by its path inside the backup."""
+        line = f"{sha256}  {name}\n"
+        self._file.write(line)
+        self._hash.update(line.encode())
+
+    def close(self) -> str:
+        """Closes it, on disk; gives its sum."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return self._hash.hexdigest()
+
+
+def sum_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def copy_with_sum(source: Path, target: Path) -> tuple[str, int]:
+    """Copies a file to a new one, on disk; gives its SHA-256 and its bytes. Raises OSError; leaves nothing then."""
+    digest = hashlib.sha256()
+    size = 0
+    try:
+        with source.open("rb") as read, target.open("xb") as written:
+            while chunk := read.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                size += len(chunk)
+                written.write(chunk)
+            written.flush()
+            os.fsync(written.fileno())
+    except OSError:
+        with suppress(OSError):
+            target.unlink()
+        raise
+    return digest.hexdigest(), size
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Finishes a backup: from now on it counts as whole."""
+    part = directory / f"{MANIFEST}.part"
+    with part.open("x", encoding="utf-8") as file:
+        file.write(manifest.model_dump_json(indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(directory / MANIFEST)
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Raises DamagedBackupError for what is no whole backup, BackupError for one of a newer version."""
+    try:
+        told = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        format_of_it = told["format"]
+    except FileNotFoundError:
+        raise DamagedBackupError(
+            f"{directory} holds no finished backup: there is no {MANIFEST}",
+            "Give the directory that `evenkeel backup` wrote to; one that was interrupted is of no use.",
+        ) from None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise _damaged(f"{MANIFEST} cannot be read: {type(error).__name__}") from None
+    if isinstance(format_of_it, int) and format_of_it > FORMAT:
+        raise BackupError(
+            "the backup was made by a newer version of Evenkeel", "Restore it with that version or a later one."
+        )
+    try:
+        return Manifest.model_validate(told)
+    except ValidationError:
+        raise _damaged(f"{MANIFEST} is not what a backup writes") from None
+
+
+def verify(directory: Path, manifest: Manifest) -> None:
+    """Reads every file of the backup. Raises DamagedBackupError with the first that is missing or has changed."""
+    names = set()
+    for name, expected in read_sums(directory, manifest):
+        names.add(name)
+        try:
+            found = sum_of(directory / name)
+        except OSError:
+            raise _damaged(f"{name} is missing or cannot be read") from None
+        if found != expected:
+            raise _damaged(f"{name} has changed since the backup was made")
+    if DATABASE_FILES[manifest.database] not in names:
+        raise _damaged(f"{SUMS} names no database")
+
+
+def read_sums(directory: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Every file of the backup with its sum. Raises DamagedBackupError unless the list is the one that was written."""
+    try:
+        if sum_of(directory / SUMS) != manifest.sums_sha256:
+            raise _damaged(f"{SUMS} has changed since the backup was made")
+        with (directory / SUMS).open(encoding="utf-8") as file:
+            for line in file:
+                match = _SUM_LINE.fullmatch(line)
+                if match is None or not _is_ours(match.group(2)):
+                    raise _damaged(f"{SUMS} names what no backup holds")
+                yield match.group(2), match.group(1)
+    except OSError:
+        raise _damaged(f"{SUMS} is missing or cannot be read") from None
+
+
+def _is_ours(name: str) -> bool:
+    return name in DATABASE_FILES.values() or _RESULT_FILE.fullmatch(name) is not None
+
+
+def _damaged(what: str) -> DamagedBackupError:
+    return DamagedBackupError(f"the backup is damaged: {what}", "Nothing was changed. Use another copy of it.")

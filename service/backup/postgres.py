@@ -1,0 +1,109 @@
+"""PostgreSQL's own programs: `pg_dump` and `pg_restore`, found where they are and old enough to be told."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+from sqlalchemy.engine import URL, Engine
+
+from service.backup.errors import BackupError
+from service.store.contents import TABLES
+
+DUMP, RESTORE = "pg_dump", "pg_restore"
+
+_SECRET = ("password", "sslpassword")
+_VERSION = re.compile(r"\(PostgreSQL\) (\d+)\S*")
+_SAME_FOR_BOTH = ("--no-password", "--no-owner", "--no-privileges")
+
+
+class PostgresTool:
+    """One of the two programs, which works on the engine's database."""
+
+    def __init__(self, name: str, engine: Engine, directory: Path | None) -> None:
+        """Looks for it in `directory`, or on PATH. Raises BackupError where it is missing or does not run."""
+        self._name = name
+        self._connection, self._password = _connection_of(engine)
+        found = shutil.which(name, path=None if directory is None else str(directory))
+        if found is None:
+            where = "on PATH" if directory is None else f"in {directory}"
+            raise BackupError(
+                f"{name} was not found {where}",
+                "Install PostgreSQL's client programs, or set EVENKEEL_BACKUP_POSTGRESQL_BIN to their directory.",
+            )
+        self._path = found
+        self.version = self._ask_version()
+
+    @property
+    def label(self) -> str:
+        """Such as `pg_dump 16`."""
+        return f"{self._name} {self.version}"
+
+    def require(self, version: int, what: str) -> None:
+        """Raises BackupError unless it is at least of this major version: an older one cannot read what is newer."""
+        if self.version < version:
+            raise BackupError(
+                f"{self.label} is older than {what} ({version})",
+                f"Install the client programs of PostgreSQL {version} or newer, or set "
+                "EVENKEEL_BACKUP_POSTGRESQL_BIN to their directory.",
+            )
+
+    def dump(self, target: Path, snapshot: str) -> None:
+        """Writes our tables, as `snapshot` sees them, to a file in PostgreSQL's own format."""
+        tables = [f"--table={name}" for name in TABLES]
+        self._run("--format=custom", f"--snapshot={snapshot}", f"--file={target}", *tables)
+
+    def restore(self, source: Path) -> None:
+        """Makes the tables of the file, with their rows, in one transaction."""
+        self._run("--single-transaction", "--exit-on-error", str(source))
+
+    def _run(self, *arguments: str) -> None:
+        command = (self._path, *_SAME_FOR_BOTH, f"--dbname={self._connection}", *arguments)
+        # The password goes by the environment: every user of the machine may read command lines.
+        environment = {**os.environ, **({"PGPASSWORD": self._password} if self._password else {})}
+        done = _run(command, environment)
+        if done.returncode != 0:
+            raise BackupError(f"{self._name} failed: {_last_line(done.stderr)}", "Nothing was left half done.")
+
+    def _ask_version(self) -> int:
+        try:
+            told = _run((self._path, "--version"), dict(os.environ)).stdout
+        except OSError as error:
+            raise BackupError(f"{self._path} does not run: {error.strerror}") from None
+        match = _VERSION.search(told)
+        if match is None:
+            raise BackupError(f"{self._path} does not say its version", "It is not PostgreSQL's own.")
+        return int(match.group(1))
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - the program that was found, with arguments of ours
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+
+
+def _connection_of(engine: Engine) -> tuple[str, str]:
+    """What the engine's URL tells libpq, without the password, and the password."""
+    url: URL = engine.url
+    _, given = engine.dialect.create_connect_args(url)
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    parts = {name: value for name, value in given.items() if name in known and name not in _SECRET}
+    return make_conninfo(**parts), str(given.get("password") or "")
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # What came first is what went wrong; the rest says where.
+    return lines[0].removeprefix(f"{DUMP}: ").removeprefix(f"{RESTORE}: ") if lines else "it did not say why"

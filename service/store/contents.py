@@ -1,0 +1,86 @@
+"""What a database holds as a whole, for backups: how many rows, which results, who is at work; and emptying it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy import delete, func, inspect, select, text
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Session
+
+from service.store.session import NO_SYNC
+from service.store.tables import Base, JobRow, LeaderRow, WorkerRow
+
+REVISIONS = "alembic_version"
+TABLES = (*sorted(Base.metadata.tables), REVISIONS)
+"""Every table that is ours. A PostgreSQL database may hold others beside them."""
+
+_ROWS_AT_ONCE = 1000
+
+
+def count_rows(session: Session) -> dict[str, int]:
+    """Rows of each of our tables that there is."""
+    there = _tables(session.connection())
+    counts = {}
+    for name, table in sorted(Base.metadata.tables.items()):
+        if name in there:
+            counts[name] = session.execute(select(func.count()).select_from(table)).scalar_one()
+    return counts
+
+
+def published_results(session: Session) -> Iterator[str]:
+    """The path of every published result, relative to the results directory, in the order of the jobs' ids."""
+    paths = select(JobRow.result_path).where(JobRow.result_path.is_not(None)).order_by(JobRow.id)
+    for path in session.scalars(paths.execution_options(yield_per=_ROWS_AT_ONCE)):
+        if path is not None:
+            yield path
+
+
+def count_jobs(session: Session) -> int:
+    """How many jobs there are; 0 too where there are no tables."""
+    if JobRow.__tablename__ not in _tables(session.connection()):
+        return 0
+    return session.execute(select(func.count()).select_from(JobRow)).scalar_one()
+
+
+def has_workers(session: Session, heard_since: int) -> bool:
+    """Whether a worker gave a sign of life at `heard_since` (milliseconds) or later."""
+    if WorkerRow.__tablename__ not in _tables(session.connection()):
+        return False
+    living = select(func.count()).select_from(WorkerRow).where(WorkerRow.heartbeat_at >= heard_since)
+    return session.execute(living).scalar_one() > 0
+
+
+def forget_processes(session: Session) -> None:
+    """Forgets workers and who leads: in a database that was restored, they are those of the past."""
+    for row in (WorkerRow, LeaderRow):
+        session.execute(delete(row).execution_options(**NO_SYNC))
+
+
+def drop_tables(session: Session) -> None:
+    """Removes our tables, whatever revision they are of."""
+    connection = session.connection()
+    quote = connection.dialect.identifier_preparer.quote
+    for name in sorted(_tables(connection) & set(TABLES)):
+        connection.execute(text(f"DROP TABLE {quote(name)} CASCADE"))
+
+
+def export_snapshot(session: Session) -> tuple[str, int]:
+    """PostgreSQL only: makes this transaction one that others may share, for as long as it takes.
+
+    Gives the name of what it sees, and the server's major version. Must come first in the transaction.
+    """
+    connection = session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+    connection.execute(text("SET LOCAL statement_timeout = 0"))
+    connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+    snapshot = connection.execute(text("SELECT pg_export_snapshot()")).scalar_one()
+    return str(snapshot), server_version(session)
+
+
+def server_version(session: Session) -> int:
+    """PostgreSQL's major version."""
+    return int(session.execute(text("SHOW server_version_num")).scalar_one()) // 10_000
+
+
+def _tables(connection: Connection) -> set[str]:
+    return set(inspect(connection).get_table_names())

@@ -1,0 +1,85 @@
+"""`evenkeel backup` and `evenkeel restore`, as they are typed."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner, Result
+
+from service.cli.main import app
+from service.settings import Settings
+from service.store.migrate import head_revision, upgrade
+from service.store.session import Database
+from tests.support import lifecycle
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
+    """Of an installation with one job that has a result."""
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
+    settings = Settings()
+    database = Database(settings.database_url)
+    upgrade(database)
+    lifecycle.run_whole(database, lifecycle.insert(database), settings.results_dir, pa.table({"uid": [1, 2]}))
+    database.close()
+    return {"EVENKEEL_STATE_DIR": str(tmp_path / "state")}
+
+
+def run(environment: Mapping[str, str], *arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env=environment)
+
+
+def test_there_and_back(environment: Mapping[str, str], tmp_path: Path) -> None:
+    copy, other = tmp_path / "copy", {"EVENKEEL_STATE_DIR": str(tmp_path / "other")}
+    made = run(environment, "backup", copy)
+    assert made.exit_code == 0, made.output
+    assert made.output.startswith("Copied 1 job and 1 result (")
+    assert f"at revision {head_revision()} (sqlite 3." in made.output
+    checked = run(other, "restore", "--check", copy)
+    assert (checked.exit_code, checked.output[:20]) == (0, "The backup is whole:")
+    assert not (tmp_path / "other").exists()
+    back = run(other, "restore", copy)
+    assert back.exit_code == 0, back.output
+    assert back.output.startswith("Restored 1 job and 1 result (")
+    results = sorted(path.relative_to(tmp_path / "other") for path in (tmp_path / "other").rglob("*.parquet"))
+    assert results == sorted(path.relative_to(tmp_path / "state") for path in (tmp_path / "state").rglob("*.parquet"))
+
+
+def test_refusals_say_what_to_do(environment: Mapping[str, str], tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    assert run(environment, "backup", copy).exit_code == 0
+    again = run(environment, "backup", copy)
+    assert (again.exit_code, "Give a new directory" in again.output) == (3, True)
+    full = run(environment, "restore", copy)
+    assert (full.exit_code, "--force" in full.output) == (3, True)
+    assert run(environment, "restore", "--force", copy).exit_code == 0
+    (copy / "database.sqlite").write_bytes(b"")
+    damaged = run(environment, "restore", "--force", copy)
+    assert (damaged.exit_code, "database.sqlite has changed" in damaged.output) == (1, True)
+    assert run(environment, "restore", "--check", copy).exit_code == 1
+    nothing = run(environment, "restore", tmp_path / "nowhere")
+    assert (nothing.exit_code, "no finished backup" in nothing.output) == (1, True)
+
+
+def test_not_while_it_runs_here(environment: Mapping[str, str], tmp_path: Path) -> None:
+    assert run(environment, "backup", tmp_path / "copy").exit_code == 0
+    with (tmp_path / "state" / "evenkeel.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        running = run(environment, "restore", "--force", tmp_path / "copy")
+    assert (running.exit_code, "another evenkeel is running" in running.output) == (3, True)
+
+
+def test_a_place_that_cannot_be_written_to(environment: Mapping[str, str]) -> None:
+    result = run(environment, "backup", "/proc/copy")
+    assert result.exit_code == 3
+    assert "/proc/copy" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_an_empty_installation(tmp_path: Path) -> None:
+    result = run({"EVENKEEL_STATE_DIR": str(tmp_path / "state")}, "backup", tmp_path / "copy")
+    assert (result.exit_code, "nothing to back up" in result.output) == (3, True)
