@@ -6,20 +6,36 @@ The database is the truth. A message holds a job id alone and may be lost or com
 from __future__ import annotations
 
 import os
+import ssl
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from service.settings import Settings
+from service.spec.queues import Queue
 
-QUEUE = "evenkeel"
-"""The one queue."""
+_QUEUE = "evenkeel"
 
 RUN_JOB = "run_job"
 """Name of the task that workers register; its one argument is the job id."""
 
-_REDIS_TIMEOUT_SECONDS = 2.0
+
+@dataclass(frozen=True)
+class BrokerFault:
+    """What keeps messages from being sent, and what to do, each in one sentence without any secret."""
+
+    detail: str
+    advice: str
+
+
+def queue_name(queue: str) -> str:
+    """What the broker calls a `Queue`. Short jobs keep the one name that there was before."""
+    return _QUEUE if queue == Queue.SHORT else f"{_QUEUE}.{queue}"
 
 
 def celery_config(settings: Settings) -> dict[str, Any]:
@@ -29,8 +45,9 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "broker_url": "filesystem://localhost/" if is_embedded(settings) else settings.broker_url,
         "broker_transport": "service.folder_transport:FolderTransport" if is_embedded(settings) else None,
         "broker_transport_options": _transport_options(settings),
-        "broker_connection_timeout": _REDIS_TIMEOUT_SECONDS,
-        "task_default_queue": QUEUE,
+        "broker_use_ssl": _tls(settings.broker_url),
+        "broker_connection_timeout": settings.broker.timeout_seconds,
+        "task_default_queue": queue_name(Queue.SHORT),
         "task_ignore_result": True,
         "task_serializer": "json",
         "accept_content": ["json"],
@@ -42,32 +59,106 @@ def celery_config(settings: Settings) -> dict[str, Any]:
 
 def is_embedded(settings: Settings) -> bool:
     """Whether messages travel through folders instead of a server."""
-    return settings.broker_url.startswith("filesystem:")
+    return settings.broker.url is None
 
 
-def broker_fault(settings: Settings) -> str | None:
-    """What keeps messages from being sent, in one sentence; None while nothing does."""
+def broker_fault(settings: Settings) -> BrokerFault | None:
+    """What keeps messages from being sent; None while nothing does. Takes a few seconds where Redis is silent."""
     if is_embedded(settings):
         folder = _messages(settings)
-        return None if os.access(folder, os.W_OK | os.X_OK) else f"The folder {folder} cannot be written to."
+        if os.access(folder, os.W_OK | os.X_OK):
+            return None
+        return BrokerFault(f"The folder {folder} cannot be written to.", "Make the state directory writable.")
     try:
-        with redis.Redis.from_url(
-            settings.broker_url,
-            socket_connect_timeout=_REDIS_TIMEOUT_SECONDS,
-            socket_timeout=_REDIS_TIMEOUT_SECONDS,
-        ) as client:
+        with _client(settings) as client:
             client.ping()
-    except redis.RedisError as error:
-        return f"Redis does not answer: {type(error).__name__}."
+            role = client.info("replication").get("role")
+    except (redis.RedisError, OSError, ValueError) as error:
+        return _fault_of(error, _address(settings.broker_url))
+    if role == "slave":
+        return BrokerFault(
+            f"The Redis at {_address(settings.broker_url)} is a replica, which takes no messages.",
+            "Set EVENKEEL_BROKER_URL to its primary.",
+        )
     return None
+
+
+def _fault_of(error: Exception, address: str) -> BrokerFault:
+    match error:
+        case redis.AuthenticationError() | redis.exceptions.NoPermissionError():
+            return BrokerFault(
+                f"The Redis at {address} refuses the user or password, or the user may not use it.",
+                "Correct user and password in EVENKEEL_BROKER_URL.",
+            )
+        case redis.BusyLoadingError():
+            return BrokerFault(f"The Redis at {address} is still loading its data.", "Wait until it has.")
+        case redis.TimeoutError() | TimeoutError():
+            return BrokerFault(
+                f"Redis does not answer at {address}: no answer in time.",
+                "See whether the server hangs or a firewall swallows packets; EVENKEEL_BROKER_TIMEOUT_SECONDS bounds "
+                "the wait.",
+            )
+        case redis.ConnectionError() if (reason := _reason(error)) is not None:
+            return BrokerFault(
+                f"Redis does not answer at {address}: {reason}.", "Start it, or correct EVENKEEL_BROKER_URL."
+            )
+        case redis.ResponseError():
+            return BrokerFault(
+                f"The Redis at {address} refuses to work: {error}.", "Correct its configuration or EVENKEEL_BROKER_URL."
+            )
+    return BrokerFault(
+        f"What listens at {address} does not speak as Redis does.",
+        "Correct host and port in EVENKEEL_BROKER_URL; rediss:// is for TLS, redis:// for none.",
+    )
+
+
+def _reason(error: BaseException | None) -> str | None:
+    """Why nothing could be reached; None where something took the connection and then closed it, or talked nonsense."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return f"TLS failed ({error.reason or type(error).__name__})"
+        if isinstance(error, ConnectionResetError | BrokenPipeError):
+            return None
+        if isinstance(error, OSError) and error.errno is not None:
+            # Name resolution has errors of its own, with texts of their own.
+            return error.strerror or os.strerror(error.errno)
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _client(settings: Settings) -> redis.Redis:
+    url = settings.broker_url
+    parts = urlsplit(url)
+    if parts.scheme == "redis+socket":
+        database = parse_qs(parts.query).get("virtual_host", ["0"])[0].strip("/")
+        url = parts._replace(scheme="unix", query=f"db={database}").geturl()
+    timeout = settings.broker.timeout_seconds
+    return redis.Redis.from_url(
+        url, socket_connect_timeout=timeout, socket_timeout=timeout, retry=Retry(NoBackoff(), 0), protocol=2
+    )
+
+
+def _address(url: str) -> str:
+    parts = urlsplit(url)
+    host = parts.hostname or parts.path
+    return f"{host}:{parts.port or 6379}" if parts.hostname else host
+
+
+def _tls(url: str) -> dict[str, Any] | None:
+    """kombu takes any certificate where the URL names no option of TLS: like redis-py, we ask for a valid one."""
+    parts = urlsplit(url)
+    if parts.scheme != "rediss" or parts.query:
+        return None
+    return {"ssl_cert_reqs": ssl.CERT_REQUIRED}
 
 
 def _transport_options(settings: Settings) -> dict[str, Any]:
     if not is_embedded(settings):
-        # Without these, a caller would hang for as long as Redis is away.
         return {
-            "socket_connect_timeout": _REDIS_TIMEOUT_SECONDS,
-            "socket_timeout": 30.0,
+            "global_keyprefix": settings.broker.key_prefix,
+            # Without these, a caller would hang for as long as Redis is away, or frozen.
+            "socket_connect_timeout": settings.broker.timeout_seconds,
+            "socket_timeout": settings.broker.timeout_seconds,
             "socket_keepalive": True,
         }
     messages, control = _messages(settings), settings.broker_dir / "control"

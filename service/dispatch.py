@@ -8,7 +8,7 @@ import structlog
 from celery import Celery
 from kombu.exceptions import KombuError
 
-from service.broker import QUEUE, RUN_JOB, celery_config
+from service.broker import RUN_JOB, celery_config, queue_name
 from service.settings import Settings
 
 _log = structlog.get_logger(__name__)
@@ -36,12 +36,15 @@ class Dispatcher:
     def __init__(self, settings: Settings) -> None:
         self._celery = build_celery(settings)
 
-    def ring(self, job_ids: Iterable[str]) -> tuple[str, ...]:
-        """Announces the jobs; gives those whose message the broker took. Never raises for a broker that is away."""
+    def ring(self, job_ids: Iterable[str], queue: str) -> tuple[str, ...]:
+        """Announces jobs to the workers of a `Queue`; gives those whose message the broker took.
+
+        Never raises for a broker that is away.
+        """
         sent = []
         for job_id in job_ids:
             try:
-                self._celery.send_task(RUN_JOB, args=[job_id], queue=QUEUE, retry=False, ignore_result=True)
+                self._celery.send_task(RUN_JOB, args=[job_id], queue=queue_name(queue), retry=False, ignore_result=True)
             except (OSError, KombuError) as error:
                 _log.warning("broker_unreachable", job_id=job_id, error=type(error).__name__)
             else:

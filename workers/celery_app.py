@@ -21,7 +21,7 @@ die_with_parent()
 _settings = Settings()
 configure_logging(_settings.log)
 _dispatcher = Dispatcher(_settings)
-_worker = Worker(_settings, ring=lambda job_id: bool(_dispatcher.ring([job_id])))
+_worker = Worker(_settings, ring=lambda job_id, queue: bool(_dispatcher.ring([job_id], queue)))
 
 app = Celery("evenkeel")
 app.conf.update(celery_config(_settings))

@@ -52,7 +52,7 @@ class JobRunner:
         drivers: DriverSource,
         at_hand: AttemptsAtHand,
         worker: str,
-        ring: Callable[[str], object],
+        ring: Callable[[str, str], object],
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
@@ -203,7 +203,7 @@ class JobRunner:
             "attempt_handed_back", reason=given.error.code, job_status=None if target is None else target.value
         )
         if target is JobStatus.QUEUED:
-            self._ring(claim.job_id)
+            self._ring(claim.job_id, claim.queue)
 
     def _publish(self, claim: Claim, ending: Ending) -> None:
         try:

@@ -35,6 +35,7 @@ from service.jobs.submit_job import submit_job as submit
 from service.jobs.views import Job
 from service.jobs.wait_for_job import wait_for_job
 from service.spec.job import JobSpec
+from service.spec.queues import Queue
 from service.spec.status import JobStatus
 from service.store.jobs import JobFilter
 
@@ -102,6 +103,7 @@ def list_jobs(
     services: ServicesDep,
     tenant: TenantDep,
     status: Annotated[list[JobStatus], Query(description="Only jobs in one of these states; may be repeated.")] = [],  # noqa: B006
+    queue: Annotated[Queue | SkipJsonSchema[None], Query(description="Only jobs in this queue.")] = None,
     name: Annotated[
         str, Query(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", description="Only jobs whose name starts so.")
     ] = "",
@@ -117,8 +119,8 @@ def list_jobs(
     ] = 50,
 ) -> JobPage:
     """Jobs, newest first. What is submitted while you page does not shift the pages."""
-    wanted = JobFilter(frozenset(status), name, _milliseconds(submitted_after), _milliseconds(submitted_before))
-    return list_page(services.database, tenant, wanted, cursor, page_size)
+    wanted = JobFilter(frozenset(status), name, _milliseconds(submitted_after), _milliseconds(submitted_before), queue)
+    return list_page(services.database, services.settings, tenant, wanted, cursor, page_size)
 
 
 @router.get(
@@ -142,6 +144,7 @@ async def get_job(
     wait = wait_seconds(prefer, services.settings.api.max_wait_seconds)
     job = await wait_for_job(
         services.database,
+        services.settings,
         services.watcher,
         tenant,
         job_id,
@@ -176,7 +179,7 @@ def delete_job(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> None:
 )
 def cancel_job(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> Response:
     """Ends a queued job at once, and a running one as soon as its worker notices. Asking twice changes nothing."""
-    return job_response(cancel(services.database, tenant, job_id), 202)
+    return job_response(cancel(services.database, services.settings, tenant, job_id), 202)
 
 
 def _unquoted(key: str) -> str:

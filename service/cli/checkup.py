@@ -168,7 +168,7 @@ def check_broker(settings: Settings) -> Finding:
             return Finding("broker", Level.FAIL, str(error), "Make the state directory writable.")
     fault = broker_fault(settings)
     if fault is not None:
-        return Finding("broker", Level.FAIL, fault, "Start it, or correct EVENKEEL_BROKER_URL.")
+        return Finding("broker", Level.FAIL, fault.detail, fault.advice)
     return Finding("broker", Level.OK, "folders in the state directory" if is_embedded(settings) else "Redis answers")
 
 

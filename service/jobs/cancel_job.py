@@ -9,6 +9,8 @@ from sqlalchemy.orm import Session
 from service.errors import JobAlreadyFinishedError
 from service.jobs.find import require_job
 from service.jobs.views import Job
+from service.jobs.waiting import Listening
+from service.settings import Settings
 from service.spec import ends
 from service.spec.status import AttemptStatus, JobStatus
 from service.store import jobs
@@ -19,7 +21,7 @@ from service.store.session import Database
 from service.store.tables import JobRow
 
 
-def cancel_job(database: Database, tenant: str, job_id: str) -> Job:
+def cancel_job(database: Database, settings: Settings, tenant: str, job_id: str) -> Job:
     """The job, CANCELLED or CANCELLING. Asking again while it is CANCELLING changes nothing.
 
     Raises JobNotFoundError and, for a finished job, JobAlreadyFinishedError.
@@ -35,7 +37,7 @@ def cancel_job(database: Database, tenant: str, job_id: str) -> Job:
         elif status is not JobStatus.CANCELLING:
             _move(session, row, JobStatus.CANCELLING, now, {})
         session.refresh(row)
-        return Job.of(row, now)
+        return Job.of(row, now, Listening(session, settings, now))
 
 
 def _end(session: Session, row: JobRow, now: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from service.datasets.files import find_table_files
@@ -12,10 +13,20 @@ from service.spec.compile import compile_job
 from service.spec.job import JobSpec
 
 
-def check_job(spec: JobSpec, roots: Sequence[Path]) -> BoundQuery:
-    """The compiled query. Raises SpecError with every place that is wrong."""
+@dataclass(frozen=True)
+class CheckedJob:
+    """The compiled query, and how large the files of all its tables are together."""
+
+    query: BoundQuery
+    table_bytes: int
+
+
+def check_job(spec: JobSpec, roots: Sequence[Path]) -> CheckedJob:
+    """The compiled query and what it reads. Raises SpecError with every place that is wrong."""
     schemas = {}
+    table_bytes = 0
     for name, source in spec.tables.items():
         files = find_table_files(name, source, roots)
         schemas[name] = read_schema(name, source, files)
-    return compile_job(spec, schemas)
+        table_bytes += files.bytes
+    return CheckedJob(compile_job(spec, schemas), table_bytes)

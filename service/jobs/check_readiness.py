@@ -41,7 +41,7 @@ def check_readiness(database: Database, settings: Settings) -> Readiness:
         issues.append(Issue(code="database", detail=f"The database does not answer: {type(error).__name__}."))
     fault = broker_fault(settings)
     if fault is not None:
-        issues.append(Issue(code="broker", detail=fault))
+        issues.append(Issue(code="broker", detail=f"{fault.detail} {fault.advice}"))
     if alive == 0 and not issues:
         issues.append(Issue(code="worker", detail="No worker has given a sign of life lately. Start one."))
     if issues:

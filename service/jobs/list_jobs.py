@@ -8,6 +8,8 @@ from service.errors import InvalidCursorError
 from service.jobs.cursors import decode_cursor, encode_cursor
 from service.jobs.find import is_job_id
 from service.jobs.views import JobSummary
+from service.jobs.waiting import Listening
+from service.settings import Settings
 from service.spec.model import Frozen
 from service.store import jobs
 from service.store.jobs import JobFilter, JobPosition
@@ -24,7 +26,9 @@ class JobPage(Frozen):
     next_cursor: str = Field(description="Give it as `cursor` for the next page; empty on the last one.")
 
 
-def list_jobs(database: Database, tenant: str, wanted: JobFilter, cursor: str, page_size: int) -> JobPage:
+def list_jobs(
+    database: Database, settings: Settings, tenant: str, wanted: JobFilter, cursor: str, page_size: int
+) -> JobPage:
     """A page of at most `page_size` jobs from behind `cursor` (empty: from the newest on).
 
     Jobs submitted meanwhile do not shift later pages. Raises InvalidCursorError.
@@ -38,8 +42,9 @@ def list_jobs(database: Database, tenant: str, wanted: JobFilter, cursor: str, p
         rows = jobs.list_jobs(session, tenant=tenant, wanted=wanted, after=after, limit=limit + 1, now=now)
         page = rows[:limit]
         more = len(rows) > limit
+        listening = Listening(session, settings, now)
         return JobPage(
-            jobs=tuple(JobSummary.of(row, now) for row in page),
+            jobs=tuple(JobSummary.of(row, now, listening) for row in page),
             next_cursor=encode_cursor([page[-1].submitted_at, page[-1].id], scope) if more else "",
         )
 
@@ -53,4 +58,5 @@ def _position(cursor: str, scope: str) -> JobPosition:
 
 def _scope(wanted: JobFilter) -> str:
     statuses = ",".join(sorted(status.value for status in wanted.statuses))
-    return f"jobs|{statuses}|{wanted.submitted_after}|{wanted.submitted_before}|{wanted.name_prefix}"
+    queue = "" if wanted.queue is None else f"{wanted.queue}|"
+    return f"jobs|{statuses}|{wanted.submitted_after}|{wanted.submitted_before}|{queue}{wanted.name_prefix}"

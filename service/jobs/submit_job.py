@@ -17,8 +17,10 @@ from service.errors import IdempotencyKeyReusedError
 from service.jobs.check_job import check_job
 from service.jobs.find import require_job
 from service.jobs.views import Job
+from service.jobs.waiting import Listening
 from service.settings import Settings
 from service.spec.job import JobSpec
+from service.spec.queues import Queue
 from service.store import idempotency, jobs, outbox
 from service.store.jobs import NewJob
 from service.store.session import Database
@@ -51,39 +53,46 @@ def submit_job(database: Database, dispatcher: Dispatcher, settings: Settings, s
     spec = submission.spec.model_dump(mode="json", by_alias=True)
     payload = _payload_sha256(submission)
     # First: a repeated submission is answered even when its files have gone since.
-    earlier = _earlier(database, submission, payload)
+    earlier = _earlier(database, settings, submission, payload)
     if earlier is not None:
         return earlier
-    check_job(submission.spec, settings.data_roots)
+    checked = check_job(submission.spec, settings.data_roots)
+    queue = _queue(submission, checked.table_bytes, settings.api.long_job_bytes)
     try:
-        job = _store(database, submission, spec, payload)
+        job = _store(database, settings, submission, spec, queue, payload)
     except IntegrityError:
         # The same key was committed between our look and our insert.
-        earlier = _earlier(database, submission, payload)
+        earlier = _earlier(database, settings, submission, payload)
         if earlier is None:
             raise
         return earlier
-    ring(database, dispatcher, job.id)
+    ring(database, dispatcher, job.id, queue)
     return Accepted(job, replayed=False)
 
 
-def ring(database: Database, dispatcher: Dispatcher, job_id: str) -> None:
+def _queue(submission: Submission, table_bytes: int, long_from_bytes: int) -> Queue:
+    # Somebody waits for an explanation, and planning reads no more than a sample.
+    if submission.kind == jobs.EXPLAIN:
+        return Queue.SHORT
+    return submission.spec.queue.resolve(table_bytes, long_from_bytes)
+
+
+def ring(database: Database, dispatcher: Dispatcher, job_id: str, queue: Queue) -> None:
     """Tells workers of a stored job. When the broker is away, its outbox row stays and a worker's sweeper rings."""
-    sent = dispatcher.ring([job_id])
+    sent = dispatcher.ring([job_id], queue)
     if sent:
         with database.write() as session:
             outbox.settle_messages(session, sent)
 
 
-def _earlier(database: Database, submission: Submission, payload: str) -> Accepted | None:
+def _earlier(database: Database, settings: Settings, submission: Submission, payload: str) -> Accepted | None:
     if not submission.idempotency_key:
         return None
     with database.read() as session:
-        now = database.now(session)
-        return _replay(session, submission, payload, now)
+        return _replay(session, settings, submission, payload, database.now(session))
 
 
-def _replay(session: Session, submission: Submission, payload: str, now: int) -> Accepted | None:
+def _replay(session: Session, settings: Settings, submission: Submission, payload: str, now: int) -> Accepted | None:
     known = idempotency.find_key(session, tenant=submission.tenant, key=submission.idempotency_key, now=now)
     if known is None:
         return None
@@ -92,10 +101,17 @@ def _replay(session: Session, submission: Submission, payload: str, now: int) ->
             "This Idempotency-Key was given with another body within the last 24 hours. Use a new key for a new job."
         )
     row = require_job(session, submission.tenant, known.job_id, with_spec=True)
-    return Accepted(Job.of(row, now), replayed=True)
+    return Accepted(Job.of(row, now, Listening(session, settings, now)), replayed=True)
 
 
-def _store(database: Database, submission: Submission, spec: dict[str, Any], payload: str) -> Job:
+def _store(
+    database: Database,
+    settings: Settings,
+    submission: Submission,
+    spec: dict[str, Any],
+    queue: Queue,
+    payload: str,
+) -> Job:
     new = NewJob(
         id=str(uuid.uuid4()),
         tenant=submission.tenant,
@@ -105,6 +121,7 @@ def _store(database: Database, submission: Submission, spec: dict[str, Any], pay
         request_id=submission.request_id,
         max_attempts=submission.spec.limits.max_attempts,
         timeout_ms=submission.spec.limits.timeout // timedelta(milliseconds=1),
+        queue=queue,
     )
     with database.write() as session:
         now = database.now(session)
@@ -119,7 +136,7 @@ def _store(database: Database, submission: Submission, spec: dict[str, Any], pay
                 job_id=new.id,
                 now=now,
             )
-        return Job.of(row, now)
+        return Job.of(row, now, Listening(session, settings, now))
 
 
 def _payload_sha256(submission: Submission) -> str:

@@ -11,9 +11,11 @@ from pydantic import BaseModel, Field, GetJsonSchemaHandler, ValidationError, Wi
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from service.jobs.waiting import Waiting, WaitingFor
 from service.spec.job import JobSpec
 from service.spec.model import Frozen
 from service.spec.problem import Problem
+from service.spec.queues import Queue
 from service.spec.reports import Progress
 from service.spec.status import JobStatus
 from service.store.jobs import effective_status
@@ -29,6 +31,34 @@ StatusText = Annotated[
             "examples": ["RUNNING"],
             "x-extensible-enum": _STATES,
             "description": f"One of {', '.join(_STATES)}. More may come: use `finished` to know when to stop waiting.",
+        }
+    ),
+]
+
+
+QueueText = Annotated[
+    str,
+    WithJsonSchema(
+        {
+            "type": "string",
+            "examples": ["short"],
+            "x-extensible-enum": [queue.value for queue in Queue],
+            "description": "Which workers it is offered to: `short` or `long`.",
+        }
+    ),
+]
+
+WaitingText = Annotated[
+    str,
+    WithJsonSchema(
+        {
+            "type": "string",
+            "examples": ["slot"],
+            "x-extensible-enum": [reason.value for reason in WaitingFor],
+            "description": "What a QUEUED job waits for: `slot`: workers listen to its queue, and it has its turn when "
+            "one of them is free; `worker`: none that can run jobs listens, one has to be started or mended "
+            "(`EVENKEEL_WORKER_QUEUES`). "
+            "Null in every other state.",
         }
     ),
 ]
@@ -68,6 +98,8 @@ class JobSummary(Frozen):
     status: StatusText
     finished: bool = Field(description="Whether nothing will change any more.")
     version: int = Field(description="Grows with every change.")
+    queue: QueueText
+    waiting_for: WaitingText | None
     attempts: int = Field(description="How often a worker has started it.")
     submitted_at: datetime
     updated_at: datetime
@@ -79,9 +111,9 @@ class JobSummary(Frozen):
     request_id: str | None = Field(description="`X-Request-Id` of its submission.")
 
     @classmethod
-    def of(cls, row: JobRow, now: int) -> Self:
+    def of(cls, row: JobRow, now: int, listening: Waiting) -> Self:
         """The job of `row` as it truly stands at `now` (milliseconds)."""
-        return cls.model_validate(_fields(row, now))
+        return cls.model_validate(_fields(row, now, listening))
 
 
 class Job(JobSummary):
@@ -92,9 +124,9 @@ class Job(JobSummary):
     )
 
     @classmethod
-    def of(cls, row: JobRow, now: int) -> Self:
+    def of(cls, row: JobRow, now: int, listening: Waiting) -> Self:
         """The job of `row` as it truly stands at `now` (milliseconds)."""
-        return cls.model_validate({**_fields(row, now), "spec": _spec(row.spec)})
+        return cls.model_validate({**_fields(row, now, listening), "spec": _spec(row.spec)})
 
 
 def _spec(stored: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +137,7 @@ def _spec(stored: dict[str, Any]) -> dict[str, Any]:
         return stored
 
 
-def _fields(row: JobRow, now: int) -> Mapping[str, object]:
+def _fields(row: JobRow, now: int, listening: Waiting) -> Mapping[str, object]:
     status = effective_status(row, now)
     waits = status is JobStatus.QUEUED
     has_result = status is JobStatus.SUCCEEDED and row.result_rows is not None
@@ -115,6 +147,8 @@ def _fields(row: JobRow, now: int) -> Mapping[str, object]:
         "status": status,
         "finished": status.is_terminal,
         "version": row.version,
+        "queue": row.queue,
+        "waiting_for": listening.waiting_for(row.queue) if waits else None,
         "attempts": row.fence,
         "submitted_at": timestamp(row.submitted_at),
         "updated_at": timestamp(row.updated_at),

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from service.jobs.get_job import get_job
 from service.jobs.views import Job
 from service.jobs.watch import JobWatcher
+from service.settings import Settings
 from service.store.session import Database
 
 
 async def wait_for_job(
     database: Database,
+    settings: Settings,
     watcher: JobWatcher,
     tenant: str,
     job_id: str,
@@ -27,7 +29,7 @@ async def wait_for_job(
     """
     deadline = time.monotonic() + seconds
     while True:
-        job = await asyncio.to_thread(get_job, database, tenant, job_id)
+        job = await asyncio.to_thread(get_job, database, settings, tenant, job_id)
         done = job.finished or not is_known(job)
         remaining = deadline - time.monotonic()
         if done or remaining <= 0:

@@ -13,8 +13,13 @@ from service.spec.model import Frozen
 from service.spec.options import JobSettings
 from service.spec.quantities import Duration
 from service.spec.query import Identifier, Query
+from service.spec.queues import QueueChoice
 
 MAX_SQL_LENGTH = 100_000
+
+SPEC_VERSION = 2
+"""Grows with everything that a job may hold and workers of the version before do not know; stored with each job, so
+that they leave it to newer ones. 1: the first. 2: `queue`."""
 
 
 class TableFormat(StrEnum):
@@ -119,6 +124,11 @@ class JobSpec(Frozen):
     settings: JobSettings = JobSettings()
     sink: ManagedSink = ManagedSink(kind="managed")
     limits: Limits = Limits()
+    queue: QueueChoice = Field(
+        default=QueueChoice.AUTO,
+        description="`short` and `long` jobs may have workers of their own, so that none waits behind the other. "
+        "`auto`: `long` where the tables are large.",
+    )
 
     @model_validator(mode="after")
     def _one_of_sql_and_query(self) -> Self:

@@ -10,3 +10,17 @@ class Queue(StrEnum):
 
     SHORT = "short"
     LONG = "long"
+
+
+class QueueChoice(StrEnum):
+    """What a job says of its queue; `auto` leaves it to the size of its tables."""
+
+    AUTO = "auto"
+    SHORT = "short"
+    LONG = "long"
+
+    def resolve(self, table_bytes: int, long_from_bytes: int) -> Queue:
+        """The queue of a job whose tables have `table_bytes` together; from `long_from_bytes` on, it is a long one."""
+        if self is QueueChoice.AUTO:
+            return Queue.LONG if table_bytes >= long_from_bytes else Queue.SHORT
+        return Queue(self.value)

@@ -10,6 +10,8 @@ from sqlalchemy import Select, case, delete, func, select, tuple_, update
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.orm import Session, defer
 
+from service.spec.job import SPEC_VERSION
+from service.spec.queues import Queue
 from service.spec.status import JobStatus, sources_of
 from service.store.events import append_event
 from service.store.tables import JobRow
@@ -38,6 +40,7 @@ class NewJob:
     request_id: str | None
     max_attempts: int
     timeout_ms: int
+    queue: Queue = Queue.SHORT
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class JobFilter:
     name_prefix: str = ""
     submitted_after: int | None = None
     submitted_before: int | None = None
+    queue: Queue | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,8 @@ def insert_job(session: Session, job: NewJob, now: int) -> JobRow:
         fence=0,
         max_attempts=job.max_attempts,
         timeout_ms=job.timeout_ms,
+        queue=job.queue.value,
+        spec_version=SPEC_VERSION,
     )
     session.add(row)
     session.flush()
@@ -165,6 +171,14 @@ def read_versions(session: Session, job_ids: Collection[str]) -> dict[str, int]:
     return versions
 
 
+def queues_of_waiting(session: Session, job_ids: Collection[str]) -> list[tuple[str, str]]:
+    """Id and queue of those of these jobs that are QUEUED."""
+    found = session.execute(
+        select(JobRow.id, JobRow.queue).where(JobRow.id.in_(job_ids), JobRow.status == JobStatus.QUEUED.value)
+    )
+    return [(job_id, queue) for job_id, queue in found]
+
+
 def count_by_status(session: Session, now: int) -> dict[JobStatus, int]:
     """Number of jobs in each effective status that any job is in, over all tenants."""
     status = _effective_status_column(now)
@@ -190,6 +204,8 @@ def _restrict(statement: Select[JobRow], wanted: JobFilter, now: int) -> Select[
         statement = statement.where(JobRow.submitted_at > wanted.submitted_after)
     if wanted.submitted_before is not None:
         statement = statement.where(JobRow.submitted_at < wanted.submitted_before)
+    if wanted.queue is not None:
+        statement = statement.where(JobRow.queue == wanted.queue.value)
     return statement
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import delete, func, null, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from service.spec import ends
+from service.spec.job import SPEC_VERSION
 from service.spec.problem import Problem
 from service.spec.queues import Queue
 from service.spec.reports import Progress
@@ -69,8 +70,8 @@ class Standing:
 def claim(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -> Claim | None:
     """Takes a QUEUED job: QUEUED -> PLANNING with the next fencing token, a lease and an attempt.
 
-    None where there is nothing to take: another worker has the job, it has ended, it is gone; or its cancellation was
-    asked for, and it is now CANCELLED.
+    None where there is nothing to take: another worker has the job, it has ended, it is gone, a newer version stored it
+    in words that this one does not know; or its cancellation was asked for, and it is now CANCELLED.
     """
     row = session.execute(
         update(JobRow)
@@ -78,6 +79,7 @@ def claim(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -
             JobRow.id == job_id,
             _reaches(JobStatus.PLANNING),
             JobRow.cancel_requested_at.is_(None),
+            JobRow.spec_version <= SPEC_VERSION,
         )
         .values(
             status=JobStatus.PLANNING.value,

@@ -5,9 +5,10 @@ Any number of processes may sweep at once: every change is conditional on what w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sqlalchemy import and_, delete, func, or_, select, update
+from sqlalchemy import and_, delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.spec import ends
@@ -24,26 +25,29 @@ _OUTBOX_GRACE_MS = 2_000
 
 @dataclass
 class Sweep:
-    """What a sweep found: jobs to announce, and jobs (tenant, id) that ended and whose files are of no use."""
+    """What a sweep found: jobs (id, queue) to announce, and jobs (tenant, id) that ended and left files of no use."""
 
-    ring: list[str] = field(default_factory=list)
+    ring: list[tuple[str, str]] = field(default_factory=list)
     ended: list[tuple[str, str]] = field(default_factory=list)
     recovered: list[str] = field(default_factory=list)
     """Of those to announce: whose lease had expired."""
 
 
-def sweep(session: Session, now: int, *, ring_again_ms: int, slots: int) -> Sweep:
+def sweep(session: Session, now: int, *, ring_again_ms: int, free: Mapping[str, int]) -> Sweep:
     """Ends attempts whose lease expired and finds every job that workers must be told of, again.
 
     A lost attempt is CRASHED; its job is QUEUED again, or CRASHED where its attempts are spent, or CANCELLED where that
     was asked for. A job queued for `ring_again_ms` is announced again, each time after a longer pause, up to ten times
     as long: workers that are merely busy must not drown in messages. So of these the oldest alone are announced, as
-    many as could start now: `slots` is how many jobs the living workers run at once. The caller rings after the commit.
+    many as could start now: `free` slots of each queue, one at least, since workers may have more than they seem to; a
+    worker that ends a job takes the next by itself. A queue that is not in `free` has nobody who would listen. The
+    caller rings after the commit.
     """
     found = Sweep()
     _end_lost_attempts(session, now, found)
     _collect_owed(session, now, found)
-    _collect_forgotten(session, now, ring_again_ms, _free(session, slots), found)
+    for queue, slots in free.items():
+        _collect_forgotten(session, now, ring_again_ms, queue, min(max(1, slots), _AT_ONCE), found)
     found.ring = list(dict.fromkeys(found.ring))
     return found
 
@@ -71,7 +75,7 @@ def _end_lost_attempts(session: Session, now: int, found: Sweep) -> None:
         )
         target = give_up(session, held, standing, now)
         if target is JobStatus.QUEUED:
-            found.ring.append(held.job_id)
+            found.ring.append((held.job_id, row.queue))
             found.recovered.append(held.job_id)
         elif target is not None:
             found.ended.append((held.tenant, held.job_id))
@@ -92,19 +96,13 @@ def _collect_owed(session: Session, now: int, found: Sweep) -> None:
         update(JobRow)
         .where(JobRow.id.in_([job_id for _, job_id in owed]), JobRow.status == JobStatus.QUEUED.value)
         .values(rung_at=now)
-        .returning(JobRow.id)
+        .returning(JobRow.id, JobRow.queue)
         .execution_options(**NO_SYNC)
     )
-    found.ring.extend(rung.scalars())
+    found.ring.extend((job_id, queue) for job_id, queue in rung)
 
 
-def _free(session: Session, slots: int) -> int:
-    """How many jobs could start now; one at least, since workers may have more slots than they seem to."""
-    leased = select(func.count()).select_from(JobRow).where(JobRow.status.in_([status.value for status in LEASED]))
-    return min(max(1, slots - session.execute(leased).scalar_one()), _AT_ONCE)
-
-
-def _collect_forgotten(session: Session, now: int, ring_again_ms: int, at_most: int, found: Sweep) -> None:
+def _collect_forgotten(session: Session, now: int, ring_again_ms: int, queue: str, at_most: int, found: Sweep) -> None:
     due = or_(
         JobRow.rung_at <= now - _SLOWEST_RING * ring_again_ms,
         # Rung last at least as long ago as it had waited by then: the pauses double.
@@ -112,7 +110,7 @@ def _collect_forgotten(session: Session, now: int, ring_again_ms: int, at_most: 
     )
     forgotten = (
         select(JobRow.id)
-        .where(JobRow.status == JobStatus.QUEUED.value, due)
+        .where(JobRow.status == JobStatus.QUEUED.value, JobRow.queue == queue, due)
         .order_by(JobRow.submitted_at)
         .limit(at_most)
     )
@@ -120,10 +118,10 @@ def _collect_forgotten(session: Session, now: int, ring_again_ms: int, at_most: 
         update(JobRow)
         .where(JobRow.id.in_(forgotten), JobRow.status == JobStatus.QUEUED.value, due)
         .values(rung_at=now)
-        .returning(JobRow.id)
+        .returning(JobRow.id, JobRow.queue)
         .execution_options(**NO_SYNC)
     )
-    found.ring.extend(rung.scalars())
+    found.ring.extend((job_id, queue) for job_id, queue in rung)
 
 
 def _claim_of(row: JobRow, now: int) -> Claim:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from service.broker import QUEUE, RUN_JOB, broker_fault, celery_config
+from service.broker import RUN_JOB, broker_fault, celery_config
 from service.dispatch import Dispatcher, build_celery
 from service.settings import Settings
 
@@ -33,13 +33,14 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 def test_a_message_holds_the_job_id_alone(settings: Settings) -> None:
     dispatcher = Dispatcher(settings)
-    assert dispatcher.ring(["a", "b"]) == ("a", "b")
+    assert dispatcher.ring(["a", "b"], "short") == ("a", "b")
     dispatcher.close()
     messages = [json.loads(path.read_text()) for path in (settings.broker_dir / "messages").iterdir()]
     bodies = [json.loads(base64.b64decode(message["body"])) for message in messages]
     assert sorted(body[0][0] for body in bodies) == ["a", "b"]
     assert {message["headers"]["task"] for message in messages} == {RUN_JOB}
-    assert {path.name.split(".", 1)[1] for path in (settings.broker_dir / "messages").iterdir()} == {f"{QUEUE}.msg"}
+    suffixes = {path.name.split(".", 1)[1] for path in (settings.broker_dir / "messages").iterdir()}
+    assert suffixes == {"evenkeel.msg"}, "the name that workers of the version before listen to"
 
 
 def test_the_folders_are_their_owners_alone(settings: Settings) -> None:
@@ -51,7 +52,7 @@ def test_the_folders_are_their_owners_alone(settings: Settings) -> None:
 def test_a_broker_that_is_away_is_noticed_soon_and_not_raised(away: Settings) -> None:
     dispatcher = Dispatcher(away)
     started = time.monotonic()
-    assert dispatcher.ring(["a"]) == ()
+    assert dispatcher.ring(["a"], "short") == ()
     assert time.monotonic() - started < 5
     dispatcher.close()
 

@@ -61,7 +61,7 @@ class Fleet:
 
     def cancel(self, job_id: str) -> None:
         """Asks for a job's cancellation as the API does."""
-        cancel_job(self.database, TENANT, job_id)
+        cancel_job(self.database, self.settings, TENANT, job_id)
 
     def job(self, job_id: str) -> JobRow:
         """A job as it stands."""

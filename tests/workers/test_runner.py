@@ -137,7 +137,7 @@ def run_flaky(bench: Bench, job_id: str, lost: Mapping[int, Exception]) -> list[
     database = Flaky(bench.settings.database_url, lost)
     settings, drivers = bench.settings, _Shared(bench.driver)
     try:
-        JobRunner(settings, database, drivers, bench.at_hand, "w1", bench.rung.append, pause=pauses.append).run(job_id)
+        JobRunner(settings, database, drivers, bench.at_hand, "w1", bench.ring, pause=pauses.append).run(job_id)
     finally:
         database.close()
     return pauses
@@ -179,7 +179,7 @@ def test_a_database_away_for_good_is_no_end_of_the_job(bench: Bench, gone_from: 
         _Shared(bench.driver),
         bench.at_hand,
         "w1",
-        bench.rung.append,
+        bench.ring,
         pause=lambda _: None,
     )
     if status == "RUNNING":
@@ -229,7 +229,7 @@ def test_a_worker_without_spark_hands_back_and_rests(bench: Bench, error: Except
     job_id = bench.submit(PER_USER)
     at_hand, now = Watched(), 100.0
     runner = JobRunner(
-        bench.settings, bench.database, NoDriver(error), at_hand, "w1", bench.rung.append, clock=lambda: now
+        bench.settings, bench.database, NoDriver(error), at_hand, "w1", bench.ring, clock=lambda: now
     )
     runner.run(job_id)
     assert (bench.job(job_id).status, bench.rung) == ("QUEUED", [job_id])
@@ -246,7 +246,7 @@ def test_a_worker_without_spark_hands_back_and_rests(bench: Bench, error: Except
 def test_a_worker_that_rests_and_is_stopped_claims_nothing(bench: Bench) -> None:
     first, second = bench.submit(PER_USER), bench.submit(PER_USER)
     runner = JobRunner(
-        bench.settings, bench.database, NoDriver(OSError()), bench.at_hand, "w1", bench.rung.append, clock=lambda: 1.0
+        bench.settings, bench.database, NoDriver(OSError()), bench.at_hand, "w1", bench.ring, clock=lambda: 1.0
     )
     runner.run(first)
     bench.at_hand.close()

@@ -66,17 +66,17 @@ class Bell:
         self.rung: list[str] = []
         self._refused = refused
 
-    def __call__(self, job_id: str) -> bool:
+    def __call__(self, job_id: str, _queue: str) -> bool:
         self.rung.append(job_id)
         return job_id != self._refused
 
 
-def no_beat() -> None:
-    """The worker has no leases."""
+def sweeper(database: Database, results: Path, ring: Callable[[str, str], bool], worker: str = "w1") -> Sweeper:
+    def beat() -> None:
+        with database.write() as session:
+            workers.beat(session, worker, database.now(session), "0")
 
-
-def sweeper(database: Database, results: Path, ring: Callable[[str], bool], worker: str = "w1") -> Sweeper:
-    return Sweeper(database, worker, SETTINGS, results, ring, no_beat)
+    return Sweeper(database, worker, SETTINGS, results, ring, beat)
 
 
 def test_a_lost_job_is_announced_after_the_commit(database: Database, clock: ManualClock, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_lost_job_is_announced_after_the_commit(database: Database, clock: Man
     clock.ms += 30_000
     seen: list[tuple[str, str | None]] = []
 
-    def ring(job_id: str) -> bool:
+    def ring(job_id: str, _queue: str) -> bool:
         seen.append((job_id, status(database)))
         return True
 
@@ -181,10 +181,9 @@ def test_no_more_jobs_are_announced_than_workers_have_slots(
 ) -> None:
     for number in range(12):
         add(database, f"job-{number:02}")
-    with database.write() as session:
-        workers.beat(session, "w1", clock.ms, "0")
-        workers.beat(session, "w2", clock.ms, "0")
     clock.ms += 10_000
+    with database.write() as session:
+        workers.beat(session, "w2", clock.ms, "0")
     bell = Bell()
     sweeper(database, tmp_path, bell).step()
     assert len(bell.rung) == 8, "two workers with four threads each"

@@ -6,6 +6,7 @@ import pytest
 
 from service.api.conditional import is_known, job_response, wait_seconds
 from service.jobs.views import Job
+from service.jobs.waiting import WaitingFor
 from service.store.tables import JobRow
 from tests.support.lifecycle import SPEC
 
@@ -37,11 +38,27 @@ def test_the_first_line_that_asks_for_a_wait_counts() -> None:
     assert wait_seconds([], longest=45) is None
 
 
+class NobodyListens:
+    """No worker is there."""
+
+    def waiting_for(self, _queue: str) -> WaitingFor:
+        return WaitingFor.WORKER
+
+
 def job(**changes: object) -> Job:
     row = JobRow(
-        id="j", name="n", spec=SPEC, status="QUEUED", version=3, submitted_at=1, updated_at=1, fence=0, **changes
+        id="j",
+        name="n",
+        spec=SPEC,
+        status="QUEUED",
+        queue="short",
+        version=3,
+        submitted_at=1,
+        updated_at=1,
+        fence=0,
+        **changes,
     )
-    return Job.of(row, 10)
+    return Job.of(row, 10, NobodyListens())
 
 
 def test_a_job_is_known_by_any_tag_of_any_line() -> None:

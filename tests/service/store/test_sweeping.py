@@ -10,6 +10,7 @@ from typing import Protocol
 import pytest
 from sqlalchemy import select, update
 
+from service.spec.queues import Queue
 from service.spec.reports import Progress
 from service.store import leases, outbox
 from service.store.attempts import attempts_of
@@ -26,9 +27,9 @@ class Clock(Protocol):
     ms: int
 
 
-def run_sweep(database: Database, slots: int = 100) -> Sweep:
+def run_sweep(database: Database, **free: int) -> Sweep:
     with database.write() as session:
-        return sweep(session, database.now(session), ring_again_ms=RING_AGAIN, slots=slots)
+        return sweep(session, database.now(session), ring_again_ms=RING_AGAIN, free=free or {"short": 100})
 
 
 def taken(database: Database, job_id: str, worker: str = "w1") -> Claim:
@@ -53,7 +54,7 @@ def test_a_live_lease_is_left_alone(database: Database, clock: Clock, job_id: st
 def test_an_expired_lease_queues_the_job_again(database: Database, clock: Clock, job_id: str) -> None:
     taken(database, job_id)
     clock.ms += LEASE
-    assert run_sweep(database) == Sweep(ring=[job_id], recovered=[job_id])
+    assert run_sweep(database) == Sweep(ring=[(job_id, "short")], recovered=[job_id])
     row = row_of(database, job_id)
     assert (row.status, row.lease_owner, row.rung_at) == ("QUEUED", None, clock.ms)
     with database.read() as session:
@@ -139,13 +140,30 @@ def test_no_more_jobs_are_announced_than_could_start(
         jobs.append(add_job(f"job-{number}"))
         clock.ms += 1
     clock.ms += RING_AGAIN
-    assert run_sweep(database, slots=4).ring == jobs[:4]
-    assert run_sweep(database, slots=4).ring == jobs[4:], "those announced first have had their turn"
-    for job in jobs[:3]:
-        taken(database, job)
+    rings = [(job, "short") for job in jobs]
+    assert run_sweep(database, short=4).ring == rings[:4]
+    assert run_sweep(database, short=4).ring == rings[4:], "those announced first have had their turn"
     clock.ms += LEASE - 1
-    assert run_sweep(database, slots=4).ring == [jobs[3]]
-    assert run_sweep(database, slots=2).ring == [jobs[4]], "one at least, should workers have more slots than it seems"
+    assert run_sweep(database, short=0).ring == rings[:1], "one at least, should workers have more slots than it seems"
+
+
+def test_each_queue_is_announced_to_its_own_workers(
+    database: Database, clock: Clock, add_job: Callable[..., str]
+) -> None:
+    for number in range(3):
+        add_job(f"short-{number}")
+        add_job(f"long-{number}", queue=Queue.LONG)
+        clock.ms += 1
+    clock.ms += RING_AGAIN
+    assert run_sweep(database, short=2, long=1).ring == [("short-0", "short"), ("short-1", "short"), ("long-0", "long")]
+    assert run_sweep(database, short=2).ring == [("short-2", "short")], "nobody listens to the other queue"
+    assert run_sweep(database, long=2).ring == [("long-1", "long"), ("long-2", "long")]
+
+
+def test_a_lost_job_is_announced_in_its_queue(database: Database, clock: Clock, add_job: Callable[..., str]) -> None:
+    taken(database, add_job("job", queue=Queue.LONG))
+    clock.ms += LEASE
+    assert run_sweep(database).ring == [("job", "long")]
 
 
 def test_a_claimed_job_is_not_announced(database: Database, clock: Clock, job_id: str) -> None:
@@ -159,7 +177,7 @@ def test_messages_never_sent_are_sent(database: Database, clock: Clock, job_id: 
     with database.write() as session:
         outbox.owe_message(session, job_id=job_id, tenant="default", now=clock.ms)
     clock.ms += age
-    assert run_sweep(database) == Sweep(ring=[job_id] if announced else [])
+    assert run_sweep(database) == Sweep(ring=[(job_id, "short")] if announced else [])
     with database.read() as session:
         assert (session.scalar(select(OutboxRow)) is None) is announced
     assert run_sweep(database) == Sweep()

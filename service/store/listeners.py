@@ -1,0 +1,56 @@
+"""Which workers listen to which queue, and how many jobs they could start now."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy.orm import Session
+
+from service.spec.queues import Queue
+from service.spec.status import LEASED
+from service.spec.workers import SparkState
+from service.store.tables import JobRow, WorkerRow
+
+
+def queues_listened_to(session: Session, heard_since: int) -> frozenset[str]:
+    """The queues of the workers that gave a sign of life at `heard_since` (milliseconds) or later and take jobs."""
+    found = session.scalars(select(WorkerRow.queues).where(*_takes_jobs(heard_since)).distinct())
+    return frozenset(queue for queues in found for queue in _split(queues))
+
+
+def free_slots(session: Session, heard_since: int, concurrency: int) -> dict[str, int]:
+    """How many jobs of each queue could start now; of a worker with two queues, all its free slots count for both.
+
+    Queues that nobody listens to are left out. `concurrency` is taken for that of a worker which does not say it.
+    """
+    held = (
+        select(JobRow.lease_owner.label("owner"), func.count().label("jobs"))
+        .where(JobRow.status.in_([status.value for status in LEASED]))
+        .group_by(JobRow.lease_owner)
+        .subquery()
+    )
+    rows = session.execute(
+        select(WorkerRow.queues, WorkerRow.concurrency, func.coalesce(held.c.jobs, 0))
+        .outerjoin(held, held.c.owner == WorkerRow.id)
+        .where(*_takes_jobs(heard_since))
+    )
+    free: Counter[str] = Counter()
+    for queues, slots, jobs in rows:
+        for queue in _split(queues):
+            free[queue] += max(0, (concurrency if slots is None else slots) - jobs)
+    return dict(free)
+
+
+def _takes_jobs(heard_since: int) -> tuple[ColumnElement[bool], ...]:
+    unavailable = SparkState.UNAVAILABLE.value
+    return (
+        WorkerRow.heartbeat_at >= heard_since,
+        WorkerRow.drain_requested_at.is_(None),
+        or_(WorkerRow.spark_state.is_(None), WorkerRow.spark_state != unavailable),
+    )
+
+
+def _split(queues: str | None) -> list[str]:
+    # The version before knew one queue and said nothing of it.
+    return [Queue.SHORT.value] if queues is None else queues.split(",")
