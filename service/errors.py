@@ -18,11 +18,13 @@
     │   ├── JobNotFoundError                404     job_not_found
     │   ├── PlanNotReadyError               404     plan_not_ready
     │   ├── MetricsNotReadyError            404     metrics_not_ready
+    │   ├── WorkerNotFoundError             404     unknown_worker
     │   └── ResultMissingError              410     result_missing
-    ├── ConflictError                                       not in the state that the job is in
+    ├── ConflictError                                       not in the state that the job or worker is in
     │   ├── JobNotFinishedError             409     job_not_finished
     │   ├── JobAlreadyFinishedError         409     job_already_finished
-    │   └── ResultNotReadyError             409     result_not_ready
+    │   ├── ResultNotReadyError             409     result_not_ready
+    │   └── WorkerSilentError               409     worker_silent
     └── UnavailableError                                    try again later
         ├── DatabaseUnavailableError        503     database_unavailable
         ├── NotReadyError                   503     not_ready
@@ -181,6 +183,14 @@ class MetricsNotReadyError(NotFoundError):
     title = "The job has no metrics yet"
 
 
+class WorkerNotFoundError(NotFoundError):
+    """No such worker, or it has stopped, or fell silent long ago."""
+
+    status = 404
+    code = "unknown_worker"
+    title = "There is no such worker"
+
+
 class ResultMissingError(NotFoundError):
     """The job succeeded and its files have since been removed from the results directory."""
 
@@ -190,7 +200,7 @@ class ResultMissingError(NotFoundError):
 
 
 class ConflictError(ServiceError):
-    """Not possible in the state that the job is in."""
+    """Not possible in the state that the job or worker is in."""
 
 
 class JobNotFinishedError(ConflictError):
@@ -215,6 +225,14 @@ class ResultNotReadyError(ConflictError):
     status = 409
     code = "result_not_ready"
     title = "The job has no result"
+
+
+class WorkerSilentError(ConflictError):
+    """A worker that gives no sign of life cannot be asked for anything."""
+
+    status = 409
+    code = "worker_silent"
+    title = "The worker gives no sign of life"
 
 
 class UnavailableError(ServiceError):

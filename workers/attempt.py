@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from service.spec.reports import Progress
 from service.store.leases import Claim
-from workers.spark_session import Driver
+from workers.engine.spark.driver import Driver
 
 
 class StopReason(StrEnum):
@@ -79,19 +79,39 @@ class AttemptsAtHand:
 
     def __init__(self) -> None:
         self._attempts: set[Attempt] = set()
+        self._taking = 0
+        self._refusing = False
         self._closed = False
         self._changed = threading.Condition()
 
     @property
     def closed(self) -> bool:
         """Whether the worker takes no more jobs."""
-        return self._closed
+        return self._refusing
+
+    def refuse(self) -> None:
+        """No further jobs; the attempts at hand go on, and so does one whose job is just being claimed."""
+        with self._changed:
+            self._refusing = True
+            self._changed.notify_all()
 
     def close(self) -> None:
         """No further attempts; those at hand go on."""
         with self._changed:
-            self._closed = True
+            self._refusing = self._closed = True
             self._changed.notify_all()
+
+    @contextmanager
+    def taking(self) -> Iterator[None]:
+        """A thread that may come by an attempt inside: there is no telling yet that none is at hand."""
+        with self._changed:
+            self._taking += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taking -= 1
+                self._changed.notify_all()
 
     @contextmanager
     def holding(self, attempt: Attempt) -> Iterator[None]:
@@ -113,11 +133,11 @@ class AttemptsAtHand:
             return tuple(self._attempts)
 
     def wait_until_empty(self, timeout: float) -> bool:
-        """Whether all of them ended within `timeout` seconds."""
+        """Whether all of them ended within `timeout` seconds, with the threads that may come by one."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._attempts, timeout)
+            return self._changed.wait_for(lambda: not self._attempts and not self._taking, timeout)
 
     def wait_until_closed(self, timeout: float) -> bool:
         """Whether the worker takes no more jobs, now or within `timeout` seconds."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._closed, timeout)
+            return self._changed.wait_for(lambda: self._refusing, timeout)

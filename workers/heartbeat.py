@@ -53,7 +53,7 @@ class Heartbeat:
         # The sweeper beats too; two first beats at once would add this worker twice.
         with self._beating, self._database.write() as session:
             now = self._database.now(session)
-            is_to_drain = workers.beat(session, self._worker, now, __version__, facts)
+            is_to_drain = workers.beat(session, self._worker, now, __version__, facts, leaving=self._at_hand.closed)
             held = leases.renew(session, self._worker, [item.claim for item in attempts], now, self._lease_ms)
         for attempt in attempts:
             # One that published in between is settled and does not listen any more.

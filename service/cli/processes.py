@@ -26,7 +26,10 @@ _TAIL_BYTES = 64 << 10
 
 @dataclass(frozen=True)
 class Program:
-    """What to run, where, and the file that takes its output. `pass_fds` stay open in the child."""
+    """What to run, where, and the file that takes its output. `pass_fds` stay open in the child.
+
+    One that `may_end` does so with 0 when somebody else asked it to, and is then started again at once.
+    """
 
     name: str
     command: tuple[str, ...]
@@ -34,16 +37,21 @@ class Program:
     directory: Path
     log: Path
     pass_fds: tuple[int, ...] = ()
+    may_end: bool = False
 
 
 @dataclass(frozen=True)
 class Exit:
-    """A child that ended without having been asked. `code` is negative for a signal."""
+    """A child that ended without having been asked by its supervisor. `code` is negative for a signal.
+
+    `planned` where it may end and did so by itself, in good order.
+    """
 
     name: str
     pid: int
     code: int
     restart_in: float
+    planned: bool = False
 
     @property
     def how(self) -> str:
@@ -168,6 +176,9 @@ class Supervisor:
     def _note_exit(self, child: _Child, process: subprocess.Popen[bytes]) -> Exit:
         _kill_group(process)
         child.process = None
+        if child.program.may_end and process.returncode == 0:
+            child.failures, child.restart_at = 0, self.now()
+            return Exit(child.program.name, process.pid, 0, 0.0, planned=True)
         steady = self.now() - child.started_at >= self.backoff.steady
         child.failures = 1 if steady else child.failures + 1
         wait = self.backoff.after(child.failures)

@@ -58,6 +58,9 @@ class Stack:
     def look_after(self, tell: Callable[[str], None]) -> None:
         """Restarts what has died; `tell` hears of it. To be called a few times a second."""
         for exit_ in self._supervisor.check():
+            if exit_.planned:
+                tell(f"The {exit_.name} was drained and has ended; starting a fresh one.")
+                continue
             log = self.log_of(exit_.name)
             tell(f"The {exit_.name} ended ({exit_.how}); starting it again in {exit_.restart_in:g} s. See {log}")
 
@@ -86,7 +89,7 @@ def _programs(settings: Settings, listener: socket.socket, environment: Mapping[
     serve = (sys.executable, "-P", "-m", "service.cli", "serve", "--fd", str(listener.fileno()))
     return (
         Program(API, serve, child, settings.state_dir, logs / "api.log", (listener.fileno(),)),
-        Program(WORKER, worker_command(settings), child, settings.state_dir, logs / "worker.log"),
+        Program(WORKER, worker_command(settings), child, settings.state_dir, logs / "worker.log", may_end=True),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from sqlalchemy import and_, delete, func, select, update
 from sqlalchemy.orm import Session
@@ -55,9 +56,16 @@ class JobAtHand:
     started_at: int
 
 
-def beat(session: Session, worker: str, now: int, version: str, facts: WorkerFacts | None = None) -> bool:
-    """Notes that the worker lives and what it says of itself; adds it when it is new. True where it is to drain."""
-    said = asdict(facts or WorkerFacts())
+def beat(
+    session: Session, worker: str, now: int, version: str, facts: WorkerFacts | None = None, *, leaving: bool = False
+) -> bool:
+    """Notes that the worker lives and what it says of itself; adds it when it is new. True where it is to drain.
+
+    One that is `leaving` already, whoever told it, is seen to drain.
+    """
+    said: dict[str, Any] = asdict(facts or WorkerFacts())
+    if leaving:
+        said["drain_requested_at"] = func.coalesce(WorkerRow.drain_requested_at, now)
     known = session.execute(
         update(WorkerRow)
         .where(WorkerRow.id == worker)
@@ -66,8 +74,9 @@ def beat(session: Session, worker: str, now: int, version: str, facts: WorkerFac
         .execution_options(**NO_SYNC)
     ).one_or_none()
     if known is None:
+        said["drain_requested_at"] = now if leaving else None
         session.add(WorkerRow(id=worker, started_at=now, heartbeat_at=now, version=version, **said))
-        return False
+        return leaving
     return known.drain_requested_at is not None
 
 

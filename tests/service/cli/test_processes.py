@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -104,6 +105,33 @@ def test_restarts_wait_longer_each_time_and_forget_failures_after_a_steady_run(t
         supervisor.check()
     supervisor.kill()
     assert waits == [1, 2, 4, 4, 1]
+
+
+def test_a_child_that_may_end_is_started_again_at_once(tmp_path: Path) -> None:
+    now = 0.0
+    drained = replace(program(tmp_path, "raise SystemExit(0)"), may_end=True)
+    supervisor = Supervisor([drained], backoff=Backoff(first=1000), now=lambda: now)
+    supervisor.start()
+    try:
+        for _ in range(2):
+            (exit_,) = wait_for("the exit", supervisor.check)
+            assert (exit_.planned, exit_.code, exit_.restart_in) == (True, 0, 0.0)
+            supervisor.check()
+        assert supervisor.pids() or supervisor.check(), "no clock moved, and it runs or has ended again"
+    finally:
+        supervisor.kill()
+
+
+@pytest.mark.parametrize(("code", "may_end"), [(0, False), (3, True)])
+def test_any_other_end_is_a_failure(tmp_path: Path, code: int, may_end: bool) -> None:
+    failing = replace(program(tmp_path, f"raise SystemExit({code})"), may_end=may_end)
+    supervisor = Supervisor([failing], backoff=Backoff(first=30))
+    supervisor.start()
+    try:
+        (exit_,) = wait_for("the exit", supervisor.check)
+        assert (exit_.planned, exit_.restart_in) == (False, 30)
+    finally:
+        supervisor.kill()
 
 
 def test_a_deaf_child_is_killed_at_the_deadline(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:

@@ -1,0 +1,98 @@
+"""The metrics that a worker serves for Prometheus, declared in one place: `workers.metrics` makes them, documents list
+them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class MetricType(StrEnum):
+    """As Prometheus calls them."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True)
+class DeclaredMetric:
+    """One metric. `name` is the family's as it is scraped: counters end in `_total`, histograms in their unit."""
+
+    name: str
+    type: MetricType
+    labels: tuple[str, ...]
+    meaning: str
+    buckets: tuple[float, ...] = ()
+    """Upper bounds of a histogram's buckets, in seconds."""
+
+
+_WAIT_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+_RUN_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+
+JOBS_ENDED = DeclaredMetric(
+    "evenkeel_worker_jobs_ended_total",
+    MetricType.COUNTER,
+    ("status", "queue"),
+    "Jobs whose end this worker published, by their final status.",
+)
+QUEUE_WAIT = DeclaredMetric(
+    "evenkeel_worker_queue_wait_seconds",
+    MetricType.HISTOGRAM,
+    ("queue",),
+    "From a job's submission to its first claim.",
+    _WAIT_SECONDS,
+)
+PLANNING = DeclaredMetric(
+    "evenkeel_worker_planning_seconds",
+    MetricType.HISTOGRAM,
+    (),
+    "Planning of an attempt: statistics, rules, the checked plan. Starting Spark is no part of it.",
+    _RUN_SECONDS,
+)
+EXECUTION = DeclaredMetric(
+    "evenkeel_worker_execution_seconds",
+    MetricType.HISTOGRAM,
+    (),
+    "Execution of an attempt on Spark, however it ended.",
+    _RUN_SECONDS,
+)
+HANDED_BACK = DeclaredMetric(
+    "evenkeel_worker_attempts_handed_back_total",
+    MetricType.COUNTER,
+    ("reason",),
+    "Attempts given up before their end, by the code of the reason: `handed_back` (the worker stops) or `driver_lost`.",
+)
+LEASES_LOST = DeclaredMetric(
+    "evenkeel_worker_leases_lost_total",
+    MetricType.COUNTER,
+    (),
+    "Attempts ended because their lease ran out, or was not known to hold while the database was away.",
+)
+SPARK_STARTS = DeclaredMetric(
+    "evenkeel_worker_spark_starts_total", MetricType.COUNTER, (), "Spark drivers that came up."
+)
+SPARK_LOSSES = DeclaredMetric(
+    "evenkeel_worker_spark_losses_total", MetricType.COUNTER, (), "Spark drivers that died, hung or lost their cluster."
+)
+RUNNING = DeclaredMetric("evenkeel_worker_running_attempts", MetricType.GAUGE, (), "Attempts at hand now.")
+MEMORY = DeclaredMetric(
+    "evenkeel_worker_memory_bytes",
+    MetricType.GAUGE,
+    ("part",),
+    "Resident memory, of the `process` in Python and of its `jvm`.",
+)
+
+WORKER_METRICS = (
+    JOBS_ENDED,
+    QUEUE_WAIT,
+    PLANNING,
+    EXECUTION,
+    HANDED_BACK,
+    LEASES_LOST,
+    SPARK_STARTS,
+    SPARK_LOSSES,
+    RUNNING,
+    MEMORY,
+)
+"""In the order of the documents."""

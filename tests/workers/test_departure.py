@@ -1,0 +1,108 @@
+"""A worker that is asked to leave gives its jobs all their time; one that is told to gives them its drain time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from service.store.leases import Claim
+from tests.support.processes import wait_for
+from workers.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.departure import Departure
+from workers.failures import HandBack
+
+
+class Bench:
+    """What a departure works on, and what it did."""
+
+    def __init__(self, drain_seconds: float) -> None:
+        self.at_hand = AttemptsAtHand()
+        self.done: list[str] = []
+        self.handed_back: list[HandBack] = []
+        self.fails = False
+        self.departure = Departure(
+            "w1",
+            self.at_hand,
+            drain_seconds,
+            hand_back=lambda _, given: self.handed_back.append(given),
+            kill_driver=lambda: self.done.append("driver killed"),
+            stop_taking=self._stop_taking,
+            end_process=self._end_process,
+        )
+        self.departure.start()
+
+    def _stop_taking(self) -> None:
+        self.done.append("no more messages")
+        if self.fails:
+            raise ConnectionError("no broker")
+
+    def _end_process(self) -> None:
+        # What Celery does with a signal: it tells the worker, and closes it.
+        self.done.append("ended")
+        self.departure.order()
+        self.departure.finish()
+
+    def has(self, what: str) -> Callable[[], bool]:
+        return lambda: what in self.done
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    own = Bench(drain_seconds=0.0)
+    yield own
+    own.departure.order()
+    own.departure.finish()
+
+
+def attempt() -> Attempt:
+    return Attempt(Claim("job-1", "default", "run", "a job", {}, 1, "w1", 0, 0, 60_000), 60.0)
+
+
+def test_asked_it_ends_when_its_jobs_have(bench: Bench) -> None:
+    with bench.at_hand.holding(job := attempt()):
+        bench.departure.ask()
+        bench.departure.ask()
+        wait_for("the messages to stop", bench.has("no more messages"))
+        assert bench.at_hand.closed
+        assert bench.departure.told
+        assert job.reason is None
+        assert "ended" not in bench.done
+    wait_for("the end", bench.has("ended"))
+    assert bench.done == ["no more messages", "ended"]
+    assert job.reason is None
+
+
+def test_a_job_that_is_just_being_claimed_goes_on(bench: Bench) -> None:
+    with bench.at_hand.taking():
+        bench.departure.ask()
+        wait_for("the messages to stop", bench.has("no more messages"))
+        with bench.at_hand.holding(late := attempt()):
+            assert late.reason is None
+        assert "ended" not in bench.done
+    wait_for("the end", bench.has("ended"))
+
+
+def test_told_on_top_it_hands_back(bench: Bench) -> None:
+    with bench.at_hand.holding(job := attempt()):
+        bench.departure.ask()
+        wait_for("the messages to stop", bench.has("no more messages"))
+        bench.departure.order()
+        wait_for("the order to stop", lambda: job.reason)
+        assert job.reason is StopReason.WORKER_STOPPING
+    bench.departure.finish()
+    assert "ended" not in bench.done, "who sent the signal ends it"
+
+
+def test_a_runner_that_does_not_listen_is_not_waited_for(bench: Bench) -> None:
+    with bench.at_hand.holding(attempt()):
+        bench.departure.order()
+        wait_for("the driver's end", bench.has("driver killed"), 20)
+        assert [given.error.code for given in bench.handed_back] == ["handed_back"]
+        bench.departure.finish()
+
+
+def test_a_broker_that_is_away_holds_nothing_up(bench: Bench) -> None:
+    bench.fails = True
+    bench.departure.ask()
+    wait_for("the end", bench.has("ended"))

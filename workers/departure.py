@@ -1,0 +1,130 @@
+"""How a worker comes to its end: asked to through the database, or told to by a signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.spec import ends
+from service.spec.status import AttemptStatus
+from service.store.leases import Claim
+from workers.attempt import AttemptsAtHand, StopReason
+from workers.cancellation import cancel_stopped
+from workers.failures import HandBack
+
+_log = structlog.get_logger(__name__)
+
+_HAND_BACK_SECONDS = 3.0
+_EXIT_SECONDS = 15.0
+_LOOK_SECONDS = 0.5
+
+
+def end_this_process() -> None:
+    """What an operator would send: Celery then stops as it always does, and the process ends with 0."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Departure:
+    """A thread that waits for the request or the order to leave, and then sees to it.
+
+    Asked (`ask`), the worker takes no further job, and those at hand have all the time they need; then its process
+    ends. Told (`order`, at any time), they have `drain_seconds`; what has not ended by then is handed back to the
+    queue, and its attempt does not count against it.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        at_hand: AttemptsAtHand,
+        drain_seconds: float,
+        *,
+        hand_back: Callable[[Claim, HandBack], None],
+        kill_driver: Callable[[], None],
+        stop_taking: Callable[[], None],
+        end_process: Callable[[], None] = end_this_process,
+    ) -> None:
+        """`stop_taking` ends the flow of messages, passes on those that wait here, and may fail."""
+        self._worker = worker
+        self._at_hand = at_hand
+        self._drain_seconds = drain_seconds
+        self._hand_back = hand_back
+        self._kill_driver = kill_driver
+        self._stop_taking = stop_taking
+        self._end_process = end_process
+        self._told = threading.Event()
+        self._ordered = threading.Event()
+        self._closed = threading.Event()
+
+    def start(self) -> None:
+        """Starts the thread."""
+        threading.Thread(target=self._leave, name="drain", daemon=True).start()
+
+    @property
+    def told(self) -> bool:
+        """Whether the worker is to leave, one way or the other."""
+        return self._told.is_set()
+
+    def ask(self) -> None:
+        """Asked to leave when its jobs have ended. Returns at once; asking twice changes nothing."""
+        self._told.set()
+
+    def order(self) -> None:
+        """Told to leave. Returns at once; safe in a signal handler."""
+        self._ordered.set()
+        self._told.set()
+
+    def finish(self) -> None:
+        """Everything is closed: the process ends by itself now."""
+        self._closed.set()
+
+    def _leave(self) -> None:
+        self._told.wait()
+        self._at_hand.refuse()
+        try:
+            self._stop_taking()
+        except Exception:  # noqa: BLE001 - jobs come first; what is lost here, the sweeper finds
+            _log.warning("messages_not_passed_on", exc_info=True)
+        if not self._ordered.is_set():
+            self._let_jobs_end()
+        self._at_hand.close()
+        if not self._at_hand.wait_until_empty(self._drain_seconds):
+            self._give_back()
+        self._exit_at_last()
+
+    def _let_jobs_end(self) -> None:
+        _log.info("worker_draining", worker=self._worker, jobs=len(self._at_hand.all()))
+        while not self._at_hand.wait_until_empty(_LOOK_SECONDS):
+            if self._ordered.is_set():
+                return
+        if not self._ordered.is_set():
+            _log.info("worker_drained", worker=self._worker)
+            self._end_process()
+
+    def _give_back(self) -> None:
+        for attempt in self._at_hand.all():
+            attempt.stop(StopReason.WORKER_STOPPING)
+        cancel_stopped(self._at_hand.all())
+        if not self._at_hand.wait_until_empty(_HAND_BACK_SECONDS):
+            self._give_back_what_is_left()
+
+    def _give_back_what_is_left(self) -> None:
+        """For runners that do not listen: planning in Python, or a driver that hangs."""
+        for attempt in self._at_hand.all():
+            if attempt.reason is StopReason.WORKER_STOPPING:
+                given = HandBack(AttemptStatus.CANCELLED, ends.handed_back(self._worker))
+                try:
+                    self._hand_back(attempt.claim, given)
+                except SQLAlchemyError:
+                    _log.warning("hand_back_failed", job_id=attempt.claim.job_id, exc_info=True)
+        self._kill_driver()
+
+    def _exit_at_last(self) -> None:
+        """A process that was told to end does end, even where one of its threads does not."""
+        if not self._closed.wait(_EXIT_SECONDS):
+            _log.error("worker_exit_forced", worker=self._worker)
+            os._exit(1)
