@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import events, jobs, operations, reports, results
+from service.api import events, jobs, operations, reports, results, workers
 from service.api.dependencies import Services
 from service.api.guard import Guard
 from service.api.head import HeadAsGet
@@ -50,7 +50,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     )
     metrics = HttpMetrics()
     app.state.metrics = metrics
-    for module in (jobs, results, events, reports, operations):
+    for module in (jobs, results, events, reports, workers, operations):
         app.include_router(module.router, responses=_EVERYWHERE)
     add_problem_handlers(app)
     app.add_middleware(Guard, settings=settings.api)

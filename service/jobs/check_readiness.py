@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import Field
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -10,9 +12,13 @@ from service.errors import NotReadyError
 from service.settings import Settings
 from service.spec.errors import Issue
 from service.spec.model import Frozen
+from service.spec.workers import WorkerStatus
 from service.store import workers
 from service.store.migrate import SchemaMismatchError, require_current
 from service.store.session import Database
+from service.store.tables import WorkerRow
+
+_TAKES_JOBS = (WorkerStatus.STARTING, WorkerStatus.READY)
 
 
 class Readiness(Frozen):
@@ -28,13 +34,18 @@ def worker_silence_ms(settings: Settings) -> int:
 
 
 def check_readiness(database: Database, settings: Settings) -> Readiness:
-    """Raises NotReadyError with one issue a missing part."""
+    """Raises NotReadyError with one issue a missing part.
+
+    A worker whose Spark is still starting counts as there: it takes the job, which then waits for a moment.
+    """
     issues = []
-    alive = 0
+    alive: Sequence[WorkerRow] = ()
+    silent_before = 0
     try:
         require_current(database)
         with database.read() as session:
-            alive = workers.count_alive(session, database.now(session) - worker_silence_ms(settings))
+            silent_before = database.now(session) - worker_silence_ms(settings)
+            alive = workers.list_workers(session, silent_before)
     except SchemaMismatchError as error:
         issues.append(Issue(code="schema", detail=str(error)))
     except SQLAlchemyError as error:
@@ -42,8 +53,23 @@ def check_readiness(database: Database, settings: Settings) -> Readiness:
     fault = broker_fault(settings)
     if fault is not None:
         issues.append(Issue(code="broker", detail=f"{fault.detail} {fault.advice}"))
-    if alive == 0 and not issues:
-        issues.append(Issue(code="worker", detail="No worker has given a sign of life lately. Start one."))
+    fault_of_workers = None if issues else _fault_of_workers(alive, silent_before)
+    if fault_of_workers is not None:
+        issues.append(fault_of_workers)
     if issues:
         raise NotReadyError("; ".join(issue.detail for issue in issues), issues=issues)
-    return Readiness(status="ready", workers=alive)
+    return Readiness(status="ready", workers=len(alive))
+
+
+def _fault_of_workers(alive: Sequence[WorkerRow], silent_before: int) -> Issue | None:
+    """Why none of these workers would run a job; None where one would."""
+    by_status = {workers.worker_status(row, silent_before): row for row in reversed(alive)}
+    if not by_status:
+        return Issue(code="worker", detail="No worker has given a sign of life lately. Start one.")
+    if any(status in by_status for status in _TAKES_JOBS):
+        return None
+    unavailable = by_status.get(WorkerStatus.UNAVAILABLE)
+    if unavailable is None:
+        return Issue(code="worker", detail="Every worker is draining and takes no more jobs. Start another.")
+    fault = unavailable.spark_fault or "Its log tells why."
+    return Issue(code="cluster", detail=f"No worker has a Spark that could run a job. Worker {unavailable.id}: {fault}")

@@ -18,7 +18,7 @@ EXPLAIN = Claim("job-2", "default", "explain", "a job", {}, 1, "w1", 3_500, 3_50
 
 
 def scraped(metrics: WorkerMetrics) -> dict[tuple[str, ...], float]:
-    """Every sample that is not of the library's own making, by name and label values, in the order of the labels' names."""
+    """Every sample but those of the library's own making, by name and label values in the order of the label names."""
     families = text_string_to_metric_families(generate_latest(metrics.registry).decode())
     return {
         (sample.name, *sample.labels.values()): sample.value

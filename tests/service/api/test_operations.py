@@ -7,12 +7,16 @@ from typing import Protocol
 
 import pytest
 from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text, update
 
 from service import __version__
 from service.settings import Settings
+from service.spec.api_metrics import API_METRICS
+from service.store import workers
 from service.store.session import Database
 from service.store.tables import WorkerRow
+from service.store.workers import WorkerFacts
 from tests.support import lifecycle
 
 
@@ -29,6 +33,11 @@ def missing(api: Api) -> set[str]:
     assert answer.json()["code"] == "not_ready"
     assert int(answer.headers["retry-after"]) > 0
     return {issue["code"] for issue in answer.json()["errors"]}
+
+
+def say(api: Api, worker: str, facts: WorkerFacts, *, leaving: bool = False) -> None:
+    with api.database.write() as session:
+        workers.beat(session, worker, api.database.now(session), "0.1.0", facts, leaving=leaving)
 
 
 def test_health_asks_nobody(api: Api) -> None:
@@ -52,6 +61,25 @@ class TestReadiness:
         with api.database.write() as session:
             session.execute(update(WorkerRow).values(heartbeat_at=1))
         assert missing(api) == {"worker"}
+
+    def test_a_worker_whose_spark_is_starting_takes_the_job(self, api: Api) -> None:
+        say(api, "w1", WorkerFacts(spark_state="starting"))
+        assert api.client.get("/readyz").status_code == 200
+
+    def test_no_worker_with_a_spark(self, api: Api) -> None:
+        for worker in ("w1", "w2"):
+            say(api, worker, WorkerFacts(spark_state="unavailable", spark_fault=f"no master for {worker}"))
+        assert missing(api) == {"cluster"}
+        assert "Worker w1: no master for w1" in api.client.get("/readyz").json()["detail"]
+        say(api, "w3", WorkerFacts(spark_state="ready"))
+        assert api.client.get("/readyz").json() == {"status": "ready", "workers": 3}
+
+    def test_workers_that_drain_take_no_job(self, api: Api) -> None:
+        say(api, "w1", WorkerFacts(spark_state="ready"), leaving=True)
+        assert missing(api) == {"worker"}
+        assert "draining" in api.client.get("/readyz").json()["detail"]
+        say(api, "w2", WorkerFacts(spark_state="unavailable"))
+        assert missing(api) == {"cluster"}
 
     def test_no_broker(self, api: Api) -> None:
         lifecycle.beat(api.database)
@@ -77,7 +105,7 @@ class TestMetrics:
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
     def test_jobs_and_workers_as_the_database_has_them(self, api: Api) -> None:
-        assert self.scraped(api)["evenkeel_oldest_queued_seconds"] == 0
+        assert self.scraped(api)['evenkeel_oldest_queued_seconds{queue="short"}'] == 0
         lifecycle.insert(api.database)
         lifecycle.fail(api.database, lifecycle.claim(api.database, lifecycle.insert(api.database)))
         lifecycle.claim(api.database, lifecycle.insert(api.database), lease_ms=-1)
@@ -85,26 +113,46 @@ class TestMetrics:
         with api.database.write() as session:
             session.execute(text("UPDATE jobs SET submitted_at = submitted_at - 5000"))
         values = self.scraped(api)
-        assert values['evenkeel_jobs{status="QUEUED"}'] == 2
-        assert values['evenkeel_jobs{status="FAILED"}'] == 1
-        assert values['evenkeel_jobs{status="RUNNING"}'] == 0
-        assert values["evenkeel_workers_alive"] == 1
-        assert values["evenkeel_oldest_queued_seconds"] >= 5
+        assert values['evenkeel_jobs{queue="short",status="QUEUED"}'] == 2
+        assert values['evenkeel_jobs{queue="short",status="FAILED"}'] == 1
+        assert values['evenkeel_jobs{queue="long",status="RUNNING"}'] == 0
+        assert values['evenkeel_jobs_ended_recently{status="FAILED"}'] == 1
+        assert values['evenkeel_jobs_ended_recently{status="SUCCEEDED"}'] == 0
+        assert values["evenkeel_expired_leases"] == 1
+        assert values["evenkeel_outbox_messages"] == 0
+        assert values['evenkeel_workers{status="READY"}'] == 1
+        assert values['evenkeel_workers{status="SILENT"}'] == 0
+        assert values['evenkeel_oldest_queued_seconds{queue="short"}'] >= 5
+        assert values[f'evenkeel_build_info{{version="{__version__}"}}'] == 1
+
+    def test_every_declared_metric_is_served_with_its_labels(self, api: Api) -> None:
+        api.client.get("/healthz")
+        families = {family.name: family for family in text_string_to_metric_families(api.client.get("/metrics").text)}
+        for metric in API_METRICS:
+            family = families[metric.name]
+            assert (family.type, family.documentation) == (metric.type.value, metric.meaning)
+            assert {frozenset(sample.labels) - {"le"} for sample in family.samples} == {frozenset(metric.labels)}
+        assert set(families) == {metric.name for metric in API_METRICS}
 
     def test_explanations_do_not_wait_as_jobs_do(self, api: Api) -> None:
         lifecycle.insert(api.database, kind="explain")
         with api.database.write() as session:
             session.execute(text("UPDATE jobs SET submitted_at = submitted_at - 5000"))
-        assert self.scraped(api)["evenkeel_oldest_queued_seconds"] == 0
+        assert self.scraped(api)['evenkeel_oldest_queued_seconds{queue="short"}'] == 0
 
     def test_a_database_that_is_away_is_told(self, api: Api) -> None:
         assert self.scraped(api)["evenkeel_database_up"] == 1
         with api.database.write() as session:
             session.execute(text("DROP TABLE workers"))
         values = self.scraped(api)
-        assert values["evenkeel_database_up"] == 0
-        assert not any(name.startswith("evenkeel_jobs") for name in values)
+        assert (values["evenkeel_database_up"], values["evenkeel_broker_up"]) == (0, 1)
+        assert not any(name.startswith(("evenkeel_jobs", "evenkeel_workers")) for name in values)
         assert any(name.startswith("evenkeel_http") for name in values)
+
+    def test_a_broker_that_is_away_is_told(self, api: Api) -> None:
+        (api.settings.broker_dir / "messages").rmdir()
+        values = self.scraped(api)
+        assert (values["evenkeel_database_up"], values["evenkeel_broker_up"]) == (1, 0)
 
     def test_requests_by_route_never_by_path(self, api: Api) -> None:
         for path in ("/v1/jobs/a", "/v1/jobs/b", "/nowhere/1", "/nowhere/2", "/healthz"):

@@ -12,6 +12,7 @@ from sqlalchemy import Select, event, func, select, update
 from sqlalchemy.orm import ORMExecuteState
 
 from service.spec import ends
+from service.spec.job import SPEC_VERSION
 from service.spec.reports import Progress
 from service.spec.status import AttemptStatus, JobStatus
 from service.store import leases
@@ -259,3 +260,22 @@ def test_handing_back_a_job_being_cancelled_cancels_it(database: Database, clock
         told = leases.hand_back(session, claim, clock.ms, status=AttemptStatus.CRASHED, error=error)
     assert told is JobStatus.CANCELLED
     assert row_of(database, job_id).status == "CANCELLED"
+
+
+def test_what_a_newer_version_stored_is_left_to_it(database: Database, job_id: str) -> None:
+    with database.write() as session:
+        session.execute(update(JobRow).values(spec_version=SPEC_VERSION + 1))
+    assert take(database, job_id, "w1") is None
+    row = row_of(database, job_id)
+    assert (row.status, row.fence, row.version) == ("QUEUED", 0, 1)
+    with database.write() as session:
+        session.execute(update(JobRow).values(spec_version=SPEC_VERSION - 1))
+    assert take(database, job_id, "w1") is not None
+
+
+def test_a_first_claim_tells_how_long_the_job_waited(database: Database, clock: Clock, job_id: str) -> None:
+    clock.ms += 2_500
+    first = taken(database, job_id, "w1")
+    assert (first.waited_ms, first.queue) == (2_500, "short")
+    lose(database, job_id)
+    assert taken(database, job_id, "w2").waited_ms is None

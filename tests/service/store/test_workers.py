@@ -6,9 +6,11 @@ from typing import Protocol
 
 from sqlalchemy import select
 
+from service.spec.workers import WorkerStatus
 from service.store import workers
 from service.store.session import Database
 from service.store.tables import WorkerRow
+from service.store.workers import WorkerFacts
 
 
 class Clock(Protocol):
@@ -37,3 +39,51 @@ def test_only_those_heard_of_lately_count(database: Database, clock: Clock) -> N
         assert workers.count_alive(session, 0) == 1
         workers.leave(session, "new")
         assert workers.count_alive(session, 0) == 0
+
+
+def test_what_it_says_is_stored_anew_each_time(database: Database, clock: Clock) -> None:
+    for facts in (WorkerFacts(spark_state="unavailable", spark_fault="no master"), WorkerFacts(spark_state="ready")):
+        with database.write() as session:
+            assert not workers.beat(session, "w1", clock.ms, "0.1.0", facts)
+    with database.read() as session:
+        row = session.scalars(select(WorkerRow)).one()
+    assert (row.spark_state, row.spark_fault) == ("ready", None)
+
+
+def test_a_request_to_drain_stays_as_it_was_first_made(database: Database, clock: Clock) -> None:
+    begin = clock.ms
+    with database.write() as session:
+        assert not workers.beat(session, "w1", clock.ms, "0.1.0")
+    for _ in range(2):
+        with database.write() as session:
+            workers.request_drain(session, "w1", clock.ms)
+            assert workers.beat(session, "w1", clock.ms, "0.1.0", leaving=True)
+            assert session.scalars(select(WorkerRow.drain_requested_at)).one() == begin
+        clock.ms += 5_000
+
+
+def test_one_that_leaves_by_itself_is_seen_to_drain(database: Database, clock: Clock) -> None:
+    with database.write() as session:
+        workers.beat(session, "new", clock.ms, "0.1.0", leaving=True)
+        workers.beat(session, "old", clock.ms, "0.1.0")
+        workers.beat(session, "old", clock.ms + 1, "0.1.0", leaving=True)
+        found = {row.id: row.drain_requested_at for row in workers.list_workers(session, 0)}
+    assert found == {"new": clock.ms, "old": clock.ms + 1}
+
+
+def test_workers_are_counted_by_status(database: Database, clock: Clock) -> None:
+    states = {"a": "ready", "b": "starting", "c": "unavailable", "d": None}
+    with database.write() as session:
+        workers.beat(session, "gone", clock.ms - workers.KEPT_MS - 1, "0.1.0")
+        workers.beat(session, "silent", clock.ms - 30_001, "0.1.0", leaving=True)
+        workers.beat(session, "drains", clock.ms, "0.1.0", leaving=True)
+        for worker, state in states.items():
+            workers.beat(session, worker, clock.ms - 30_000, "0.1.0", WorkerFacts(spark_state=state))
+        counts = workers.count_by_status(session, clock.ms, 30_000)
+    assert counts == {
+        WorkerStatus.STARTING: 1,
+        WorkerStatus.READY: 2,
+        WorkerStatus.DRAINING: 1,
+        WorkerStatus.UNAVAILABLE: 1,
+        WorkerStatus.SILENT: 1,
+    }
