@@ -27,6 +27,7 @@
     │   └── WorkerSilentError               409     worker_silent
     └── UnavailableError                                    try again later
         ├── DatabaseUnavailableError        503     database_unavailable
+        ├── StorageUnavailableError         503     storage_unavailable
         ├── NotReadyError                   503     not_ready
         └── WorkerUnavailableError          503     worker_unavailable
 
@@ -248,6 +249,14 @@ class DatabaseUnavailableError(UnavailableError):
     status = 503
     code = "database_unavailable"
     title = "The database does not answer"
+
+
+class StorageUnavailableError(UnavailableError):
+    """The object store or HDFS behind a data root does not answer, or refuses the service's credentials."""
+
+    status = 503
+    code = "storage_unavailable"
+    title = "The store of the data cannot be used"
 
 
 class NotReadyError(UnavailableError):

@@ -9,6 +9,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.java import JavaError
+from service.datasets.stores import StorageUnavailableError
 from service.spec import ends
 from service.spec.errors import SpecError
 from service.spec.problem import Problem, problem_of_spec_error
@@ -52,6 +53,8 @@ def verdict_of(error: Exception, attempt: Attempt) -> Verdict:
         return LeaseLost()
     if isinstance(error, SpecError):
         return Ending(JobStatus.FAILED, problem_of_spec_error(error))
+    if isinstance(error, StorageUnavailableError):
+        return Ending(JobStatus.FAILED, ends.storage_unavailable(str(error)))
     problem = problem_of_spark_error(error)
     if problem is not None:
         # The client gets Spark's message; where that may not explain it, the log keeps the Java stack.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from service.datasets.files import find_table_files
+from service.datasets.roots import roots_of
 from service.datasets.schemas import read_schema
 from service.settings import Settings
 from service.spec import ends
@@ -56,7 +57,7 @@ class JobRunner:
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._roots = settings.data_roots
+        self._roots = roots_of(settings)
         self._results = settings.results_dir
         self._lease_ms = round(settings.worker.lease_seconds * 1000)
         self._database = database

@@ -19,6 +19,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.broker import broker_fault, celery_config, is_embedded
 from service.cli.errors import CliError
 from service.cli.listening import listen
+from service.datasets.roots import DirectoryRoot, StoreRoot, roots_of
+from service.datasets.stores import StorageUnavailableError
 from service.java import JavaError, find_java
 from service.settings import Settings
 from service.spec.quantities import parse_bytes
@@ -174,22 +176,39 @@ def check_broker(settings: Settings) -> Finding:
 
 def check_data_roots(settings: Settings) -> list[Finding]:
     """Whether jobs can read what they are allowed to; one finding a root."""
-    findings = []
-    for root in settings.data_roots:
-        if root.is_dir() and os.access(root, os.R_OK | os.X_OK):
-            findings.append(Finding("data root", Level.OK, str(root)))
-        elif not settings.data.roots:
-            findings.append(Finding("data root", Level.OK, f"{root}, to be made by `evenkeel up`"))
-        else:
-            findings.append(
-                Finding(
-                    "data root",
-                    Level.FAIL,
-                    f"{root} is no readable directory",
-                    "Make it, or correct EVENKEEL_DATA_ROOTS.",
-                )
-            )
-    return findings
+    return [
+        _check_store(root) if isinstance(root, StoreRoot) else _check_directory(root, settings)
+        for root in roots_of(settings)
+    ]
+
+
+def _check_directory(root: Path | DirectoryRoot, settings: Settings) -> Finding:
+    path = root.path if isinstance(root, DirectoryRoot) else root
+    if path.is_dir() and os.access(path, os.R_OK | os.X_OK):
+        return Finding("data root", Level.OK, str(path))
+    if not settings.data.roots:
+        return Finding("data root", Level.OK, f"{path}, to be made by `evenkeel up`")
+    return Finding(
+        "data root", Level.FAIL, f"{path} is no readable directory", "Make it, or correct EVENKEEL_DATA_ROOTS."
+    )
+
+
+def _check_store(root: StoreRoot) -> Finding:
+    name = str(root.location)
+    try:
+        children = root.store.children(root.location.path)
+    except StorageUnavailableError as error:
+        return Finding("data root", Level.FAIL, f"{name}: {error}", error.advice)
+    except PermissionError:
+        advice = "Let the service's credentials list the bucket (s3:ListBucket) and read its objects (s3:GetObject)."
+        return Finding("data root", Level.FAIL, f"{name} cannot be listed: access is denied", advice)
+    except OSError as error:
+        first = str(error).split("\n", 1)[0][:200]
+        return Finding("data root", Level.FAIL, f"{name} cannot be listed: {first}", "Look at the store.")
+    if children is None:
+        advice = "Put files there, or correct EVENKEEL_DATA_ROOTS."
+        return Finding("data root", Level.WARN, f"{name} has nothing in it", advice)
+    return Finding("data root", Level.OK, name)
 
 
 def check_results_dir(settings: Settings) -> Finding:

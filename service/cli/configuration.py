@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from service.cli.errors import CliError, ExitCode
 from service.settings import GROUPS, Settings
+from service.spec.locations import join_roots
 
 _LOCATIONS = ("EVENKEEL_STATE_", "EVENKEEL_API_", "EVENKEEL_DATABASE_", "EVENKEEL_BROKER_", "EVENKEEL_DATA_")
 
@@ -47,7 +48,7 @@ def child_environment(
     child = {
         **environment,
         "EVENKEEL_STATE_DIR": str(settings.state_dir),
-        "EVENKEEL_DATA_ROOTS": os.pathsep.join(str(root) for root in settings.data_roots),
+        "EVENKEEL_DATA_ROOTS": join_roots(settings.data_root_names),
         "EVENKEEL_DATA_RESULTS": str(settings.results_dir),
         "EVENKEEL_PARENT_PID": str(os.getpid() if parent_pid is None else parent_pid),
         "PYTHONUNBUFFERED": "1",

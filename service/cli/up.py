@@ -61,7 +61,7 @@ def up(port: Port = None) -> None:
 def welcome(stack: Stack) -> str:
     """Where everything is, and what to try first."""
     settings = stack.settings
-    roots = ", ".join(str(root) for root in settings.data_roots)
+    roots = ", ".join(str(root) for root in settings.data_root_names)
     job = '{"tables": {"t": {"format": "parquet", "path": "FOLDER"}}, "sql": "SELECT COUNT(*) AS n FROM t"}'
     return "\n".join(
         (

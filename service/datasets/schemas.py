@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from service.datasets.files import TableFiles, pointer_of, unreadable
+from service.datasets.reading import DataFile, for_each, opened
 from service.spec.ddl import parse_schema
 from service.spec.errors import SpecError
 from service.spec.job import TableFormat, TableSource
@@ -40,7 +42,8 @@ _MAX_HEADER = 1 << 20
 def read_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
     """The columns of `table`, as Spark 4.3 reads them.
 
-    Raises SpecError `unreadable_file`, `corrupt_file`, `schema_mismatch`, `invalid_schema`, `duplicate_column`.
+    Raises SpecError `unreadable_file`, `corrupt_file`, `schema_mismatch`, `invalid_schema`, `duplicate_column`, and
+    StorageUnavailableError.
     """
     at = pointer_of(table)
     if source.format is TableFormat.PARQUET:
@@ -51,23 +54,26 @@ def read_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
     return schema
 
 
-def spread(files: Sequence[Path], most: int) -> list[Path]:
+def spread(files: Sequence[DataFile], most: int) -> list[DataFile]:
     """At most `most` of `files`, evenly spread, the first and the last among them."""
     if len(files) <= most:
         return list(files)
     return [files[round(index * (len(files) - 1) / (most - 1))] for index in range(most)]
 
 
-def _name(file: Path, files: TableFiles) -> str:
-    base = files.directory_or_file
-    return str(file.relative_to(base)) if base in file.parents else file.name
+def _name(file: DataFile, files: TableFiles) -> str:
+    base, path = files.directory_or_file, file if isinstance(file, Path) else Path(file.path)
+    if not isinstance(base, Path):
+        base = Path(base.path)
+    return str(path.relative_to(base)) if base in path.parents else path.name
 
 
 def _parquet(files: TableFiles, pointer: str) -> Schema:
     chosen = spread(files.files, FOOTERS_COMPARED)
-    first = _footer(chosen[0], files, pointer)
-    for file in chosen[1:]:
-        _compare(first, _footer(file, files, pointer), _name(chosen[0], files), _name(file, files), pointer)
+    footers = for_each(chosen, lambda file: _footer(file, files, pointer))
+    first = next(footers)
+    for file, footer in zip(chosen[1:], footers, strict=True):
+        _compare(first, footer, _name(chosen[0], files), _name(file, files), pointer)
     seen: dict[str, str] = {}
     for field in first.fields:
         folded = field.name.casefold()
@@ -81,10 +87,11 @@ def _parquet(files: TableFiles, pointer: str) -> Schema:
     return first
 
 
-def _footer(file: Path, files: TableFiles, pointer: str) -> Schema:
+def _footer(file: DataFile, files: TableFiles, pointer: str) -> Schema:
     name = _name(file, files)
     try:
-        metadata = pq.ParquetFile(file).metadata
+        with opened(file) as stream:
+            metadata = pq.read_metadata(stream)
         arrow = metadata.schema.to_arrow_schema()
     except OSError as error:
         # Arrow raises plain OSErrors, without a number, for files that do not make sense.
@@ -172,8 +179,8 @@ def data_type(arrow: pa.DataType, physical: str = "") -> DataType:
 def _check_header(source: TableSource, files: TableFiles, schema: Schema, pointer: str) -> None:
     file = files.files[0]
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            line = stream.readline(_MAX_HEADER)
+        with opened(file) as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
+            line = text.readline(_MAX_HEADER)
     except OSError as error:
         raise unreadable(_name(file, files), error, pointer) from None
     except UnicodeDecodeError:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from service.datasets.files import find_table_files
+from service.datasets.roots import Root
 from service.datasets.schemas import read_schema
+from service.datasets.stores import StorageUnavailableError as StoreUnavailableError
+from service.errors import StorageUnavailableError
 from service.spec.bound import BoundQuery
 from service.spec.compile import compile_job
 from service.spec.job import JobSpec
@@ -21,12 +23,16 @@ class CheckedJob:
     table_bytes: int
 
 
-def check_job(spec: JobSpec, roots: Sequence[Path]) -> CheckedJob:
-    """The compiled query and what it reads. Raises SpecError with every place that is wrong."""
+def check_job(spec: JobSpec, roots: Sequence[Root]) -> CheckedJob:
+    """The compiled query and what it reads. Raises SpecError with every place that is wrong, and
+    StorageUnavailableError where a store of the data roots cannot be used."""
     schemas = {}
     table_bytes = 0
     for name, source in spec.tables.items():
-        files = find_table_files(name, source, roots)
-        schemas[name] = read_schema(name, source, files)
+        try:
+            files = find_table_files(name, source, roots)
+            schemas[name] = read_schema(name, source, files)
+        except StoreUnavailableError as error:
+            raise StorageUnavailableError(f"{error} Nothing was stored; try again.") from None
         table_bytes += files.bytes
     return CheckedJob(compile_job(spec, schemas), table_bytes)

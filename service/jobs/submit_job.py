@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from service.datasets.roots import roots_of
 from service.dispatch import Dispatcher
 from service.errors import IdempotencyKeyReusedError
 from service.jobs.check_job import check_job
@@ -56,7 +57,7 @@ def submit_job(database: Database, dispatcher: Dispatcher, settings: Settings, s
     earlier = _earlier(database, settings, submission, payload)
     if earlier is not None:
         return earlier
-    checked = check_job(submission.spec, settings.data_roots)
+    checked = check_job(submission.spec, roots_of(settings))
     queue = _queue(submission, checked.table_bytes, settings.api.long_job_bytes)
     try:
         job = _store(database, settings, submission, spec, queue, payload)

@@ -52,6 +52,11 @@ def handed_back(worker: str) -> Problem:
     )
 
 
+def storage_unavailable(detail: str) -> Problem:
+    """The object store or HDFS behind a data root could not be used when the job was to read it."""
+    return _problem("storage_unavailable", "The store of the data cannot be used", 500, f"{detail} Submit it again.")
+
+
 def internal_error(job_id: str, attempt: int) -> Problem:
     """A defect of the service; the log has the details, the client does not get them."""
     return _problem(

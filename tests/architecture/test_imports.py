@@ -13,10 +13,16 @@ ROOT = Path(__file__).parents[2]
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # The vocabulary: pure values.
     "service.spec": ("service.spec",),
-    "service.settings": ("service.settings", "service.spark_settings"),
+    "service.settings": (
+        "service.settings",
+        "service.spark_settings",
+        "service.data_settings",
+        "service.spec.locations",
+    ),
+    "service.data_settings": ("service.data_settings", "service.spec"),
     "service.spark_settings": ("service.spark_settings", "service.spec"),
     "service.store": ("service.store", "service.spec", "service.settings"),
-    "service.datasets": ("service.datasets", "service.spec", "service.settings"),
+    "service.datasets": ("service.datasets", "service.spec", "service.settings", "service.data_settings"),
     # Nothing in the service knows of the workers.
     "service": ("service",),
     # The engine, from the bottom up.

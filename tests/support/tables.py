@@ -7,6 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from service.datasets.files import TableFiles
+
 ORDERS = 10_000
 FILES = 4
 
@@ -56,3 +58,8 @@ ENDLESS = {
     "sql": "SELECT COUNT(*) AS n, SUM(a.v + b.v) AS s FROM a JOIN b ON a.k = b.k WHERE a.v + b.v > 1",
 }
 """A job that runs until it is stopped."""
+
+
+def on_disk(files: TableFiles) -> list[Path]:
+    """The files of a table that are files of this machine."""
+    return [file for file in files.files if isinstance(file, Path)]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service.datasets import files as module
-from service.datasets.files import find_table_files, pointer_of
+from service.datasets import walking
+from service.datasets.files import TableFiles, find_table_files, pointer_of
 from service.spec.errors import SpecError
 from service.spec.job import TableSource
 from tests.support.privileges import without_privileges
@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def find(path: str, *roots: Path) -> module.TableFiles:
+def find(path: str, *roots: Path) -> TableFiles:
     return find_table_files("t", TableSource.model_validate({"format": "parquet", "path": path}), roots)
 
 
@@ -39,8 +39,8 @@ def refusal(path: str, *roots: Path) -> SpecError:
     return caught.value
 
 
-def names(found: module.TableFiles, root: Path) -> list[str]:
-    return [str(file.relative_to(root)) for file in found.files]
+def names(found: TableFiles, root: Path) -> list[str]:
+    return [str(Path(str(file)).relative_to(root)) for file in found.files]
 
 
 @pytest.mark.parametrize("path", ["orders", "orders/", "./orders", "orders/../orders", "orders//"])
@@ -162,7 +162,7 @@ def test_the_number_of_files_counts_over_all_directories(root: Path, monkeypatch
         (root / "many" / name).mkdir(parents=True)
         (root / "many" / name / "x.parquet").write_bytes(b"x")
     # Three directories and their three files.
-    monkeypatch.setattr(module, "MAX_FILES", 6)
+    monkeypatch.setattr(walking, "MAX_FILES", 6)
     assert len(find("many", root).files) == 3
-    monkeypatch.setattr(module, "MAX_FILES", 5)
+    monkeypatch.setattr(walking, "MAX_FILES", 5)
     assert refusal("many", root).code == "unsupported_construct"

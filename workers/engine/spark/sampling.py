@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from service.datasets.reading import DataFile, for_each, local_path, opened, size_of
+from service.datasets.stores import StorageUnavailableError
 from service.spec.job import ReadOptions, TableFormat, TableSource
 
 MAX_FILES = 8
@@ -33,6 +35,12 @@ _MAX_DECODED_ROWS = 2_000_000
 
 _ROW_GROUPS = (8, 64)
 """Row groups of a file that are opened: at least, if it has them, and at most, where they are small."""
+
+_REMOTE_ROW_GROUPS = (8, 8)
+"""The same of a file in a store, where each column of a row group is a request."""
+
+_REMOTE_BUFFER_BYTES = 256 << 10
+"""Read at once from a store; without, Arrow fetches the whole column of a row group for its first page."""
 
 _BATCH_ROWS = 16_384
 _SEED = 20_130_101
@@ -74,45 +82,78 @@ def spread(items: Sequence[T], count: int) -> list[T]:
     return [items[round(index * (len(items) - 1) / (count - 1))] for index in range(count)]
 
 
-def sample_parquet(files: Sequence[Path], total_bytes: int, columns: Sequence[str]) -> Sample:
+def sample_parquet(files: Sequence[DataFile], total_bytes: int, columns: Sequence[str]) -> Sample:
     """Rows by the footers, exact up to 64 files, and at most 64 Ki rows of `columns` from each of 8 files.
 
     Where these 8 are too small for 64,000 rows, as many more are read as it takes, up to the 64.
     """
-    footers: dict[Path, pq.FileMetaData] = {}
-    for path in spread(files, MAX_FOOTERS):
-        try:
-            footers[path] = pq.read_metadata(path)
-        except (OSError, pa.ArrowException) as error:
-            _log.warning("footer of %s is unreadable: %s", path, error)
+    footers = _footers(spread(files, MAX_FOOTERS))
     rows = sum(footer.num_rows for footer in footers.values())
     exact = len(footers) == len(files)
     if not exact:
-        read_bytes = sum(path.stat().st_size for path in footers)
+        read_bytes = sum(size_of(file) for file in footers)
         rows = round(rows * total_bytes / read_bytes) if read_bytes else total_bytes // _BYTES_PER_ROW
     table, cut_short = _parquet_rows(footers, columns) if columns else (None, set())
     return Sample(rows, exact, table, frozenset(cut_short))
 
 
-def _parquet_rows(footers: dict[Path, pq.FileMetaData], columns: Sequence[str]) -> tuple[pa.Table | None, set[str]]:
-    chosen = _files_to_sample({path: footer.num_rows for path, footer in footers.items() if footer.num_rows})
+def _footers(files: Sequence[DataFile]) -> dict[DataFile, pq.FileMetaData]:
+    """The footers that can be read."""
+    footers: dict[DataFile, pq.FileMetaData] = {}
+    try:
+        for file, footer in zip(files, for_each(files, _footer), strict=True):
+            if footer is not None:
+                footers[file] = footer  # noqa: PERF403 - those before a failure are kept
+    except StorageUnavailableError as error:  # each of the others would wait as long to fail
+        _log.warning("no more footers: %s", error)
+    return footers
+
+
+def _footer(file: DataFile) -> pq.FileMetaData | None:
+    try:
+        with opened(file) as stream:
+            return pq.read_metadata(stream)
+    except (OSError, pa.ArrowException) as error:
+        _log.warning("footer of %s is unreadable: %s", file, error)
+        return None
+
+
+def _parquet_rows(footers: dict[DataFile, pq.FileMetaData], columns: Sequence[str]) -> tuple[pa.Table | None, set[str]]:
+    chosen = _files_to_sample({file: footer.num_rows for file, footer in footers.items() if footer.num_rows})
     cut_short: set[str] = set()
     if not chosen:
         return None, cut_short
     # One rate for all files, so that a row of a large file is as likely to be kept as one of a small file.
-    rate = min(1.0, _TARGET_ROWS_PER_FILE / max(footers[path].num_rows for path in chosen))
-    parts: list[pa.Table] = []
-    for number, path in enumerate(chosen):
+    rate = min(1.0, _TARGET_ROWS_PER_FILE / max(footers[file].num_rows for file in chosen))
+    seeds = {file: _SEED + number for number, file in enumerate(chosen)}
+
+    def read(file: DataFile) -> tuple[pa.Table, set[str]] | None:
         try:
-            part, cut = _sample_file(path, columns, rate, _MAX_DECODED_ROWS // len(chosen), _SEED + number)
-            parts.append(part if not parts else part.cast(parts[0].schema))
-            cut_short |= cut
+            return _sample_file(file, columns, rate, _MAX_DECODED_ROWS // len(chosen), seeds[file])
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-            _log.warning("no sample of %s: %s", path, error)
+            _log.warning("no sample of %s: %s", file, error)
+            return None
+
+    parts: list[pa.Table] = []
+    try:
+        for sampled in for_each(chosen, read):
+            if sampled is not None and _add(parts, sampled[0]):
+                cut_short |= sampled[1]
+    except StorageUnavailableError as error:
+        _log.warning("no more samples: %s", error)
     return (pa.concat_tables(parts) if parts else None), cut_short
 
 
-def _files_to_sample(rows: Mapping[Path, int]) -> list[Path]:
+def _add(parts: list[pa.Table], part: pa.Table) -> bool:
+    try:
+        parts.append(part if not parts else part.cast(parts[0].schema))
+    except (pa.ArrowException, ValueError) as error:
+        _log.warning("a sample does not fit the others: %s", error)
+        return False
+    return True
+
+
+def _files_to_sample(rows: Mapping[DataFile, int]) -> list[DataFile]:
     chosen = spread(list(rows), MAX_FILES)
     while len(chosen) < len(rows) and sum(rows[path] for path in chosen) < _TARGET_ROWS_PER_FILE:
         chosen = spread(list(rows), 2 * len(chosen))
@@ -120,14 +161,14 @@ def _files_to_sample(rows: Mapping[Path, int]) -> list[Path]:
 
 
 def _sample_file(
-    path: Path, columns: Sequence[str], rate: float, max_decoded: int, seed: int
+    path: DataFile, columns: Sequence[str], rate: float, max_decoded: int, seed: int
 ) -> tuple[pa.Table, set[str]]:
     """About `rate` of the file's rows, from row groups spread over the file, and the columns cut short in one of them.
 
     Of each group at most its share of `max_decoded` rows is decoded: a page that is not reached is not read.
     """
-    with pq.ParquetFile(path, memory_map=True) as file:
-        fewest, most = _ROW_GROUPS
+    with _parquet_file(path) as file:
+        fewest, most = _ROW_GROUPS if local_path(path) else _REMOTE_ROW_GROUPS
         enough = max_decoded * file.num_row_groups // max(1, file.metadata.num_rows) + 1
         groups = spread(range(file.num_row_groups), min(max(fewest, enough), most))
         per_group = max(_BATCH_ROWS, max_decoded // len(groups))
@@ -140,6 +181,17 @@ def _sample_file(
             batches.extend(_thin(batch, keep, seed + number) for number, batch in enumerate(head, start=len(batches)))
             cut_short |= _cut_short(file.metadata.row_group(group), pa.Table.from_batches(head))
         return pa.Table.from_batches(batches).slice(0, MAX_ROWS_PER_FILE), cut_short
+
+
+@contextmanager
+def _parquet_file(path: DataFile) -> Iterator[pq.ParquetFile]:
+    local = local_path(path)
+    if local is not None:
+        with pq.ParquetFile(local, memory_map=True) as file:
+            yield file
+    else:
+        with opened(path) as stream, pq.ParquetFile(stream, buffer_size=_REMOTE_BUFFER_BYTES) as file:
+            yield file
 
 
 def _head(file: pq.ParquetFile, group: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
@@ -185,7 +237,7 @@ def _thin(batch: pa.RecordBatch, keep: float, seed: int) -> pa.RecordBatch:
 
 
 def sample_text(
-    source: TableSource, files: Sequence[Path], total_bytes: int, names: Sequence[str], columns: Sequence[str]
+    source: TableSource, files: Sequence[DataFile], total_bytes: int, names: Sequence[str], columns: Sequence[str]
 ) -> Sample:
     """Rows by the average line of a few blocks of at most 8 files, and these blocks' `columns`, as text.
 
@@ -195,11 +247,14 @@ def sample_text(
         return Sample(total_bytes // _BYTES_PER_ROW, False, None)
     lines: list[bytes] = []
     skip_header = source.format is TableFormat.CSV and source.options.header
-    for path in spread([path for path in files if path.stat().st_size], MAX_FILES):
+    for path in spread([path for path in files if size_of(path)], MAX_FILES):
         try:
             lines.extend(_lines(path, skip_header))
         except OSError as error:
             _log.warning("no sample of %s: %s", path, error)
+        except StorageUnavailableError as error:
+            _log.warning("no more samples: %s", error)
+            break
     read_bytes = sum(len(line) + 1 for line in lines)
     rows = round(total_bytes * len(lines) / read_bytes) if read_bytes else total_bytes // _BYTES_PER_ROW
     if not columns or not lines:
@@ -216,11 +271,11 @@ def sample_text(
     return Sample(rows, False, table)
 
 
-def _lines(path: Path, skip_header: bool) -> Iterable[bytes]:
+def _lines(path: DataFile, skip_header: bool) -> Iterable[bytes]:
     """Whole lines from the blocks of one file; all lines of a small one."""
-    size = path.stat().st_size
+    size = size_of(path)
     lines: list[bytes] = []
-    with path.open("rb") as file:
+    with opened(path) as file:
         if size <= _BLOCKS_PER_FILE * _BLOCK_BYTES:
             lines = file.read().splitlines()[int(skip_header) :]
             return [line for line in lines if line.strip()]

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
 from service.datasets.files import TableFiles
+from service.datasets.reading import DataFile, UriFile
 from service.spec.errors import SpecError
 from service.spec.job import ReadOptions, TableFormat, TableSource
 from service.spec.scalar import quoted
@@ -61,7 +62,7 @@ def read_scan(session: SparkSession, scan: Scan, table: TableInput) -> DataFrame
     A text row that does not fit the declared schema fails the query that reads it. Raises SpecError
     `unreadable_file` for a file name that Spark cannot take.
     """
-    paths = [_spark_path(table.files.table, str(path)) for path in table.files.files]
+    paths = [_spark_path(table.files.table, file) for file in table.files.files]
     fields = _fields_to_read(scan, table)
     reader = session.read.format(table.source.format.value).options(**_reader_options(table.source))
     if _are_spelled(fields):
@@ -70,7 +71,8 @@ def read_scan(session: SparkSession, scan: Scan, table: TableInput) -> DataFrame
     return frame.select([F.col(quoted(name)).alias(field.name) for field, name in scan.columns])
 
 
-def _spark_path(table: str, path: str) -> str:
+def _spark_path(table: str, file: DataFile) -> str:
+    path = file.path if isinstance(file, UriFile) else str(file)
     # Hadoop's paths read what stands before a colon as a scheme, escaped or not (HADOOP-14217).
     if ":" in path:
         raise SpecError.of(
@@ -79,7 +81,7 @@ def _spark_path(table: str, path: str) -> str:
             pointer=f"/tables/{table}",
         )
     # File names are names: a bracket or an asterisk in one is no pattern.
-    return re.sub(r"([\\*?\[\]{}])", r"\\\1", path)
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", file.uri if isinstance(file, UriFile) else path)
 
 
 def _fields_to_read(scan: Scan, table: TableInput) -> tuple[Field, ...]:

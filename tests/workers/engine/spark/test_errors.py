@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from service.spec.job import TableFormat
 from service.spec.problem import Problem
 from service.spec.types import BIGINT, STRING, Field, Schema
+from tests.support.tables import on_disk
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.errors import problem_of_spark_error
 from workers.engine.spark.sources import TableInput, read_scan
@@ -58,7 +59,7 @@ def test_errors_of_the_data(spark: SparkSession, tmp_path: Path, expression: str
 
 
 def corrupted(table: TableInput, content: bytes) -> TableInput:
-    table.files.files[0].write_bytes(content)
+    on_disk(table.files)[0].write_bytes(content)
     return table
 
 
@@ -83,7 +84,7 @@ def test_a_column_of_another_type(spark: SparkSession, parquet_table: Tables, sc
 def test_a_file_that_is_gone(spark: SparkSession, parquet_table: Tables, scan_of: Scans) -> None:
     table = parquet_table(pa.table({"a": [1, 2]}), files=2)
     frame = read_scan(spark, scan_of(table), table)
-    table.files.files[1].unlink()
+    on_disk(table.files)[1].unlink()
     assert problem_of(frame.collect).code == "path_not_found"
     assert problem_of(lambda: read_scan(spark, scan_of(table), table)).code == "path_not_found"
 

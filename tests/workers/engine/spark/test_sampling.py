@@ -11,6 +11,7 @@ import pytest
 
 from service.spec.job import TableFormat
 from service.spec.types import BIGINT, STRING, Field
+from tests.support.tables import on_disk
 from workers.engine.spark.sampling import MAX_FILES, MAX_ROWS_PER_FILE, sample_parquet, sample_text, spread
 from workers.engine.spark.sources import TableInput
 
@@ -114,8 +115,8 @@ def test_what_is_read_whole_is_not_cut_short(parquet_table: Tables) -> None:
 
 def test_an_unreadable_file_costs_no_more_than_exactness(parquet_table: Tables) -> None:
     table = parquet_table(pa.table({"a": range(1000)}), files=4)
-    table.files.files[2].write_bytes(b"nonsense")
-    sample = sample_parquet(table.files.files, sum(path.stat().st_size for path in table.files.files), ["a"])
+    on_disk(table.files)[2].write_bytes(b"nonsense")
+    sample = sample_parquet(table.files.files, sum(path.stat().st_size for path in on_disk(table.files)), ["a"])
     assert not sample.rows_are_exact
     assert sample.table is not None
     assert sample.table.num_rows == 750

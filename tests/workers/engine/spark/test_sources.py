@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,6 +14,7 @@ from service.spec.job import TableFormat
 from service.spec.query import JoinKind
 from service.spec.scalar import column
 from service.spec.types import BIGINT, STRING, Field
+from tests.support.tables import on_disk
 from workers.engine.plan.nodes import Join, Scan
 from workers.engine.spark.sources import TableInput, read_scan, read_scans, scans_of
 
@@ -85,8 +85,8 @@ def test_a_colon_in_a_file_name_is_refused(spark: SparkSession, parquet_table: T
 
 def test_only_the_files_of_the_list_are_read(spark: SparkSession, parquet_table: Tables, scan_of: Scans) -> None:
     table = parquet_table(pa.table({"a": [1, 2, 3]}))
-    newcomer = Path(table.files.files[0]).with_name("part-late.parquet")
-    newcomer.write_bytes(table.files.files[0].read_bytes())
+    path = on_disk(table.files)[0]
+    path.with_name("part-late.parquet").write_bytes(path.read_bytes())
     assert read_scan(spark, scan_of(table), table).count() == 3
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from service.spec.job import TableFormat
 from service.spec.types import BIGINT, STRING, Field
+from tests.support.tables import on_disk
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics import HOT_KEYS, gather_statistics
@@ -124,11 +125,11 @@ def test_text_tables(text_table: Tables, scan_of: Scans, format_: TableFormat) -
 
 def test_broken_files_cost_only_the_sketch(parquet_table: Tables, scan_of: Scans) -> None:
     table = parquet_table(pa.table({"a": [1, 2]}))
-    table.files.files[0].write_bytes(b"PAR1")
+    on_disk(table.files)[0].write_bytes(b"PAR1")
     statistics = gather_statistics([("t.a",)], [scan_of(table)], {"t": table}, slots=1)
     assert statistics.keys == {}
     assert not statistics.tables["t"].rows_are_exact
-    table.files.files[0].unlink()
+    on_disk(table.files)[0].unlink()
     assert gather_statistics([("t.a",)], [scan_of(table)], {"t": table}, slots=1).keys == {}
 
 

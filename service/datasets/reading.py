@@ -1,0 +1,81 @@
+"""The files of a table, wherever they are, read the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from service.datasets.stores import Store, translated
+
+AT_ONCE = 16
+"""Files of a store that are read at the same time: each takes some round trips and hardly any work."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class UriFile:
+    """A file that Spark is told by its URI. `path` is its name in the store; `store` None for this machine's files."""
+
+    uri: str
+    path: str
+    size: int
+    store: Store | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """What the name ends with, from its last dot on."""
+        return Path(self.name).suffix
+
+
+DataFile = Path | UriFile
+
+
+def size_of(file: DataFile) -> int:
+    """Bytes of a file; of one in a store, as its listing told."""
+    return file.stat().st_size if isinstance(file, Path) else file.size
+
+
+def local_path(file: DataFile) -> Path | None:
+    """Where it is on this machine; None for a file in a store, each reading of which is a request to another one."""
+    if isinstance(file, Path):
+        return file
+    return Path(file.path) if file.store is None else None
+
+
+@contextmanager
+def opened(file: DataFile) -> Iterator[Any]:
+    """The file as a binary stream that can be sought in.
+
+    Raises FileNotFoundError, PermissionError, StorageUnavailableError, or OSError, also for what fails while reading.
+    """
+    if isinstance(file, UriFile) and file.store is not None:
+        with translated(), file.store.open(file.path) as stream:
+            yield stream
+    else:
+        with Path(file.path if isinstance(file, UriFile) else file).open("rb") as local:
+            yield local
+
+
+def for_each(files: Sequence[DataFile], read: Callable[[DataFile], T]) -> Iterator[T]:
+    """What `read` gives for each file, in order; files of a store are read some at a time.
+
+    Raises what `read` raises for the first file in order, and reads no further than those that are under way.
+    """
+    if len(files) < 2 or all(map(local_path, files)):
+        yield from map(read, files)
+        return
+    pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="reading")
+    try:
+        yield from pool.map(read, files)
+    finally:
+        pool.shutdown(cancel_futures=True)
