@@ -27,6 +27,14 @@ FIXED = {
     "spark.sql.ui.retainedExecutions": "progress and metrics are read from what it retains",
     "spark.ui.showConsoleProgress": "the log has one event a line",
     "spark.ui.reverseProxy": "progress and metrics are read from the driver itself",
+    "spark.ui.filters": "progress and metrics are read from it",
+    "spark.acls.enable": "progress and metrics are read without a user",
+    "spark.ssl.enabled": "name the parts that are to be encrypted, such as spark.ssl.rpc.enabled",
+    "spark.ssl.ui.": "progress and metrics are read from the driver on loopback",
+    "spark.sql.files.ignore": "rows would be missing from results unseen",
+    "spark.sql.sources.commitProtocolClass": "results are whole by Spark's own way to commit files",
+    "spark.sql.parquet.output.committer.class": "results are whole by Spark's own way to commit files",
+    "spark.hadoop.mapreduce.fileoutputcommitter.": "results are whole by Spark's own way to commit files",
     "spark.scheduler.mode": "jobs share the cores fairly by it",
     "spark.scheduler.allocation.file": "jobs share the cores fairly by it",
     "spark.submit.": "the worker is the driver",
@@ -50,7 +58,9 @@ FIXED = {
     "spark.pyspark.": "set EVENKEEL_SPARK_PYTHON",
     "spark.plugins": "code of others in the driver is not kept apart from jobs",
 }
-"""Key -> why it is Evenkeel's to set. One that ends in a dot, or in `retained`, stands for all that begin so."""
+"""Key -> why it is Evenkeel's to set. One in `_BEGINNINGS`, or that ends in a dot, stands for all that begin so."""
+
+_BEGINNINGS = ("spark.ui.retained", "spark.sql.files.ignore")
 
 _LINE = re.compile(r"([^\s=:]+)\s*[=:\s]\s*(.*)")
 
@@ -98,6 +108,6 @@ def _parse(line: str, where: str) -> tuple[str, str]:
 def reason_to_refuse(key: str) -> str | None:
     """Why an operator may not set `key`; None where it is free."""
     for fixed, reason in FIXED.items():
-        if key == fixed or (fixed.endswith((".", "retained")) and key.startswith(fixed)):
+        if key == fixed or ((fixed in _BEGINNINGS or fixed.endswith(".")) and key.startswith(fixed)):
             return reason
     return None

@@ -8,7 +8,6 @@ import structlog
 from py4j.protocol import Py4JError, Py4JJavaError
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.java import JavaError
 from service.datasets.stores import StorageUnavailableError
 from service.spec import ends
 from service.spec.errors import SpecError
@@ -16,8 +15,8 @@ from service.spec.problem import Problem, problem_of_spec_error
 from service.spec.status import AttemptStatus, JobStatus
 from service.store.publication import Ending
 from workers.attempt import Attempt, AttemptStopped, StopReason
+from workers.engine.spark.driver import Driver
 from workers.engine.spark.errors import problem_of_spark_error
-from workers.spark_session import Driver
 
 _log = structlog.get_logger(__name__)
 
@@ -63,20 +62,6 @@ def verdict_of(error: Exception, attempt: Attempt) -> Verdict:
         return Ending(JobStatus.FAILED, problem)
     _log.error("attempt_failed", exc_info=error)
     return Ending(JobStatus.FAILED, ends.internal_error(attempt.claim.job_id, attempt.claim.fence))
-
-
-def verdict_without_driver(error: Exception, attempt: Attempt) -> Verdict:
-    """What an attempt comes to for which no driver could be built: that is this worker's fault, not the job's."""
-    if not attempt.stop(StopReason.DRIVER_LOST) and attempt.reason is not None:
-        return _verdict_of_reason(attempt.reason, attempt)
-    _log.error("spark_not_started", exc_info=error)
-    worker = attempt.claim.worker
-    # Only what is wrong with Java is told in words of our own.
-    why = str(error) if isinstance(error, JavaError) else "Its log tells why."
-    problem = ends.driver_lost(worker).model_copy(
-        update={"detail": f"Worker {worker} could not start its Spark driver. {why}"}
-    )
-    return HandBack(AttemptStatus.CRASHED, problem)
 
 
 def _verdict_of_reason(reason: StopReason, attempt: Attempt) -> Verdict:

@@ -22,17 +22,14 @@ from service.store.leases import Claim
 from service.store.publication import AttemptMetrics, Ending, PublishedResult
 from service.store.session import Database
 from workers.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.engine.spark.driver import Driver, DriverSource
 from workers.engine.spark.engine import Engine, PlannedQuery, TableInput
-from workers.failures import HandBack, LeaseLost, Verdict, verdict_of, verdict_without_driver
+from workers.failures import HandBack, LeaseLost, Verdict, verdict_of
 from workers.measuring import measure
 from workers.patience import AWAY, patiently
 from workers.result_files import relative_path, remove_attempt, remove_older_attempts
-from workers.spark_session import Driver, DriverSource
 
 _log = structlog.get_logger(__name__)
-
-_REST_SECONDS = 10.0
-"""How long a worker that cannot start Spark claims nothing, so that it does not spend every job's attempts at once."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +64,16 @@ class JobRunner:
         self._ring = ring
         self._clock = clock
         self._pause = pause
-        self._rests_until = clock()
 
     def run(self, job_id: str) -> None:
-        """Claims the job and brings it to an end, or leaves it to another attempt. Raises only when the database fails.
+        """Claims the job and brings it to an end, or leaves it to another attempt.
 
-        Does nothing where there is nothing to claim: messages come twice, or late.
+        Does nothing where there is nothing to claim: messages come twice, or late. Raises SparkUnavailableError before
+        it claims anything, and else only when the database fails.
         """
-        # The message waits here with the thread, and other workers take the others.
-        if self._at_hand.wait_until_closed(max(0.0, self._rests_until - self._clock())):
+        # Before the claim: a job is not taken, and no attempt of it spent, by a worker that cannot run it.
+        driver = self._drivers.driver()
+        if self._at_hand.closed:
             return
         with self._database.write() as session:
             claim = leases.claim(session, job_id, self._worker, self._database.now(session), self._lease_ms)
@@ -88,9 +86,9 @@ class JobRunner:
             self._at_hand.holding(attempt),
         ):
             _log.info("attempt_started", tenant=claim.tenant, kind=claim.kind)
-            self._end(attempt, self._work(attempt))
+            self._end(attempt, self._work(attempt, driver))
 
-    def _work(self, attempt: Attempt) -> Verdict:
+    def _work(self, attempt: Attempt, driver: Driver) -> Verdict:
         try:
             if attempt.deadline <= self._clock():
                 attempt.stop(StopReason.TIMED_OUT)
@@ -99,14 +97,6 @@ class JobRunner:
             started = self._clock()
             query, tables = self._compile(spec)
             attempt.check()
-            compiled = self._clock()
-            try:
-                driver = self._drivers.driver()
-            except Exception as error:  # noqa: BLE001 - PySpark has many for a JVM that does not start
-                self._rests_until = self._clock() + _REST_SECONDS
-                return verdict_without_driver(error, attempt)
-            # A driver that has to be started first is nothing that planning took.
-            started += self._clock() - compiled
             attempt.driver = driver
             label = f"{attempt.claim.name} ({attempt.claim.job_id}, attempt {attempt.claim.fence})"
             with driver.labelled(attempt.tag, attempt.claim.tenant, label):

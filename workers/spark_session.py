@@ -8,136 +8,70 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import shutil
-import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
 import structlog
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from service.java import find_java
-from service.settings import SparkSettings
+from service.java import JavaError, find_java
+from service.spark_properties import SparkPropertiesError, read_properties
+from service.spark_settings import SparkSettings
+from service.spec.workers import SparkState
+from workers.cluster import SparkUnavailableError, require_master, unreachable
+from workers.cluster_checks import require_shared_results, wait_for_executors
+from workers.engine.spark.driver import Driver
 from workers.engine.spark.stage_metrics import SparkMonitor
 from workers.scratch import make_scratch
+from workers.spark_condition import SparkCondition
+from workers.spark_configuration import LOOPBACK, spark_configuration, write_properties
 
 _log = structlog.get_logger(__name__)
 
-_LOOPBACK = "127.0.0.1"
-_LOGGING = Path(__file__).with_name("log4j2.properties")
-_POOLS = Path(__file__).with_name("fairscheduler.xml")
 # PySpark logs errors of queries by itself, with the Java stack: they are the client's and are told as problems.
 _QUERY_LOGS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-_EXIT_SECONDS = 3.0
 _STOP_SECONDS = 5.0
 _DISCARD_SECONDS = 1.0
 _KILL_AGAIN_SECONDS = 0.5
-
-
-@dataclass(frozen=True, eq=False)
-class Driver:
-    """A running Spark driver: its JVM, its context and what is fixed with them."""
-
-    root: SparkSession
-    context: SparkContext
-    process: subprocess.Popen[bytes]
-    slots: int
-    """Tasks that run at once."""
-    shuffle_partitions: int
-    monitor: SparkMonitor
-    """Jobs, stages and tasks, from Spark's REST interface."""
-
-    def session_for_job(self) -> SparkSession:
-        """A session of its own for a job: settings and temporary views are not shared, the executors are."""
-        session = self.root.newSession()
-        session.conf.set("spark.sql.shuffle.partitions", str(self.shuffle_partitions))
-        return session
-
-    @contextmanager
-    def labelled(self, tag: str, pool: str, description: str) -> Iterator[None]:
-        """Everything that this thread runs on Spark inside carries `tag`, by which it can be cancelled.
-
-        Labels belong to the thread, and threads are used again: they are cleared at the end.
-        """
-        context = self.context
-        context.addJobTag(tag)
-        context.setLocalProperty("spark.scheduler.pool", pool)
-        context.setInterruptOnCancel(True)
-        context.setJobDescription(description)
-        try:
-            yield
-        finally:
-            with suppress(Py4JError, OSError):  # a driver that is gone took its labels along
-                context.clearJobTags()
-                context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
-                context.setInterruptOnCancel(False)
-                context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
-
-    def cancel(self, tag: str) -> None:
-        """Cancels the Spark jobs that carry `tag` now. Those that start later need another call."""
-        self.context.cancelJobsWithTag(tag)
-
-    def ping(self) -> None:
-        """One round trip to the JVM. Raises when it is gone; does not return while it hangs."""
-        jvm = self.context._jvm
-        if jvm is None:
-            raise ConnectionError("the driver was discarded")
-        jvm.java.lang.System.nanoTime()
-
-    def is_running(self) -> bool:
-        """Whether the JVM process exists; it may hang all the same."""
-        return self.process.poll() is None
-
-    def is_stopped(self) -> bool:
-        """Whether Spark ended itself although its JVM may live: its cluster went away, or it is about to exit."""
-        try:
-            return bool(self.context._jsc.sc().isStopped())
-        except (Py4JError, OSError):
-            return True
-
-    def has_ended(self, within_seconds: float) -> bool:
-        """Whether the JVM process is gone, or goes in that time: a call fails a moment before its process ends."""
-        try:
-            self.process.wait(within_seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
-    def kill(self) -> None:
-        """Ends the JVM whatever it does. Calls that wait for it then fail."""
-        with suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(_EXIT_SECONDS)
-
-
-class DriverSource(Protocol):
-    """Whatever hands out a running driver."""
-
-    def driver(self) -> Driver:
-        """The running driver."""
+_NOT_STARTED = "spark_not_started"
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 30.0
 
 
 class SparkRuntime:
-    """Builds, hands out and replaces the driver of this process. Safe to share between threads."""
+    """Builds, hands out and replaces the driver of this process. Safe to share between threads.
 
-    def __init__(self, settings: SparkSettings, scratch_root: Path) -> None:
+    On a cluster the driver has executors, and they share the directory `results`, before anybody gets it.
+    """
+
+    def __init__(
+        self,
+        settings: SparkSettings,
+        scratch_root: Path,
+        results: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._settings = settings
         self._scratch_root = scratch_root
+        self._results = results
+        self._clock = clock
         self._scratch: Path | None = None
         self._driver: Driver | None = None
         self._starts = 0
         self._starting = False
+        self._fault: SparkUnavailableError | None = None
+        self._pause = _FIRST_PAUSE_SECONDS
+        self._retry_at = 0.0
         self._stopped = False
         self._lock = threading.Lock()
 
@@ -148,23 +82,37 @@ class SparkRuntime:
 
     @property
     def starting(self) -> int | None:
-        """Number of the start that is under way; None while none is. Never waits."""
+        """Number of the step that a start is at; None while none is under way. Never waits."""
         return self._starts if self._starting else None
+
+    @property
+    def condition(self) -> SparkCondition:
+        """Whether a job could run now; never waits."""
+        fault, driver = self._fault, self._driver
+        if fault is not None:
+            return SparkCondition(SparkState.UNAVAILABLE, fault=str(fault))
+        if driver is None:
+            return SparkCondition(SparkState.STARTING)
+        return SparkCondition(SparkState.READY, app_id=driver.app_id, slots=driver.slots)
 
     def driver(self) -> Driver:
         """The running driver, built now if there is none or the last one died. Takes seconds then.
 
-        Raises JavaError where there is no usable Java, RuntimeError after `stop`, and whatever PySpark raises for a
-        JVM that does not start; the next call tries again from the beginning.
+        Raises SparkUnavailableError: where the last start failed, at once; `keep_ready` is who tries again.
         """
+        self._tell_fault()
         with self._lock:
-            if self._stopped:
-                raise RuntimeError("this worker's Spark has been stopped")
-            if self._driver is not None and (not self._driver.is_running() or self._driver.is_stopped()):
-                self._forget(self._driver)
-            if self._driver is None:
-                self._driver = self._build()
-            return self._driver
+            self._tell_fault()
+            return self._ready()
+
+    def keep_ready(self) -> None:
+        """One step of a thread: replaces a driver that was lost, and tries again where a start failed."""
+        if not self._is_due():
+            return
+        with suppress(SparkUnavailableError), self._lock:  # it was logged, and the condition tells
+            # Somebody else may have tried just now.
+            if self._is_due():
+                self._ready()
 
     def discard(self, driver: Driver) -> None:
         """Lets go of a driver that was lost, so that the next call of `driver` builds another. Bounded in time."""
@@ -204,19 +152,58 @@ class SparkRuntime:
                 return False
         return True
 
+    def _is_due(self) -> bool:
+        wanted = self._driver is None and self._starts > 0 and not self._stopped
+        return wanted and self._clock() >= self._retry_at
+
+    def _tell_fault(self) -> None:
+        fault = self._fault
+        if fault is not None:
+            raise SparkUnavailableError(fault.code, fault.message)
+
+    def _ready(self) -> Driver:
+        self._go_on()
+        if self._driver is not None and (not self._driver.is_running() or self._driver.is_stopped()):
+            self._forget(self._driver)
+        if self._driver is None:
+            try:
+                self._driver = self._build()
+            except Exception as error:
+                fault = _fault_of(error)
+                if not self._stopped:
+                    self._note(fault, error)
+                raise fault from error
+            self._fault, self._pause = None, _FIRST_PAUSE_SECONDS
+        return self._driver
+
+    def _note(self, fault: SparkUnavailableError, error: Exception) -> None:
+        self._fault, self._retry_at = fault, self._clock() + self._pause
+        _log.error(
+            "spark_unavailable",
+            code=fault.code,
+            detail=fault.message,
+            retry_seconds=self._pause,
+            exc_info=error if fault.code == _NOT_STARTED else None,
+        )
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+
+    def _go_on(self) -> None:
+        """Another step of a start, which is not stuck as long as these come."""
+        if self._stopped:
+            raise SparkUnavailableError("spark_stopped", "This worker's Spark has been stopped.")
+        self._starts += 1
+
     def _build(self) -> Driver:
+        require_master(self._settings)
         find_java(os.environ)
+        further = read_properties(self._settings.properties_file)
         if self._scratch is None:
             self._scratch = make_scratch(self._scratch_root)
-        configuration = spark_configuration(self._settings, self._scratch)
-        address = configuration["spark.driver.host"]
-        # Spark's web server looks at this variable alone.
-        os.environ["SPARK_LOCAL_IP"] = address
         conf = SparkConf(loadDefaults=False)
-        conf.setAll(list(configuration.items()))
+        conf.setAll(list(spark_configuration(self._settings, self._scratch, further).items()))
+        self._prepare_environment(further, self._scratch / "further.properties")
         for name in _QUERY_LOGS:
             logging.getLogger(name).disabled = True
-        self._starts += 1
         self._starting = True
         try:
             return self._start(conf)
@@ -228,22 +215,39 @@ class SparkRuntime:
         finally:
             self._starting = False
 
+    def _prepare_environment(self, further: dict[str, str], path: Path) -> None:
+        """What PySpark and Spark look for in the environment alone."""
+        # Spark's web server: nobody but this worker asks it.
+        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+        # With a file named, Spark reads no spark-defaults.conf of its own, in which anything may stand.
+        write_properties(further, path)
+        os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(path))} pyspark-shell"
+        if self._settings.python is not None:
+            os.environ["PYSPARK_PYTHON"] = self._settings.python
+
     def _start(self, conf: SparkConf) -> Driver:
-        session = SparkSession.builder.config(conf=conf).getOrCreate()
-        context = session.sparkContext
-        slots = max(1, context.defaultParallelism)
-        if self._stopped:
-            raise RuntimeError("this worker's Spark was stopped while it started")
-        driver = Driver(
-            root=session,
-            context=context,
-            process=_process(),
-            slots=slots,
-            shuffle_partitions=self._settings.shuffle_partitions or 2 * slots,
-            monitor=SparkMonitor(context.uiWebUrl or "", context.applicationId),
-        )
+        settings = self._settings
+        try:
+            session = SparkSession.builder.config(conf=conf).getOrCreate()
+        except Py4JJavaError as error:
+            # Spark gives its master a minute, and then stops what it has begun.
+            if settings.is_standalone and "stopped SparkContext" in str(error):
+                raise unreachable(settings, "The Spark master takes connections and does not answer") from error
+            raise
+        self._go_on()
+        driver = _driver(session, settings)
         threading.Thread(target=_warm_up, args=(driver.monitor,), name="spark-warm-up", daemon=True).start()
-        _log.info("spark_started", app_id=context.applicationId, slots=slots, pid=driver.process.pid)
+        if driver.on_cluster:
+            try:
+                wait_for_executors(driver, settings, self._go_on)
+                if self._results is not None:
+                    require_shared_results(driver, self._results)
+            except BaseException:
+                # What it holds of the cluster is for others.
+                _stop_politely(driver)
+                driver.monitor.close()
+                raise
+        _log.info("spark_started", app_id=driver.app_id, slots=driver.slots, pid=driver.process.pid)
         return driver
 
     def _forget(self, driver: Driver) -> None:
@@ -253,47 +257,31 @@ class SparkRuntime:
         _reset_pyspark()
 
 
-def spark_configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
-    """Every setting of the driver. `scratch` takes all files that Spark makes for itself."""
-    for part in ("local", "warehouse", "tmp"):
-        (scratch / part).mkdir(mode=0o700, exist_ok=True)
-    is_local = settings.master.startswith("local")
-    # On a cluster the executors must reach the driver: the operator says where, by Spark's own variable.
-    address = _LOOPBACK if is_local else os.environ.get("SPARK_LOCAL_IP", _LOOPBACK)
-    return {
-        "spark.master": settings.master,
-        "spark.app.name": "evenkeel",
-        "spark.submit.deployMode": "client",
-        "spark.driver.memory": settings.driver_memory,
-        "spark.driver.host": address,
-        "spark.driver.bindAddress": address,
-        # -UsePerfData: a JVM that is killed would leave a file in the system's temporary directory.
-        "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={scratch / "tmp"}" -XX:-UsePerfData '
-        f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-        "spark.local.dir": str(scratch / "local"),
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.scheduler.mode": "FAIR",
-        "spark.scheduler.allocation.file": _POOLS.as_uri(),
-        "spark.ui.enabled": "true",
-        "spark.ui.port": "0",
-        "spark.ui.killEnabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        # What an attempt's end needs is stored then; progress is asked for every second, and answers with all of them.
-        "spark.ui.retainedJobs": "200",
-        "spark.ui.retainedStages": "400",
-        "spark.sql.ui.retainedExecutions": "50",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.adaptive.enabled": "true",
-        "spark.sql.ansi.enabled": "true",
-        "spark.sql.restrictedMode.enabled": "true",
-        "spark.sql.runSQLOnFiles": "false",
-        # Else ${env:NAME} inside a caller's literal becomes the worker's environment.
-        "spark.sql.variable.substitute": "false",
-        # A task looks only between two batches whether it was cancelled. With 4096 rows a batch, a broadcast join on a
-        # key of 400,000 rows went on for 16 s after its cancellation, with 256 for 0.3 s; a scan takes no longer.
-        "spark.sql.parquet.columnarReaderBatchSize": "256",
-    }
+def _fault_of(error: Exception) -> SparkUnavailableError:
+    if isinstance(error, SparkUnavailableError):
+        return error
+    if isinstance(error, JavaError):
+        return SparkUnavailableError("java_missing", f"{error.message}. {error.advice}")
+    if isinstance(error, SparkPropertiesError):
+        return SparkUnavailableError("properties_refused", str(error))
+    return SparkUnavailableError(_NOT_STARTED, "The Spark driver did not start; the worker's log tells why.")
+
+
+def _driver(session: SparkSession, settings: SparkSettings) -> Driver:
+    context = session.sparkContext
+    needs_executors = not settings.is_local and (not settings.dynamic_allocation or bool(settings.min_executors))
+    return Driver(
+        root=session,
+        context=context,
+        process=_process(),
+        slots=max(1, context.defaultParallelism),
+        shuffle_partitions=settings.shuffle_partitions,
+        # The address that Spark gives is the one for executors; its web server listens on loopback alone.
+        monitor=SparkMonitor(f"http://{LOOPBACK}:{urlsplit(context.uiWebUrl or '').port}", context.applicationId),
+        app_id=context.applicationId,
+        on_cluster=not settings.is_local,
+        seconds_alone=settings.executor_wait_seconds if needs_executors else None,
+    )
 
 
 def _reset_pyspark() -> None:

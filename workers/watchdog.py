@@ -1,4 +1,4 @@
-"""Watches the driver's JVM: whether it comes up, whether its process exists and whether it still answers."""
+"""Watches the driver: whether it comes up, whether its JVM exists and still answers, whether it has executors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Callable
 import structlog
 
 from workers.attempt import AttemptsAtHand, StopReason
-from workers.spark_session import Driver, SparkRuntime
+from workers.engine.spark.driver import Driver
+from workers.spark_session import SparkRuntime
 
 _log = structlog.get_logger(__name__)
 
@@ -32,18 +33,20 @@ class DriverWatch:
         self._clock = clock
         self._answered: tuple[Driver, float] | None = None
         self._start: tuple[int, float] | None = None
+        self._alone: tuple[Driver, float] | None = None
         self._overdue = 0
 
     def ping(self) -> None:
-        """Notes when the JVM last answered. A failure is silence too: `watch` draws the conclusion."""
+        """Notes when the JVM last answered, and what. A failure is silence too: `watch` draws the conclusion."""
         driver = self._runtime.current
         if driver is None:
             return
         driver.ping()
         self._answered = (driver, self._clock())
+        driver.look()
 
     def watch(self) -> None:
-        """Gives up a driver whose process is gone, and ends one that starts for too long or fell silent."""
+        """Gives up a driver that is gone or has lost its cluster, and ends one that fell silent, or never comes up."""
         driver = self._runtime.current
         if driver is None:
             self._watch_start()
@@ -56,6 +59,11 @@ class DriverWatch:
             if self._overdue >= 2:
                 driver.kill()
                 self._give_up(driver, "silent")
+        elif driver.stopped:
+            self._give_up(driver, "stopped")
+        elif self._is_left_alone(driver):
+            # A master that was started anew knows neither the application nor that it waits for executors.
+            self._give_up(driver, "no_executors")
         else:
             self._overdue = 0
 
@@ -75,6 +83,15 @@ class DriverWatch:
         if self._answered is None or self._answered[0] is not driver:
             self._answered = (driver, now)
         return now - self._answered[1] > self._timeout
+
+    def _is_left_alone(self, driver: Driver) -> bool:
+        if driver.seconds_alone is None or driver.executors is None or driver.executors.number:
+            self._alone = None
+            return False
+        now = self._clock()
+        if self._alone is None or self._alone[0] is not driver:
+            self._alone = (driver, now)
+        return now - self._alone[1] > driver.seconds_alone
 
     def _give_up(self, driver: Driver, why: str) -> None:
         _log.error("spark_driver_lost", why=why, exit_code=driver.process.poll(), pid=driver.process.pid)

@@ -27,7 +27,8 @@ from service.spark_settings import SparkSettings
 from service.store.leases import Claim
 from tests.support.processes import wait_for
 from workers.attempt import Attempt, AttemptsAtHand
-from workers.spark_session import Driver, SparkRuntime
+from workers.engine.spark.driver import Driver
+from workers.spark_session import SparkRuntime
 from workers.watchdog import DriverWatch
 
 

@@ -27,7 +27,7 @@ from workers.runner import JobRunner
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from workers.spark_session import Driver
+    from workers.engine.spark.driver import Driver
 
 WORKER = "w1"
 
@@ -114,8 +114,8 @@ def driver(spark: SparkSession) -> Iterator[Driver]:
     """The suite's Spark session as the workers see it."""
     from pyspark import SparkContext
 
+    from workers.engine.spark.driver import Driver
     from workers.engine.spark.stage_metrics import SparkMonitor
-    from workers.spark_session import Driver
 
     context = spark.sparkContext
     gateway = SparkContext._gateway

@@ -15,7 +15,6 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
-from service.java import JavaError
 from service.spec.reports import PlanReport, SkewReport
 from service.spec.status import AttemptStatus
 from service.store import leases
@@ -25,14 +24,15 @@ from service.store.session import Database
 from service.store.tables import AttemptRow, JobEventRow, JobRow, PlanRow, StageMetricsRow
 from tests.support.processes import wait_for
 from tests.support.tables import ENDLESS, USERS, parquet
-from workers.attempt import AttemptsAtHand, StopReason
+from workers.attempt import StopReason
 from workers.cancellation import CancellationWatch
+from workers.cluster import SparkUnavailableError
 from workers.heartbeat import Heartbeat, ProgressReporter
 from workers.runner import JobRunner
 
 if TYPE_CHECKING:
     from tests.workers.conftest import Bench
-    from workers.spark_session import Driver
+    from workers.engine.spark.driver import Driver
 
 pytestmark = pytest.mark.spark
 
@@ -195,63 +195,39 @@ def test_a_database_away_for_good_is_no_end_of_the_job(bench: Bench, gone_from: 
 
 
 class NoDriver:
-    """A machine on which Spark does not start."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
+    """A worker whose Spark is not available."""
 
     def driver(self) -> Driver:
         """Never any."""
-        raise self._error
+        raise SparkUnavailableError("cluster_unreachable", "No Spark master answers.")
 
 
-class Watched(AttemptsAtHand):
-    """Notes for how long a runner rests, and does not let it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rests: list[float] = []
-
-    def wait_until_closed(self, timeout: float) -> bool:
-        """Never closed."""
-        self.rests.append(timeout)
-        return False
-
-
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        (JavaError("there is no Java", "Install one."), "there is no Java. Install one."),
-        (ConnectionRefusedError("py4j"), "Its log tells why."),
-    ],
-)
-def test_a_worker_without_spark_hands_back_and_rests(bench: Bench, error: Exception, told: str) -> None:
+def test_a_worker_without_spark_takes_no_job_and_spends_no_attempt(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
-    at_hand, now = Watched(), 100.0
-    runner = JobRunner(
-        bench.settings, bench.database, NoDriver(error), at_hand, "w1", bench.ring, clock=lambda: now
-    )
-    runner.run(job_id)
-    assert (bench.job(job_id).status, bench.rung) == ("QUEUED", [job_id])
-    attempt = one_attempt(bench, job_id)
-    assert attempt.error is not None
-    assert (attempt.status, attempt.error["code"]) == ("CRASHED", "driver_lost")
-    assert attempt.error["detail"] == f"Worker w1 could not start its Spark driver. {told}"
-    now = 103.0
-    runner.run(job_id)
-    assert at_hand.rests == [0, 7]
-    assert bench.job(job_id).status == "CRASHED"
+    runner = JobRunner(bench.settings, bench.database, NoDriver(), bench.at_hand, "w1", bench.ring)
+    with pytest.raises(SparkUnavailableError, match="cluster_unreachable: No Spark master answers"):
+        runner.run(job_id)
+    job = bench.job(job_id)
+    assert (job.status, job.fence, bench.rung) == ("QUEUED", 0, [])
 
 
-def test_a_worker_that_rests_and_is_stopped_claims_nothing(bench: Bench) -> None:
-    first, second = bench.submit(PER_USER), bench.submit(PER_USER)
-    runner = JobRunner(
-        bench.settings, bench.database, NoDriver(OSError()), bench.at_hand, "w1", bench.ring, clock=lambda: 1.0
-    )
-    runner.run(first)
-    bench.at_hand.close()
-    runner.run(second)
-    assert (bench.job(first).fence, bench.job(second).fence) == (1, 0)
+class ClosingDriver(_Shared):
+    """The worker is told to take no more jobs while it waits for its driver."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench.driver)
+        self._at_hand = bench.at_hand
+
+    def driver(self) -> Driver:
+        """After the order to stop."""
+        self._at_hand.close()
+        return super().driver()
+
+
+def test_a_worker_told_to_stop_while_it_waits_for_spark_claims_nothing(bench: Bench) -> None:
+    job_id = bench.submit(PER_USER)
+    JobRunner(bench.settings, bench.database, ClosingDriver(bench), bench.at_hand, "w1", bench.ring).run(job_id)
+    assert (bench.job(job_id).status, bench.job(job_id).fence) == ("QUEUED", 0)
 
 
 def test_a_second_message_finds_nothing_to_do(bench: Bench) -> None:

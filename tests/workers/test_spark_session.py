@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.spark_settings import SparkSettings
 from tests.support.processes import wait_until_gone
-from workers.spark_session import spark_configuration
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,11 +73,3 @@ def test_the_driver_ends_with_a_killed_worker(tmp_path: Path) -> None:
     done = run("orphan", tmp_path)
     assert done.returncode == -9
     wait_until_gone([json.loads(done.stdout.splitlines()[-1])["jvm"]])
-
-
-def test_only_a_cluster_may_have_another_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_LOCAL_IP", "10.0.0.7")
-    local = spark_configuration(SparkSettings(master="local[*]"), tmp_path)
-    cluster = spark_configuration(SparkSettings(master="spark://10.0.0.1:7077"), tmp_path)
-    assert local["spark.driver.host"] == local["spark.driver.bindAddress"] == "127.0.0.1"
-    assert cluster["spark.driver.host"] == "10.0.0.7"

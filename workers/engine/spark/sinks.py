@@ -25,7 +25,8 @@ def write_parquet(frame: DataFrame, directory: Path) -> WrittenResult:
     """
     # The older INT96 is read in nanoseconds by most, which end in the year 2262.
     frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    frame.write.mode("overwrite").parquet(str(directory))
+    # With its scheme: the file system that Hadoop's configuration names by default may be another one.
+    frame.write.mode("overwrite").parquet(f"file://{directory}")
     files = result_files(directory)
     return WrittenResult(
         rows=sum(pq.read_metadata(path).num_rows for path in files),

@@ -1,0 +1,118 @@
+"""Whether a cluster is there, asked without Spark: within seconds, where Spark itself would try for a minute."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import httpx
+
+from service.spark_settings import SparkSettings
+from service.spec.quantities import parse_bytes
+
+_MIB = 1 << 20
+_DEFAULT_MEMORY = "1g"
+
+
+class SparkUnavailableError(RuntimeError):
+    """This worker's Spark cannot run jobs now; the message says why and what to do."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        self.message = message
+        super().__init__(f"{code}: {message}")
+
+
+def require_master(settings: SparkSettings) -> None:
+    """Connects to a standalone master; of several, one that answers is enough. Takes `connect_timeout_seconds` each.
+
+    Raises SparkUnavailableError `cluster_unreachable`. Other clusters are left to Spark, which asks them at once.
+    """
+    refused = []
+    for host, port in settings.masters:
+        try:
+            socket.create_connection((host, port), settings.connect_timeout_seconds).close()
+        except OSError as error:
+            reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or type(error).__name__
+            refused.append(f"{host}:{port} ({reason})")
+        else:
+            return
+    if refused:
+        raise unreachable(settings, f"No Spark master answers at {', '.join(refused)}")
+
+
+def unreachable(settings: SparkSettings, what: str) -> SparkUnavailableError:
+    """The error of a cluster that cannot be reached, or does not take the application."""
+    variable = f"EVENKEEL_SPARK_MASTER ({settings.master})"
+    return SparkUnavailableError(
+        "cluster_unreachable", f"{what}. Start it, or correct {variable}; this worker tries again by itself."
+    )
+
+
+def no_executors(settings: SparkSettings) -> SparkUnavailableError:
+    """The error of a cluster that gave no executor in time, with the likely reason."""
+    return SparkUnavailableError(
+        "no_executors",
+        f"The cluster gave this worker no executor within {settings.executor_wait_seconds:g} s: "
+        f"{_reason(settings)} This worker tries again by itself.",
+    )
+
+
+def _reason(settings: SparkSettings) -> str:
+    if not settings.is_standalone:
+        return (
+            "its queue or quota is taken, or an executor of this size does not fit on any node (see "
+            "EVENKEEL_SPARK_EXECUTOR_MEMORY and EVENKEEL_SPARK_EXECUTOR_CORES), or executors cannot reach the driver "
+            "(see EVENKEEL_SPARK_DRIVER_HOST)."
+        )
+    workers = _workers_of_master(settings)
+    if workers is None:
+        return (
+            "its cores are taken by other applications (set EVENKEEL_SPARK_CORES_MAX on each worker, so that they "
+            "share), or no Spark worker offers the memory and cores that EVENKEEL_SPARK_EXECUTOR_MEMORY and "
+            "EVENKEEL_SPARK_EXECUTOR_CORES ask for, or executors cannot reach EVENKEEL_SPARK_DRIVER_HOST."
+        )
+    return reason_of(settings, workers)
+
+
+def reason_of(settings: SparkSettings, workers: Iterable[dict[str, Any]]) -> str:
+    """Why a standalone cluster with these workers (`workers` of the master's `/json`) gives no executor."""
+    alive = [worker for worker in workers if worker.get("state") == "ALIVE"]
+    if not alive:
+        return "its master has no Spark worker: start some."
+    memory = parse_bytes(settings.executor_memory or _DEFAULT_MEMORY) // _MIB
+    cores = settings.executor_cores or 1
+    if not any(worker["memory"] >= memory and worker["cores"] >= cores for worker in alive):
+        most = f"{max(worker['memory'] for worker in alive)} MiB and {max(worker['cores'] for worker in alive)} cores"
+        return (
+            f"an executor asks for {memory} MiB and {cores} cores, and no Spark worker offers more than {most}. Set "
+            "EVENKEEL_SPARK_EXECUTOR_MEMORY or EVENKEEL_SPARK_EXECUTOR_CORES to less."
+        )
+    if not any(worker["memoryfree"] >= memory and worker["coresfree"] >= cores for worker in alive):
+        return (
+            "other applications hold its cores or memory. Where other Evenkeel workers do, set "
+            "EVENKEEL_SPARK_CORES_MAX on each, so that they share; one without it takes every core."
+        )
+    return (
+        "there is room for one, so executors cannot reach the driver, or fail as they start: set "
+        "EVENKEEL_SPARK_DRIVER_HOST to an address of this machine that they reach; the logs of Spark workers tell more."
+    )
+
+
+def _workers_of_master(settings: SparkSettings) -> list[dict[str, Any]] | None:
+    """What an alive master says of its workers; None where none can be asked."""
+    for host, _ in settings.masters:
+        name = f"[{host}]" if ":" in host else host
+        url = f"http://{name}:{settings.master_ui_port}/json/"
+        with suppress(httpx.HTTPError, ValueError, KeyError, TypeError):
+            found = httpx.get(url, timeout=settings.connect_timeout_seconds, trust_env=False).raise_for_status().json()
+            if found["status"] == "ALIVE" and found["url"] in _urls(settings):
+                return list(found["workers"])
+    return None
+
+
+def _urls(settings: SparkSettings) -> tuple[str, ...]:
+    """Another master may have the web port that is asked."""
+    return tuple(f"spark://{f'[{host}]' if ':' in host else host}:{port}" for host, port in settings.masters)
