@@ -1,0 +1,134 @@
+"""Small jobs, many at once, each with an answer of its own, and what must be true of them when they have ended."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from sqlalchemy import select
+
+from service.store.tables import AttemptRow, JobEventRow, JobRow, OutboxRow
+from tests.support.client import JobClient
+from tests.support.processes import wait_for
+from tests.support.production import Production
+from tests.support.tables import parquet
+
+ROWS = 1000
+KEYS = 10
+PAIRS = 10_000
+_THREADS = 8
+
+
+def write_small(data: Path) -> None:
+    """`small/`: one Parquet file; row i has k = i mod 10 and v = i."""
+    directory = data / "small"
+    directory.mkdir()
+    numbers = range(ROWS)
+    table = pa.table({"k": pa.array([i % KEYS for i in numbers], pa.int64()), "v": pa.array(numbers, pa.int64())})
+    pq.write_table(table, directory / "part.parquet")
+
+
+def small_job(number: int) -> dict[str, Any]:
+    """An aggregation over the first `number` rows; 0 < `number` <= 1000."""
+    sql = f"SELECT s.k, COUNT(*) AS n, SUM(s.v) AS total FROM s WHERE s.v < {number} GROUP BY s.k"
+    return {"name": f"small-{number}", "tables": {"s": parquet("small")}, "sql": sql}
+
+
+def small_answer(number: int) -> list[tuple[int, ...]]:
+    """What `small_job` must give, sorted: k, n and total."""
+    rows = {key: range(key, number, KEYS) for key in range(KEYS)}
+    return [(key, len(values), sum(values)) for key, values in rows.items() if values]
+
+
+def write_pairs(data: Path) -> None:
+    """`pairs/`: one Parquet file of one key, for `SLOW`."""
+    directory = data / "pairs"
+    directory.mkdir()
+    table = pa.table({"k": pa.array([1] * PAIRS, pa.int64()), "v": pa.array(range(PAIRS), pa.int64())})
+    pq.write_table(table, directory / "part.parquet")
+
+
+SLOW = {
+    "name": "slow",
+    "tables": {"a": parquet("pairs"), "b": parquet("pairs")},
+    "sql": "SELECT COUNT(*) AS n FROM a JOIN b ON a.k = b.k WHERE a.v + b.v > 1",
+}
+"""Looks at every pair of rows: some seconds, in which a test can do its worst."""
+
+SLOW_ANSWER: list[tuple[int, ...]] = [(PAIRS * PAIRS - 3,)]
+"""All but (0, 0), (0, 1) and (1, 0)."""
+
+
+def submit_all(clients: Sequence[JobClient], numbers: Sequence[int], *, keyed: bool = False) -> dict[str, int]:
+    """Posts a small job for every number, from several threads, to the clients in turn; gives job id -> number.
+
+    With `keyed`, each with an Idempotency-Key, and at the same time once more to the next client; AssertionError where
+    that gives another job.
+    """
+
+    def submit(place: int) -> str:
+        number = numbers[place]
+        headers: Mapping[str, str] = {"Idempotency-Key": f"burst-{number}"} if keyed else {}
+        return clients[place % len(clients)].submit(small_job(number), **headers)
+
+    def submit_again(place: int) -> str:
+        again = clients[(place + 1) % len(clients)]
+        return again.submit(small_job(numbers[place]), **{"Idempotency-Key": f"burst-{numbers[place]}"})
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        first = [pool.submit(submit, place) for place in range(len(numbers))]
+        second = [pool.submit(submit_again, place) for place in range(len(numbers))] if keyed else first
+        ids = [future.result() for future in first]
+        assert [future.result() for future in second] == ids
+    return dict(zip(ids, numbers, strict=True))
+
+
+def wait_until_ended(production: Production, job_ids: Collection[str], seconds: float) -> None:
+    """Waits, at the database, until each of the jobs has ended; AssertionError after `seconds`."""
+    statement = select(JobRow.id).where(JobRow.finished_at.is_(None))
+
+    def have_ended() -> bool:
+        return not {job_id for (job_id,) in production.all(statement)} & set(job_ids)
+
+    try:
+        wait_for(f"the end of {len(job_ids)} jobs", have_ended, seconds, every=0.2)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{production.logs()}") from None
+
+
+def assert_ended_once(production: Production, expected: Mapping[str, Sequence[tuple[int, ...]]]) -> None:
+    """Every job (id -> its rows) SUCCEEDED once, whatever happened on the way, and left nothing but its result.
+
+    Exactly one attempt of each succeeded, the last one; it alone has files, with the right rows; its events say so once
+    and in order. Nothing is owed to the broker.
+    """
+    jobs = {row[0]: row[1:] for row in production.all(select(JobRow.id, JobRow.status, JobRow.fence, JobRow.error))}
+    attempts, events = defaultdict(list), defaultdict(list)
+    for job_id, status in production.all(select(AttemptRow.job_id, AttemptRow.status).order_by(AttemptRow.fence)):
+        attempts[job_id].append(status)
+    told = select(JobEventRow.job_id, JobEventRow.data).where(JobEventRow.type == "status").order_by(JobEventRow.id)
+    for job_id, data in production.all(told):
+        events[job_id].append(data["status"])
+    for job_id, rows in expected.items():
+        status, fence, error = jobs[job_id]
+        assert status == "SUCCEEDED", (job_id, status, error)
+        assert len(attempts[job_id]) == fence
+        assert attempts[job_id][-1] == "SUCCEEDED"
+        assert set(attempts[job_id][:-1]) <= {"CRASHED", "CANCELLED"}
+        assert events[job_id][0] == "QUEUED"
+        assert events[job_id][-3:] == ["PLANNING", "RUNNING", "SUCCEEDED"]
+        assert events[job_id].count("SUCCEEDED") == 1
+        assert [path.name for path in (production.results / job_id).iterdir()] == [f"attempt-{fence}"]
+        assert rows_of(production, job_id, fence) == list(rows), (job_id, attempts[job_id])
+    assert production.all(select(OutboxRow.job_id)) == []
+
+
+def rows_of(production: Production, job_id: str, attempt: int) -> list[tuple[int, ...]]:
+    """The rows of a result from its files, sorted."""
+    table = pq.read_table(production.results / job_id / f"attempt-{attempt}")
+    return sorted(tuple(row.values()) for row in table.to_pylist())

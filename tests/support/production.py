@@ -1,0 +1,277 @@
+"""The service in production shape: PostgreSQL, Redis, several APIs and several workers, each a real process.
+
+Every process has a state directory of its own, as on a machine of its own. What they share is the database, the broker,
+the data and the results.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+from sqlalchemy import Executable
+from sqlalchemy.orm import Session
+
+from service.store.session import Database
+from service.store.tables import WorkerRow
+from tests.support.client import JobClient
+from tests.support.processes import end, family, start_python, wait_for, wait_until_gone
+from tests.support.servers import PostgresServer, RedisServer, running_postgres, running_redis
+
+T = TypeVar("T")
+
+_LISTENS = re.compile(r"Evenkeel listens on http://\S+:(\d+)")
+_START_SECONDS = 120.0
+_END_SECONDS = 60.0
+_LOG_CHARACTERS = 4000
+
+ENVIRONMENT: Mapping[str, str] = {
+    "EVENKEEL_SPARK_MASTER": "local[1]",
+    "EVENKEEL_SPARK_DRIVER_MEMORY": "512m",
+    "EVENKEEL_WORKER_CONCURRENCY": "2",
+    # Long enough for a heartbeat of one process among many on two cores, short enough for a test to see it run out.
+    "EVENKEEL_WORKER_LEASE_SECONDS": "10",
+    "EVENKEEL_WORKER_HEARTBEAT_SECONDS": "1",
+    "EVENKEEL_WORKER_SWEEP_SECONDS": "0.5",
+    "EVENKEEL_WORKER_RING_AGAIN_SECONDS": "2",
+    "EVENKEEL_WORKER_PROGRESS_SECONDS": "0.5",
+    "EVENKEEL_WORKER_DRAIN_SECONDS": "0",
+}
+"""Small enough that several of each fit beside the test process, and quick to notice what was lost."""
+
+
+@dataclass
+class Part:
+    """One of the processes. `environment` is what it is told beside what all are told."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.poll() is None
+
+    def said(self) -> str:
+        """All that it wrote so far, over its restarts."""
+        return self.log.read_text(errors="replace")
+
+
+class Api(JobClient):
+    """An API process and the usual requests to it. It keeps its port over restarts."""
+
+    def __init__(self, part: Part, port: int) -> None:
+        super().__init__(f"http://127.0.0.1:{port}")
+        self.part = part
+
+
+class Production:
+    """All the processes, and what a test wants of them. Processes are to be started from the main thread."""
+
+    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
+        self.directory = directory
+        self.data = directory / "data"
+        self.results = directory / "results"
+        self.apis: list[Api] = []
+        self.workers: list[Part] = []
+        self._shared = {
+            **ENVIRONMENT,
+            "EVENKEEL_DATA_ROOTS": str(self.data),
+            "EVENKEEL_DATA_RESULTS": str(self.results),
+            **environment,
+        }
+        self.database = Database(self._shared["EVENKEEL_DATABASE_URL"])
+        self.data.mkdir()
+        self.results.mkdir()
+
+    def migrate(self) -> None:
+        """`evenkeel migrate`."""
+        part = self._part("migrate", ["-m", "service.cli", "migrate"], {})
+        if part.process.wait(_START_SECONDS) != 0:
+            raise AssertionError(f"evenkeel migrate failed:\n{part.said()}")
+
+    def start_api(self) -> Api:
+        """`evenkeel serve` on a free port; returns once it answers."""
+        part = self._part(f"api-{len(self.apis)}", ["-m", "service.cli", "serve", "--port", "0"], {})
+        port = int(self._wait(part, "the address of the API", lambda: _LISTENS.search(part.said())).group(1))
+        part.command = [*part.command[:-1], str(port)]
+        api = Api(part, port)
+        self.apis.append(api)
+        self._wait_for_api(api)
+        return api
+
+    def start_worker(self, environment: Mapping[str, str] | None = None) -> Part:
+        """`evenkeel worker`; returns at once, see `wait_for_workers`."""
+        part = self._part(f"worker-{len(self.workers)}", ["-m", "service.cli", "worker"], environment or {})
+        self.workers.append(part)
+        return part
+
+    def start_workers(self, number: int, environment: Mapping[str, str] | None = None) -> list[Part]:
+        """So many workers at once; returns when Spark is up in each."""
+        started = [self.start_worker(environment) for _ in range(number)]
+        self.wait_for_workers()
+        return started
+
+    def wait_for_workers(self) -> None:
+        """Waits until each worker that was started and not ended has given a sign of life and has its Spark."""
+        for part in self.workers:
+            if part.is_running:
+                self._wait(part, f"{part.name} to be ready", lambda part=part: self._is_ready(part))  # type: ignore[misc]
+
+    def kill(self, part: Part) -> None:
+        """`kill -9`; returns once its JVM is gone too."""
+        processes = list(family(part.process.pid))
+        part.process.kill()
+        part.process.wait(_END_SECONDS)
+        wait_until_gone(processes)
+
+    def stop(self, part: Part) -> int:
+        """SIGTERM; returns its exit code once its JVM is gone too."""
+        processes = list(family(part.process.pid))
+        part.process.send_signal(signal.SIGTERM)
+        code = part.process.wait(_END_SECONDS)
+        wait_until_gone(processes)
+        return code
+
+    def start_again(self, part: Part) -> None:
+        """Starts what has ended; an API at its port. Returns once it answers, or the worker is ready."""
+        assert not part.is_running
+        self._launch(part)
+        for api in self.apis:
+            if api.part is part:
+                self._wait_for_api(api)
+                return
+        self._wait(part, f"{part.name} to be ready", lambda: self._is_ready(part))
+
+    def retire_workers(self) -> None:
+        """Stops all workers for good."""
+        for part in self.workers:
+            if part.is_running:
+                part.process.send_signal(signal.SIGTERM)
+        for part in self.workers:
+            self._end(part)
+
+    def read(self, query: Callable[[Session], T]) -> T:
+        """What `query` finds in the database."""
+        with self.database.read() as session:
+            return query(session)
+
+    def all(self, statement: Executable) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        return self.read(lambda session: [tuple(row) for row in session.execute(statement)])
+
+    def logs(self) -> str:
+        """The end of what every process said, for the message of a failed test."""
+        return "\n".join(
+            f"--- {log.name}\n{log.read_text(errors='replace')[-_LOG_CHARACTERS:]}"
+            for log in sorted(self.directory.glob("*.log"))
+        )
+
+    def close(self) -> None:
+        """Ends every process with its JVM."""
+        self.retire_workers()
+        for api in self.apis:
+            api.http.close()
+            self._end(api.part)
+        self.database.close()
+
+    def _part(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Part:
+        own = {"EVENKEEL_STATE_DIR": str(self.directory / f"state-{name}"), **self._shared, **environment}
+        part = Part(name, command, own, self.directory / f"{name}.log")
+        self._launch(part)
+        return part
+
+    def _launch(self, part: Part) -> None:
+        part.process = start_python(part.command, environment=part.environment, log=part.log, cwd=self.directory)
+
+    def _wait(self, part: Part, what: str, probe: Callable[[], T | None]) -> T:
+        def look() -> T | None:
+            if not part.is_running:
+                raise AssertionError(f"{part.name} ended with {part.process.returncode}")
+            return probe()
+
+        try:
+            return wait_for(what, look, _START_SECONDS)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.logs()}") from None
+
+    def _wait_for_api(self, api: Api) -> None:
+        def answers() -> bool:
+            with suppress(httpx.TransportError):
+                return api.http.get("/healthz").is_success
+            return False
+
+        self._wait(api.part, "the API", answers)
+
+    def _is_ready(self, part: Part) -> bool:
+        return self.read(
+            lambda session: any(
+                row.pid == part.process.pid and row.spark_state == "ready" for row in session.query(WorkerRow)
+            )
+        )
+
+    def _end(self, part: Part) -> None:
+        processes = list(family(part.process.pid))
+        if part.is_running:
+            part.process.send_signal(signal.SIGCONT)
+            end(part.process, _END_SECONDS)
+        wait_until_gone(processes)
+
+
+@dataclass(frozen=True)
+class Servers:
+    """The servers of one production, which tests restart."""
+
+    postgres: PostgresServer
+    redis: RedisServer
+
+
+@contextmanager
+def running_servers(directory: Path) -> Iterator[Servers]:
+    """A PostgreSQL and a Redis below `directory`, ended afterwards."""
+    with running_postgres(directory) as postgres, running_redis(directory) as redis:
+        yield Servers(postgres, redis)
+
+
+@contextmanager
+def running_production(
+    directory: Path,
+    servers: Servers | None,
+    *,
+    apis: int = 2,
+    workers: int = 3,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Production]:
+    """Starts everything below `directory` and ends it afterwards.
+
+    Without `servers`, on SQLite and the embedded broker, whose state directory all processes then share.
+    """
+    if servers is None:
+        state = directory / "state"
+        shared = {
+            "EVENKEEL_STATE_DIR": str(state),
+            "EVENKEEL_DATABASE_URL": f"sqlite:///{state / 'evenkeel.db'}",
+        }
+    else:
+        shared = {
+            "EVENKEEL_DATABASE_URL": servers.postgres.create_database("evenkeel"),
+            "EVENKEEL_BROKER_URL": servers.redis.url,
+        }
+    with ExitStack() as stack:
+        production = Production(directory, {**shared, **(environment or {})})
+        stack.callback(production.close)
+        production.migrate()
+        for _ in range(apis):
+            production.start_api()
+        production.start_workers(workers)
+        yield production
