@@ -14,13 +14,13 @@ from service.api import events, jobs, operations, reports, results, workers
 from service.api.dependencies import Services
 from service.api.guard import Guard
 from service.api.head import HeadAsGet
-from service.api.metrics import HttpMetrics, JobMetrics
+from service.api.metrics import HttpMetrics, ServiceGauges
 from service.api.openapi import TITLE, operation_id, specification
 from service.api.problems import add_problem_handlers, problems
 from service.api.request_context import RequestContext
+from service.api.retries import Outage
 from service.dispatch import Dispatcher
 from service.errors import DatabaseUnavailableError, HostNotAllowedError, OriginNotAllowedError
-from service.jobs.check_readiness import worker_silence_ms
 from service.jobs.explain_job import forget_abandoned
 from service.jobs.watch import JobWatcher
 from service.logging import configure_logging
@@ -50,6 +50,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     )
     metrics = HttpMetrics()
     app.state.metrics = metrics
+    app.state.outage = Outage(settings.database.retry_seconds)
     for module in (jobs, results, events, reports, workers, operations):
         app.include_router(module.router, responses=_EVERYWHERE)
     add_problem_handlers(app)
@@ -63,13 +64,13 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None) -> AsyncIterator[None]:
     configure_logging(settings.log)
-    database = given or Database(settings.database_url)
+    database = given or Database(settings.database_url, settings=settings.database)
     require_current(database)
     forget_abandoned(database)
     dispatcher = Dispatcher(settings)
     watcher = JobWatcher(database, settings.api.poll_interval_seconds)
     watcher.start()
-    gauges = JobMetrics(database, worker_silence_ms(settings))
+    gauges = ServiceGauges(database, settings)
     app.state.metrics.registry.register(gauges)
     app.state.services = Services(settings, database, dispatcher, watcher)
     try:

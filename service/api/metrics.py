@@ -1,8 +1,11 @@
-"""What Prometheus scrapes: requests as they are answered, and jobs as the database has them at the scrape."""
+"""What Prometheus scrapes: requests as they are answered, and jobs and workers as the database has them at the scrape.
+
+Names, labels and meanings are declared in `service.spec.api_metrics`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import structlog
 from prometheus_client import CollectorRegistry, Histogram
@@ -10,13 +13,19 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.spec.status import JobStatus
-from service.store import jobs
+from service import __version__
+from service.broker import broker_fault
+from service.jobs.check_readiness import worker_silence_ms
+from service.settings import Settings
+from service.spec import api_metrics as declared
+from service.spec.queues import Queue
+from service.spec.status import TERMINAL, JobStatus
+from service.spec.worker_metrics import DeclaredMetric
+from service.store import workers
+from service.store.gauges import JobGauges, read_gauges
 from service.store.session import Database
-from service.store.workers import count_alive
 
 _log = structlog.get_logger(__name__)
-_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class HttpMetrics:
@@ -24,12 +33,9 @@ class HttpMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        metric = declared.REQUESTS
         self._requests = Histogram(
-            "evenkeel_http_request_duration_seconds",
-            "Time from the request to the end of its answer; waiting requests wait.",
-            ("method", "route", "status"),
-            registry=self.registry,
-            buckets=_BUCKETS,
+            metric.name, metric.meaning, metric.labels, registry=self.registry, buckets=metric.buckets
         )
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -39,36 +45,47 @@ class HttpMetrics:
         self._requests.labels(known, route, str(status)).observe(seconds)
 
 
-class JobMetrics(Collector):
-    """Gauges read from the database at every scrape."""
+class ServiceGauges(Collector):
+    """Gauges read from database and broker at every scrape."""
 
-    def __init__(self, database: Database, worker_silence_ms: int) -> None:
+    def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
-        self._worker_silence_ms = worker_silence_ms
+        self._settings = settings
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Whether the database answers, and only then what it has.
-
-        Jobs by status (zeros included), age of the oldest waiting job in seconds, and live workers.
-        """
+        """Whether database and broker answer, and what the database has, if it does; zeros included."""
+        yield _gauge(declared.BUILD, [((__version__,), 1)])
         try:
             read = list(self._read())
         except SQLAlchemyError as error:
             _log.warning("scraped_without_database", error=type(error).__name__)
             read = []
-        up = GaugeMetricFamily("evenkeel_database_up", "Whether the database answers.", value=1 if read else 0)
-        yield from (up, *read)
+        yield _gauge(declared.DATABASE_UP, [((), 1 if read else 0)])
+        yield _gauge(declared.BROKER_UP, [((), 1 if broker_fault(self._settings) is None else 0)])
+        yield from read
 
     def _read(self) -> Iterator[GaugeMetricFamily]:
         with self._database.read() as session:
             now = self._database.now(session)
-            counts = jobs.count_by_status(session, now)
-            oldest = jobs.oldest_queued_at(session, now)
-            alive = count_alive(session, now - self._worker_silence_ms)
-        by_status = GaugeMetricFamily("evenkeel_jobs", "Jobs by status.", labels=["status"])
-        for status in JobStatus:
-            by_status.add_metric([status.value], counts.get(status, 0))
-        yield by_status
-        age = 0.0 if oldest is None else max(0.0, (now - oldest) / 1000)
-        yield GaugeMetricFamily("evenkeel_oldest_queued_seconds", "Age of the oldest queued job.", value=age)
-        yield GaugeMetricFamily("evenkeel_workers_alive", "Workers that gave a sign of life lately.", value=alive)
+            jobs = read_gauges(session, now, declared.RECENT_SECONDS * 1000)
+            by_status = workers.count_by_status(session, now, worker_silence_ms(self._settings))
+        yield from _of_jobs(jobs, now)
+        yield _gauge(declared.WORKERS, [((status.value,), count) for status, count in by_status.items()])
+
+
+def _of_jobs(jobs: JobGauges, now: int) -> Iterator[GaugeMetricFamily]:
+    each = [(status.value, queue.value) for status in JobStatus for queue in Queue]
+    yield _gauge(declared.JOBS, [(key, jobs.counts.get(key, 0)) for key in each])
+    ended = [((status.value,), jobs.ended_recently.get(status.value, 0)) for status in JobStatus if status in TERMINAL]
+    yield _gauge(declared.ENDED_RECENTLY, ended)
+    since = [(queue.value, jobs.oldest_queued_at.get(queue.value, now)) for queue in Queue]
+    yield _gauge(declared.OLDEST_QUEUED, [((queue,), max(0.0, (now - at) / 1000)) for queue, at in since])
+    yield _gauge(declared.EXPIRED_LEASES, [((), jobs.expired_leases)])
+    yield _gauge(declared.OUTBOX, [((), jobs.outbox)])
+
+
+def _gauge(metric: DeclaredMetric, values: Iterable[tuple[tuple[str, ...], float]]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+    for labels, value in values:
+        family.add_metric(labels, value)
+    return family

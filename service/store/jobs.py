@@ -1,4 +1,4 @@
-"""Jobs: insert, find, list, ask to cancel, delete, count. Claims and results are in `leases` and `publication`."""
+"""Jobs: insert, find, list, ask to cancel, delete. Claims and results are in `leases` and `publication`."""
 
 from __future__ import annotations
 
@@ -177,21 +177,6 @@ def queues_of_waiting(session: Session, job_ids: Collection[str]) -> list[tuple[
         select(JobRow.id, JobRow.queue).where(JobRow.id.in_(job_ids), JobRow.status == JobStatus.QUEUED.value)
     )
     return [(job_id, queue) for job_id, queue in found]
-
-
-def count_by_status(session: Session, now: int) -> dict[JobStatus, int]:
-    """Number of jobs in each effective status that any job is in, over all tenants."""
-    status = _effective_status_column(now)
-    found = session.execute(select(status, func.count()).where(JobRow.kind == RUN).group_by(status))
-    return {JobStatus(value): count for value, count in found}
-
-
-def oldest_queued_at(session: Session, now: int) -> int | None:
-    """When the job that has waited longest was submitted; None while none waits."""
-    statement = select(func.min(JobRow.submitted_at)).where(
-        JobRow.kind == RUN, _effective_status_column(now) == JobStatus.QUEUED.value
-    )
-    return session.execute(statement).scalar_one_or_none()
 
 
 def _restrict(statement: Select[JobRow], wanted: JobFilter, now: int) -> Select[JobRow]:

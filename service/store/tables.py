@@ -43,7 +43,10 @@ class JobRow(Base):
     __table_args__ = (
         Index("ix_jobs_tenant_submitted_at_id", "tenant", "submitted_at", "id"),
         Index("ix_jobs_status_lease_expires_at", "status", "lease_expires_at"),
+        Index("ix_jobs_status_submitted_at", "status", "submitted_at"),
         Index("ix_jobs_finished_at", "finished_at"),
+        # All that a scrape counts is in it.
+        Index("ix_jobs_kind_status_queue_submitted_at", "kind", "status", "queue", "submitted_at"),
     )
 
     id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
