@@ -16,16 +16,22 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels . \
 RUN ln -s "$(/opt/evenkeel/bin/python -c 'import pyspark; print(pyspark.__path__[0])')" /opt/spark \
  && test -x /opt/spark/bin/spark-class
 
+FROM postgres:16.14-bookworm AS postgres
+
 FROM python:3.11.14-slim-bookworm
 # Debian keeps only the newest build of a package: a pinned one could not be installed in a few weeks.
 # hadolint ignore=DL3008
 RUN apt-get update \
- && apt-get install --yes --no-install-recommends openjdk-17-jre-headless tini \
+ && apt-get install --yes --no-install-recommends libpq5 openjdk-17-jre-headless tini \
  && rm -rf /var/lib/apt/lists/* \
  && groupadd --gid 10001 evenkeel \
  && useradd --uid 10001 --gid 10001 --home-dir /var/lib/evenkeel --shell /usr/sbin/nologin evenkeel \
  && install --directory --owner 10001 --group 10001 --mode 0700 /var/lib/evenkeel /var/lib/spark /srv/results \
  && install --directory /srv/data
+# For `evenkeel backup`, whose programs must not be older than the server. Both images are Debian 12; whether its libpq
+# has all that they call is found out here.
+COPY --from=postgres /usr/lib/postgresql/16/bin/pg_dump /usr/lib/postgresql/16/bin/pg_restore /usr/local/bin/
+RUN LD_BIND_NOW=1 pg_dump --version && LD_BIND_NOW=1 pg_restore --version
 COPY --from=build /opt /opt
 ENV PATH=/opt/evenkeel/bin:/opt/spark/bin:$PATH \
     SPARK_HOME=/opt/spark \

@@ -34,10 +34,12 @@ def test_a_rule_is_ignored_for_a_reason_alone() -> None:
             assert re.match(r"# [A-Z].+\.$", before), f"{line} needs its reason in the line above"
 
 
-def test_bases_are_pinned_and_the_same() -> None:
-    bases = {base.split()[0] for base in arguments("FROM")}
-    assert len(bases) == 1
-    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-bookworm", bases.pop())
+def test_bases_are_pinned_and_agree() -> None:
+    build, postgres, final = (given.split()[0] for given in arguments("FROM"))
+    assert build == final
+    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-bookworm", final)
+    # The programs of a backup must not be older than the server.
+    assert postgres == read_compose()["services"]["postgres"]["image"]
 
 
 def test_it_runs_as_the_user_that_the_compose_file_names() -> None:
