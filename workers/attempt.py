@@ -96,7 +96,7 @@ class AttemptsAtHand:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """No further attempts; those at hand go on."""
+        """Time is up: an attempt whose job was just being claimed is told to stop as it begins."""
         with self._changed:
             self._refusing = self._closed = True
             self._changed.notify_all()

@@ -91,7 +91,6 @@ class Departure:
             _log.warning("messages_not_passed_on", exc_info=True)
         if not self._ordered.is_set():
             self._let_jobs_end()
-        self._at_hand.close()
         if not self._at_hand.wait_until_empty(self._drain_seconds):
             self._give_back()
         self._exit_at_last()
@@ -106,6 +105,7 @@ class Departure:
             self._end_process()
 
     def _give_back(self) -> None:
+        self._at_hand.close()
         for attempt in self._at_hand.all():
             attempt.stop(StopReason.WORKER_STOPPING)
         cancel_stopped(self._at_hand.all())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import structlog
+from sqlalchemy.orm import Session
 
 from service.datasets.files import find_table_files
 from service.datasets.roots import roots_of
@@ -26,6 +27,7 @@ from workers.engine.spark.driver import Driver, DriverSource
 from workers.engine.spark.engine import Engine, PlannedQuery, TableInput
 from workers.failures import HandBack, LeaseLost, Verdict, verdict_of
 from workers.measuring import measure
+from workers.metrics import WorkerMetrics
 from workers.patience import AWAY, patiently
 from workers.result_files import relative_path, remove_attempt, remove_older_attempts
 
@@ -53,6 +55,7 @@ class JobRunner:
         ring: Callable[[str, str], object],
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
+        metrics: WorkerMetrics | None = None,
     ) -> None:
         self._roots = roots_of(settings)
         self._results = settings.results_dir
@@ -64,29 +67,42 @@ class JobRunner:
         self._ring = ring
         self._clock = clock
         self._pause = pause
+        self._metrics = metrics or WorkerMetrics()
 
-    def run(self, job_id: str) -> None:
+    def run(self, job_id: str) -> bool:
         """Claims the job and brings it to an end, or leaves it to another attempt.
 
-        Does nothing where there is nothing to claim: messages come twice, or late. Raises SparkUnavailableError before
+        False where there is nothing to claim: messages come twice, or late. Raises SparkUnavailableError before
         it claims anything, and else only when the database fails.
         """
+        return self._run(lambda _: job_id)
+
+    def run_oldest(self, queues: Collection[str]) -> bool:
+        """As `run`, with the job that has waited longest in one of these queues."""
+        return self._run(lambda session: leases.oldest_waiting(session, queues))
+
+    def _run(self, choose: Callable[[Session], str | None]) -> bool:
         # Before the claim: a job is not taken, and no attempt of it spent, by a worker that cannot run it.
         driver = self._drivers.driver()
         if self._at_hand.closed:
-            return
+            return False
         with self._database.write() as session:
+            job_id = choose(session)
+            if job_id is None:
+                return False
             claim = leases.claim(session, job_id, self._worker, self._database.now(session), self._lease_ms)
         if claim is None:
             _log.info("nothing_to_claim", job_id=job_id)
-            return
+            return False
         attempt = Attempt(claim, self._clock() + claim.remaining_ms / 1000, self._clock)
         with (
-            structlog.contextvars.bound_contextvars(job_id=job_id, attempt=claim.fence),
+            structlog.contextvars.bound_contextvars(job_id=claim.job_id, attempt=claim.fence),
             self._at_hand.holding(attempt),
         ):
             _log.info("attempt_started", tenant=claim.tenant, kind=claim.kind)
+            self._metrics.claimed(claim)
             self._end(attempt, self._work(attempt, driver))
+        return True
 
     def _work(self, attempt: Attempt, driver: Driver) -> Verdict:
         try:
@@ -125,6 +141,7 @@ class JobRunner:
         engine = Engine(driver.session_for_job(), driver.slots)
         planned = engine.plan(query, tables, spec.settings)
         planning_ms = round((self._clock() - started) * 1000)
+        self._metrics.planned(planning_ms)
         if not patiently(lambda _: self._save_plan(attempt.claim, planned, planning_ms), pause=self._pause):
             return LeaseLost()
         if attempt.claim.kind == jobs.EXPLAIN:
@@ -171,6 +188,7 @@ class JobRunner:
 
     def _measure(self, attempt: Attempt, driver: Driver, spec: JobSpec, run: _Run) -> AttemptMetrics:
         execution_ms = round((self._clock() - run.started) * 1000)
+        self._metrics.executed(execution_ms)
         return measure(driver.monitor, attempt.tag, run.planned, spec.settings, execution_ms)
 
     def _end(self, attempt: Attempt, verdict: Verdict) -> None:
@@ -178,6 +196,7 @@ class JobRunner:
         claim = attempt.claim
         if isinstance(verdict, LeaseLost):
             _log.warning("attempt_lost_its_lease")
+            self._metrics.lease_lost()
             remove_attempt(self._results, claim)
         elif isinstance(verdict, HandBack):
             remove_attempt(self._results, claim)
@@ -193,8 +212,11 @@ class JobRunner:
         _log.warning(
             "attempt_handed_back", reason=given.error.code, job_status=None if target is None else target.value
         )
+        self._metrics.handed_back(given.error.code)
         if target is JobStatus.QUEUED:
             self._ring(claim.job_id, claim.queue)
+        elif target is not None:
+            self._metrics.ended(claim, target)
 
     def _publish(self, claim: Claim, ending: Ending) -> None:
         try:
@@ -210,6 +232,7 @@ class JobRunner:
         if not published or ending.result is None:
             remove_attempt(self._results, claim)
         if published:
+            self._metrics.ended(claim, ending.status)
             remove_older_attempts(self._results, claim)
             _log.info(
                 "attempt_ended",

@@ -6,21 +6,26 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.settings import Settings
-from service.spec import ends
-from service.spec.status import AttemptStatus
-from service.store import workers
+from service.spec.workers import SparkState
+from service.store import jobs, workers
 from service.store.session import Database
-from workers.attempt import AttemptsAtHand, StopReason
-from workers.cancellation import CancellationWatch, cancel_stopped
-from workers.failures import HandBack
+from workers.attempt import AttemptsAtHand
+from workers.cancellation import CancellationWatch
+from workers.cluster import SparkUnavailableError
+from workers.departure import Departure
+from workers.facts import Facts
 from workers.heartbeat import Heartbeat, ProgressReporter
+from workers.held_messages import HeldMessages
 from workers.loops import Loop
+from workers.memory import Resident, resident
+from workers.metrics import DriverCount, WorkerMetrics
 from workers.retention import RetentionStep
 from workers.runner import JobRunner
 from workers.spark_session import SparkRuntime
@@ -30,9 +35,7 @@ from workers.watchdog import DriverWatch
 _log = structlog.get_logger(__name__)
 
 _WATCH_DRIVER_SECONDS = 1.0
-_HAND_BACK_SECONDS = 3.0
 _LOOP_SECONDS = 0.5
-_EXIT_SECONDS = 15.0
 _THREADS_BESIDE = 6
 _RETENTION_SECONDS = 60.0
 
@@ -40,27 +43,55 @@ _RETENTION_SECONDS = 60.0
 class Worker:
     """Runs jobs that it is rung for, in as many threads as call `run`.
 
-    Stopping has two parts, as Celery's has: `drain` when the order comes, `close` once no task runs any more. A job
-    that does not end within the drain time is handed back to the queue; its attempt does not count against it.
+    Stopping has two parts, as Celery's has: `drain` when the order comes, `close` once no task runs any more; see
+    `workers.departure`. Whoever receives messages tells `held` of each, and sets `stop_consuming` to what ends their
+    flow.
     """
 
     def __init__(self, settings: Settings, ring: Callable[[str, str], bool]) -> None:
         self.id = f"{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(3)}"
         own = settings.worker
-        self._drain_seconds = own.drain_seconds
+        self.held = HeldMessages()
+        self.stop_consuming: Callable[[], object] = lambda: None
+        self.pause_consuming: Callable[[], object] = lambda: None
+        self.resume_consuming: Callable[[], object] = lambda: None
+        self._ring = ring
+        self._queues = settings.worker_queues
         self._warms_up = settings.spark.warm_up
         # One for each runner and each of the threads beside them that use it.
-        self._database = Database(settings.database_url, connections=own.concurrency + _THREADS_BESIDE)
+        self._database = Database(
+            settings.database_url, connections=own.concurrency + _THREADS_BESIDE, settings=settings.database
+        )
         self._at_hand = AttemptsAtHand()
-        self._runtime = SparkRuntime(settings.spark, settings.state_dir / "spark")
-        self._runner = JobRunner(settings, self._database, self._runtime, self._at_hand, self.id, ring)
-        heartbeat = Heartbeat(self._database, self.id, self._at_hand, round(own.lease_seconds * 1000))
+        self._runtime = SparkRuntime(settings.spark, settings.state_dir / "spark", settings.results_dir)
+        self._metrics = WorkerMetrics()
+        self._metrics.watch(lambda: len(self._at_hand.all()), self._memory)
+        self._metrics_address = (own.metrics_host, own.metrics_port)
+        self._runner = JobRunner(
+            settings, self._database, self._runtime, self._at_hand, self.id, ring, metrics=self._metrics
+        )
+        self._departure = Departure(
+            self.id,
+            self._at_hand,
+            own.drain_seconds,
+            hand_back=self._runner.hand_back,
+            kill_driver=self._kill_driver,
+            stop_taking=self._stop_taking,
+        )
+        heartbeat = Heartbeat(
+            self._database,
+            self.id,
+            self._at_hand,
+            round(own.lease_seconds * 1000),
+            facts=Facts(settings, lambda: self._runtime.condition, self._memory),
+            drain=self._departure.ask,
+        )
         self._sweeper = Sweeper(self._database, self.id, own, settings.results_dir, ring, heartbeat.step)
         progress = ProgressReporter(self._database, self._at_hand)
         watch = CancellationWatch(self._database, self._at_hand)
         driver = DriverWatch(self._runtime, self._at_hand, settings.spark.gateway_timeout_seconds)
         retention = RetentionStep(
-            self._database, self.id, settings.retention, settings.results_dir, lambda: not self._draining.is_set()
+            self._database, self.id, settings.retention, settings.results_dir, lambda: not self._departure.told
         )
         self._loops = (
             # These two must not be late when the database is back: leases run out meanwhile, clients wait.
@@ -70,37 +101,60 @@ class Worker:
             Loop("progress", own.progress_seconds, progress.step),
             Loop("driver-ping", _WATCH_DRIVER_SECONDS, driver.ping),
             Loop("driver-watch", _WATCH_DRIVER_SECONDS, driver.watch),
+            Loop("spark", _WATCH_DRIVER_SECONDS, self._runtime.keep_ready),
+            Loop("messages", _WATCH_DRIVER_SECONDS, self._watch_messages),
+            Loop("driver-count", _WATCH_DRIVER_SECONDS, DriverCount(self._runtime, self._metrics).step),
             Loop("sweeper", own.sweep_seconds, self._sweeper.step),
             Loop("retention", _RETENTION_SECONDS, retention.step),
         )
-        self._draining = threading.Event()
-        self._closed = threading.Event()
 
     def start(self) -> None:
         """Starts the threads beside the runners."""
-        threading.Thread(target=self._drain_when_told, name="drain", daemon=True).start()
+        self._departure.start()
         if self._warms_up:
             threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
         for loop in self._loops:
             loop.start()
+        host, port = self._metrics_address
+        if port:
+            self._metrics.serve(host, port)
         _log.info("worker_started", worker=self.id)
 
     def run(self, job_id: str) -> None:
-        """Runs a job to its end, in the calling thread; returns at once where there is nothing to do."""
-        self._runner.run(job_id)
+        """Runs a job to its end, in the calling thread; returns at once where there is nothing to do.
+
+        A worker that takes no more jobs passes the message on.
+        """
+        self.held.begun(job_id)
+        with self._at_hand.taking():
+            if not self._at_hand.closed:
+                try:
+                    self._runner.run(job_id)
+                    # What waits is in the database, whatever became of its messages: one that comes wakes a thread,
+                    # which then goes on for as long as there is something to do.
+                    while self._runner.run_oldest(self._queues):
+                        pass
+                except SparkUnavailableError:
+                    self._pass_on([job_id])
+                    # Until this worker listens no more, the message could come back at once, over and over.
+                    self._at_hand.wait_until_closed(_WATCH_DRIVER_SECONDS)
+        if self._at_hand.closed:
+            self._pass_on([job_id])
 
     def drain(self) -> None:
         """Takes no further job, and gives those at hand their time. Returns at once; safe in a signal handler."""
-        self._draining.set()
+        self._departure.order()
 
     def close(self) -> None:
         """Stops threads and Spark and leaves the list of workers. To be called when no job runs any more."""
-        self._draining.set()
+        self._departure.order()
         for loop in self._loops:
             loop.ask_to_stop()
         for loop in self._loops:
             loop.join(_LOOP_SECONDS)
         try:
+            # Celery has dropped what still waited for a thread.
+            self._pass_on(self.held.take_all())
             self._sweeper.resign()
             with self._database.write() as session:
                 workers.leave(session, self.id)
@@ -110,43 +164,42 @@ class Worker:
         self._runtime.stop()
         self._database.close()
         _log.info("worker_stopped", worker=self.id)
-        self._closed.set()
+        self._departure.finish()
 
     def _warm_up(self) -> None:
-        """Starts Spark before a job asks for it. What is wrong with it is told again, by every job that needs it."""
-        try:
+        """Starts Spark before a job asks for it."""
+        with suppress(SparkUnavailableError):  # it was logged, and is tried again
             self._runtime.driver()
-        except Exception:  # noqa: BLE001 - the first job finds out the same
-            _log.exception("spark_not_started")
 
-    def _drain_when_told(self) -> None:
-        self._draining.wait()
-        self._at_hand.close()
-        if self._at_hand.wait_until_empty(self._drain_seconds):
-            self._exit_at_last()
+    def _watch_messages(self) -> None:
+        """A worker whose Spark is not available listens to nothing, so that others take what it cannot run."""
+        state = self._runtime.condition.state
+        if state is SparkState.UNAVAILABLE:
+            self.pause_consuming()
+            self._pass_on(self.held.take_all())
+        elif state is SparkState.READY:
+            self.resume_consuming()
+
+    def _stop_taking(self) -> None:
+        self.stop_consuming()
+        self._pass_on(self.held.take_all())
+
+    def _pass_on(self, job_ids: Collection[str]) -> None:
+        """Rings again for those of these jobs that still wait: the messages that this worker took are gone."""
+        if not job_ids:
             return
-        for attempt in self._at_hand.all():
-            attempt.stop(StopReason.WORKER_STOPPING)
-        cancel_stopped(self._at_hand.all())
-        if not self._at_hand.wait_until_empty(_HAND_BACK_SECONDS):
-            self._hand_back_what_is_left()
-        self._exit_at_last()
+        with self._database.read() as session:
+            waiting = jobs.queues_of_waiting(session, job_ids)
+        for job_id, queue in waiting:
+            # Where the broker is away, the sweeper announces all of them again.
+            if not self._ring(job_id, queue):
+                return
 
-    def _hand_back_what_is_left(self) -> None:
-        """For runners that do not listen: planning in Python, or a driver that hangs."""
-        for attempt in self._at_hand.all():
-            if attempt.reason is StopReason.WORKER_STOPPING:
-                given = HandBack(AttemptStatus.CANCELLED, ends.handed_back(self.id))
-                try:
-                    self._runner.hand_back(attempt.claim, given)
-                except SQLAlchemyError:
-                    _log.warning("hand_back_failed", job_id=attempt.claim.job_id, exc_info=True)
+    def _kill_driver(self) -> None:
         driver = self._runtime.current
         if driver is not None:
             driver.kill()
 
-    def _exit_at_last(self) -> None:
-        """A process that was told to end does end, even where one of its threads does not."""
-        if not self._closed.wait(_EXIT_SECONDS):
-            _log.error("worker_exit_forced", worker=self.id)
-            os._exit(1)
+    def _memory(self) -> Resident:
+        driver = self._runtime.current
+        return resident(None if driver is None else driver.process.pid)

@@ -125,6 +125,25 @@ def claim(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -
     return taken
 
 
+def oldest_waiting(session: Session, queues: Collection[str]) -> str | None:
+    """The job that has waited longest in these queues, for `claim` in the same transaction; None where none waits.
+
+    Whoever asks at the same time gets another one, and does not wait.
+    """
+    return session.scalars(
+        select(JobRow.id)
+        .where(
+            JobRow.status == JobStatus.QUEUED.value,
+            JobRow.queue.in_(queues),
+            JobRow.cancel_requested_at.is_(None),
+            JobRow.spec_version <= SPEC_VERSION,
+        )
+        .order_by(JobRow.submitted_at)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    ).one_or_none()
+
+
 def renew(session: Session, worker: str, claims: Collection[Claim], now: int, lease_ms: int) -> set[Claim]:
     """Extends the leases of these claims in one statement; gives those that still hold."""
     if not claims:
