@@ -17,6 +17,8 @@ from tests.support.spark_cluster import SparkCluster, running_cluster
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.support.object_store import ObjectStore
+
 # JVMs of tests live for seconds: compiling thoroughly costs them twice the processor time that it saves.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
@@ -45,6 +47,16 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 
 @pytest.fixture(scope="session")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """The one S3-speaking server of this test process. Tests make buckets of their own, and those that stop it their
+    own server."""
+    from tests.support.object_store import running_object_store
+
+    with running_object_store(tmp_path_factory.mktemp("object-store")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def sqlite_databases(tmp_path_factory: pytest.TempPathFactory) -> SqliteDatabases:
     """Makes migrated SQLite files."""
     return SqliteDatabases(tmp_path_factory.mktemp("sqlite"))
@@ -59,7 +71,7 @@ def postgres_databases(postgres: PostgresServer) -> PostgresDatabases:
 @pytest.fixture
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An empty, migrated database of the test's own. Each test that takes it, or a fixture built on it, runs twice:
-    on SQLite and on PostgreSQL; marked `one_database`, on SQLite alone."""
+    on SQLite and on PostgreSQL; marked `one_database`, on SQLite alone, or on the kind that the mark names."""
     if request.param == POSTGRESQL:
         postgres_databases: PostgresDatabases = request.getfixturevalue("postgres_databases")
         new = postgres_databases.new()
@@ -73,8 +85,9 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """See `database_url`."""
     if "database_url" in metafunc.fixturenames:
-        one = metafunc.definition.get_closest_marker("one_database") is not None
-        metafunc.parametrize("database_url", (SQLITE,) if one else (SQLITE, POSTGRESQL), indirect=True)
+        one = metafunc.definition.get_closest_marker("one_database")
+        kinds = (SQLITE, POSTGRESQL) if one is None else one.args or (SQLITE,)
+        metafunc.parametrize("database_url", kinds, indirect=True)
 
 
 @pytest.fixture(scope="session")

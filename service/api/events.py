@@ -8,18 +8,22 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import StreamingResponse
+from sqlalchemy.exc import SQLAlchemyError
 
 from service.api.dependencies import JobId, Services, ServicesDep, TenantDep
 from service.api.negotiation import choose
 from service.api.problems import problems
+from service.api.retries import SteadyRoute
 from service.errors import JobNotFoundError, NotAcceptableError
 from service.jobs.read_events import EventPage, EventRead, JobEvent, read_events
+from service.store.faults import fault_of
 
-router = APIRouter(prefix="/v1/jobs", tags=["events"])
+router = APIRouter(prefix="/v1/jobs", tags=["events"], route_class=SteadyRoute)
 
 SSE = "text/event-stream"
 JSON = "application/json"
 _HEARTBEAT_SECONDS = 10.0
+_DATABASE_PAUSE_SECONDS = 1.0
 
 
 @router.get(
@@ -69,6 +73,13 @@ async def _stream(services: Services, tenant: str, job_id: str, read: EventRead)
             read = await asyncio.to_thread(read_events, services.database, tenant, job_id, after)
         except JobNotFoundError:
             return
+        except SQLAlchemyError as error:
+            if fault_of(error) is None:
+                raise
+            # The client is connected already: better it hears what comes than that it comes again.
+            yield ": waiting for the database\n\n"
+            await asyncio.sleep(_DATABASE_PAUSE_SECONDS)
+            read = EventRead(EventPage(events=(), last_event_id=after, complete=False), read.version)
 
 
 def _framed(event: JobEvent) -> str:

@@ -14,6 +14,7 @@ from service.api.conditional import is_known, job_response, wait_seconds
 from service.api.dependencies import Cursor, IfNoneMatch, JobId, Prefer, ServicesDep, TenantDep
 from service.api.examples import JOB_EXAMPLES
 from service.api.problems import problems, request_id_of
+from service.api.retries import SteadyRoute
 from service.errors import (
     BodyTooLargeError,
     DuplicateKeyError,
@@ -39,7 +40,7 @@ from service.spec.queues import Queue
 from service.spec.status import JobStatus
 from service.store.jobs import JobFilter
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=SteadyRoute)
 
 BODY_ERRORS = (
     MalformedJsonError,

@@ -10,8 +10,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic_core.core_schema import ErrorType
-from sqlalchemy.exc import InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
@@ -27,6 +26,7 @@ from service.errors import (
 from service.jobs.explain_job import ExplainFailedError
 from service.spec.errors import Issue, SpecError
 from service.spec.problem import Problem, problem_of_spec_error
+from service.store.faults import CommitUnknownError, fault_of
 
 MEDIA_TYPE = "application/problem+json"
 PROBLEM_REF = "#/components/schemas/Problem"
@@ -34,6 +34,11 @@ PROBLEM_REF = "#/components/schemas/Problem"
 _log = structlog.get_logger(__name__)
 _PYDANTIC_CODES = frozenset(get_args(ErrorType))
 _E = TypeVar("_E", bound=Exception)
+_UNCHANGED = "The database did not answer in time. Nothing was changed; try again."
+_UNKNOWN = (
+    "The database went away while it stored this, and whether it did is not known. Look before you try again; a "
+    "submission with an Idempotency-Key may simply be repeated."
+)
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 
@@ -87,8 +92,11 @@ def add_problem_handlers(app: FastAPI) -> None:
         return _http_response(_as(HTTPException, error), request)
 
     def on_database_error(request: Request, error: Exception) -> Response:
-        _log.error("database_unavailable", error=type(error).__name__, exc_info=error)
-        detail = "The database did not answer in time. Nothing was changed; try again."
+        fault = fault_of(error)
+        if fault is None:
+            raise error  # a statement of ours is wrong
+        _log.error("database_unavailable", fault=fault.value, error=type(error).__name__, exc_info=error)
+        detail = _UNKNOWN if isinstance(error, CommitUnknownError) else _UNCHANGED
         return service_error_response(DatabaseUnavailableError(detail, retry_after_seconds=1), request.scope)
 
     app.add_exception_handler(ServiceError, on_service_error)
@@ -96,8 +104,7 @@ def add_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ExplainFailedError, on_explain_failed)
     app.add_exception_handler(RequestValidationError, on_invalid_request)
     app.add_exception_handler(HTTPException, on_http_exception)
-    for away in (OperationalError, InterfaceError, PoolTimeoutError):
-        app.add_exception_handler(away, on_database_error)
+    app.add_exception_handler(SQLAlchemyError, on_database_error)
 
 
 def problems(*errors: type[ServiceError], spec: bool = False) -> dict[int | str, dict[str, Any]]:

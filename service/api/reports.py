@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from service.api.dependencies import JobId, ServicesDep, TenantDep
 from service.api.jobs import BODY_ERRORS, JobBody
 from service.api.problems import problems, request_id_of
+from service.api.retries import SteadyRoute
 from service.errors import JobNotFoundError, MetricsNotReadyError, PlanNotReadyError, WorkerUnavailableError
 from service.jobs.explain_job import explain_job as explain
 from service.jobs.get_metrics import get_metrics as read_metrics
@@ -15,7 +16,7 @@ from service.jobs.submit_job import Submission
 from service.spec.reports import MetricsReport, PlanReport
 from service.store.jobs import EXPLAIN
 
-router = APIRouter(prefix="/v1", tags=["reports"])
+router = APIRouter(prefix="/v1", tags=["reports"], route_class=SteadyRoute)
 
 
 @router.get("/jobs/{job_id}/plan", summary="Read a job's plan", responses=problems(JobNotFoundError, PlanNotReadyError))

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from service.api.dependencies import Cursor, JobId, ServicesDep, TenantDep
 from service.api.negotiation import choose
 from service.api.problems import problems
+from service.api.retries import SteadyRoute
 from service.errors import (
     InvalidCursorError,
     JobNotFoundError,
@@ -21,7 +22,7 @@ from service.errors import (
 from service.jobs.read_result import MAX_PAGE_SIZE, ResultPage, find_result, read_result
 from service.results.downloads import ARROW, CSV, PARQUET, WRITERS
 
-router = APIRouter(prefix="/v1/jobs", tags=["results"])
+router = APIRouter(prefix="/v1/jobs", tags=["results"], route_class=SteadyRoute)
 
 JSON = "application/json"
 _BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}

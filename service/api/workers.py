@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path
 
 from service.api.dependencies import ServicesDep, TenantDep
 from service.api.problems import problems
+from service.api.retries import SteadyRoute
 from service.errors import WorkerNotFoundError, WorkerSilentError
 from service.jobs.check_readiness import worker_silence_ms
 from service.jobs.drain_worker import drain_worker as drain
@@ -16,7 +17,7 @@ from service.jobs.list_workers import WorkerList
 from service.jobs.list_workers import list_workers as list_all
 from service.jobs.worker_views import Worker
 
-router = APIRouter(prefix="/v1/workers", tags=["workers"])
+router = APIRouter(prefix="/v1/workers", tags=["workers"], route_class=SteadyRoute)
 
 WorkerId = Annotated[str, Path(description="Id of a worker.", examples=["node-1-4711-a1b2c3"])]
 

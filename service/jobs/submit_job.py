@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy.exc import IntegrityError
+import structlog
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service.datasets.roots import roots_of
@@ -23,8 +24,11 @@ from service.settings import Settings
 from service.spec.job import JobSpec
 from service.spec.queues import Queue
 from service.store import idempotency, jobs, outbox
+from service.store.faults import fault_of
 from service.store.jobs import NewJob
 from service.store.session import Database
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -81,9 +85,16 @@ def _queue(submission: Submission, table_bytes: int, long_from_bytes: int) -> Qu
 def ring(database: Database, dispatcher: Dispatcher, job_id: str, queue: Queue) -> None:
     """Tells workers of a stored job. When the broker is away, its outbox row stays and a worker's sweeper rings."""
     sent = dispatcher.ring([job_id], queue)
-    if sent:
+    if not sent:
+        return
+    try:
         with database.write() as session:
             outbox.settle_messages(session, sent)
+    except SQLAlchemyError as error:
+        if fault_of(error) is None:
+            raise
+        # The job is stored and rung for; that a sweeper rings once more does no harm, to refuse the job now would.
+        _log.warning("message_left_unsettled", job_id=job_id, error=type(error).__name__)
 
 
 def _earlier(database: Database, settings: Settings, submission: Submission, payload: str) -> Accepted | None:

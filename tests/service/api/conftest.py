@@ -47,9 +47,20 @@ def explain_timeout_seconds() -> float:
 
 
 @pytest.fixture
+def retry_seconds() -> float:
+    """Most tests want to see at once how the database fails."""
+    return 0
+
+
+@pytest.fixture
 def settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, explain_timeout_seconds: float, database_url: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    explain_timeout_seconds: float,
+    retry_seconds: float,
+    database_url: str,
 ) -> Settings:
+    monkeypatch.setenv("EVENKEEL_DATABASE_RETRY_SECONDS", str(retry_seconds))
     monkeypatch.setenv("EVENKEEL_DATABASE_URL", database_url)
     monkeypatch.setenv("EVENKEEL_API_EXPLAIN_TIMEOUT_SECONDS", str(explain_timeout_seconds))
     monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))

@@ -10,10 +10,11 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
 from service.settings import Settings
+from service.store.faults import CommitUnknownError
 from service.store.session import Database
 from tests.support.lifecycle import SPEC
 
@@ -205,7 +206,7 @@ class TestRequests:
         assert "NONSENSE" not in answer.text
         assert "Traceback" not in answer.text
 
-    def test_a_database_that_is_gone_is_503(self, api: Api) -> None:
+    def test_a_table_that_is_gone_is_503(self, api: Api) -> None:
         with api.database.write() as session:
             session.execute(text("DROP TABLE idempotency_keys"))
         answer = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": "x"})
@@ -216,11 +217,23 @@ class TestRequests:
     def test_a_connection_that_broke_is_503(
         self, api: Api, monkeypatch: pytest.MonkeyPatch, error: type[DBAPIError]
     ) -> None:
+        problem = refused(self.answer_to(api, monkeypatch, error), 503, "database_unavailable")
+        assert "Nothing was changed" in problem["detail"]
+
+    def test_a_commit_without_an_answer_is_told_as_such(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        problem = refused(self.answer_to(api, monkeypatch, CommitUnknownError), 503, "database_unavailable")
+        assert "not known" in problem["detail"]
+
+    def test_a_wrong_statement_of_ours_is_500(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        refused(self.answer_to(api, monkeypatch, ProgrammingError), 500, "internal_error")
+
+    def answer_to(self, api: Api, monkeypatch: pytest.MonkeyPatch, error: type[DBAPIError]) -> httpx.Response:
         def fail(_session: Session) -> int:
             raise error("SELECT 1", {}, Exception("connection already closed"))
 
         monkeypatch.setattr(api.database, "_clock", fail)
-        refused(api.client.get("/v1/jobs"), 503, "database_unavailable")
+        answer: httpx.Response = api.client.get("/v1/jobs")
+        return answer
 
 
 class TestRequestId:

@@ -1,0 +1,179 @@
+"""Requests while the database restarts: with a real one that is stopped, and connections that break."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Protocol
+
+import httpx
+import psycopg.errors
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from sqlalchemy import event, func, select
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from service.api.retries import Outage
+from service.main import create_app
+from service.settings import Settings
+from service.store.faults import Fault
+from service.store.migrate import upgrade
+from service.store.session import Database, database_clock
+from service.store.tables import JobRow, OutboxRow
+from tests.support.lifecycle import SPEC
+from tests.support.processes import wait_for
+from tests.support.servers import PostgresServer, running_postgres
+
+
+class Api(Protocol):
+    client: TestClient
+    app: FastAPI
+    database: Database
+    settings: Settings
+
+    def submit(self, **changes: object) -> httpx.Response: ...
+
+
+class TestOutage:
+    """How long it is waited for, by a clock that tests set."""
+
+    @pytest.fixture
+    def now(self) -> list[float]:
+        return [100.0]
+
+    @pytest.fixture
+    def outage(self, now: list[float]) -> Outage:
+        return Outage(3, lambda: now[0])
+
+    def test_pauses_grow_and_end_with_the_patience(self, outage: Outage, now: list[float]) -> None:
+        pauses: list[float] = []
+        while (pause := outage.pause(Fault.LOST, len(pauses) + 1)) is not None:
+            pauses.append(pause)
+            now[0] += pause
+        assert pauses[:4] == [0.1, 0.2, 0.4, 0.8]
+        assert sum(pauses) == pytest.approx(3)
+
+    def test_who_comes_later_does_not_wait(self, outage: Outage, now: list[float]) -> None:
+        assert outage.pause(Fault.LOST, 1) is not None
+        now[0] += 3
+        assert outage.pause(Fault.LOST, 1) is None
+
+    def test_the_next_outage_is_waited_for_again(self, outage: Outage, now: list[float]) -> None:
+        outage.pause(Fault.LOST, 1)
+        now[0] += 3
+        outage.is_over()
+        assert outage.pause(Fault.LOST, 1) is not None
+
+    def test_a_conflict_is_tried_again_a_few_times(self, outage: Outage) -> None:
+        assert [outage.pause(Fault.CONFLICT, tried) is None for tried in (1, 2, 3, 4)] == [False, False, False, True]
+
+    def test_what_is_busy_is_left_alone(self, outage: Outage) -> None:
+        assert outage.pause(Fault.BUSY, 1) is None
+
+
+@pytest.mark.parametrize("retry_seconds", [60])
+class TestRequests:
+    """Patience for a minute, of which none is needed."""
+
+    def count(self, api: Api, table: type[JobRow] | type[OutboxRow]) -> int:
+        with api.database.read() as session:
+            return session.execute(select(func.count()).select_from(table)).scalar_one()
+
+    def test_a_deadlock_is_outlived(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        errors = [psycopg.errors.DeadlockDetected("deadlock detected"), psycopg.errors.SerializationFailure()]
+
+        def clock(session: Session) -> int:
+            if errors:
+                raise OperationalError("UPDATE", None, errors.pop())
+            return database_clock(session)
+
+        monkeypatch.setattr(api.database, "_clock", clock)
+        assert api.submit().status_code == 202
+        assert self.count(api, JobRow) == 1
+
+    def lose_the_answer_of_a_commit(self, api: Api, *, after_it: bool) -> None:
+        """The first transaction that has written a job loses its connection as it commits."""
+        lost: list[Connection] = []
+
+        @event.listens_for(api.database.engine, "commit")
+        def break_off(connection: Connection) -> None:
+            driver = connection.connection.driver_connection
+            assert driver is not None
+            if lost or connection.exec_driver_sql("SELECT count(*) FROM jobs").scalar_one() == 0:
+                return
+            lost.append(connection)
+            if after_it:
+                driver.commit()
+            driver.close()
+
+    @pytest.mark.one_database("postgresql")
+    @pytest.mark.parametrize("after_it", [False, True])
+    def test_a_submission_with_a_key_is_done_once(self, api: Api, after_it: bool) -> None:
+        self.lose_the_answer_of_a_commit(api, after_it=after_it)
+        answer = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": "k"})
+        assert answer.status_code == 202
+        assert self.count(api, JobRow) == 1
+        again = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": "k"})
+        assert again.json()["id"] == answer.json()["id"]
+
+    @pytest.mark.one_database("postgresql")
+    def test_a_submission_without_one_is_not_repeated(self, api: Api) -> None:
+        self.lose_the_answer_of_a_commit(api, after_it=True)
+        answer = api.submit()
+        assert answer.status_code == 503
+        assert "not known" in answer.json()["detail"]
+        assert self.count(api, JobRow) == 1
+
+    def test_a_job_is_accepted_though_its_message_cannot_be_settled(self, api: Api) -> None:
+        @event.listens_for(api.database.engine, "before_cursor_execute")
+        def fail(*told: object) -> None:
+            if "DELETE FROM outbox" in str(told[2]):
+                raise OperationalError("DELETE", None, psycopg.errors.AdminShutdown())
+
+        assert api.submit().status_code == 202
+        assert self.count(api, OutboxRow) == 1
+
+
+@pytest.fixture(scope="module")
+def own_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    with running_postgres(tmp_path_factory.mktemp("restarted")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("retry_seconds", [60])
+@pytest.mark.one_database
+def test_requests_wait_for_a_restart(settings: Settings, own_postgres: PostgresServer) -> None:
+    with closing(Database(own_postgres.create_database("short"))) as database, ThreadPoolExecutor(2) as threads:
+        upgrade(database)
+        app = create_app(settings, database)
+        with TestClient(app, base_url="http://127.0.0.1:8080") as client:
+            job_id = client.post("/v1/jobs", json=SPEC).json()["id"]
+            own_postgres.stop()
+            reading = threads.submit(client.get, f"/v1/jobs/{job_id}")
+            cancelling = threads.submit(client.post, f"/v1/jobs/{job_id}/cancel")
+            wait_for("the outage to be noticed", lambda: app.state.outage._since is not None, 60)
+            own_postgres.start()
+            assert reading.result(60).json()["id"] == job_id
+            assert cancelling.result(60).json()["status"] == "CANCELLED"
+            assert client.get("/v1/jobs").json()["jobs"][0]["status"] == "CANCELLED"
+
+
+@pytest.mark.one_database
+def test_a_long_outage_is_503_at_once(settings: Settings, own_postgres: PostgresServer) -> None:
+    with closing(Database(own_postgres.create_database("long"))) as database:
+        upgrade(database)
+        with TestClient(create_app(settings, database), base_url="http://127.0.0.1:8080") as client:
+            own_postgres.stop()
+            for answer in (client.get("/v1/jobs"), client.post("/v1/jobs", json=SPEC)):
+                assert answer.status_code == 503
+                assert answer.json()["code"] == "database_unavailable"
+                assert answer.headers["retry-after"] == "1"
+            assert client.get("/healthz").status_code == 200
+            unready = client.get("/readyz")
+            assert next(issue["code"] for issue in unready.json()["errors"]) == "database"
+            own_postgres.start()
+            assert client.get("/v1/jobs").status_code == 200
