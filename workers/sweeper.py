@@ -7,6 +7,7 @@ from pathlib import Path
 
 import structlog
 
+from service import __version__
 from service.results.directories import remove_job_directory
 from service.settings import WorkerSettings
 from service.store import jobs, leaders, workers
@@ -17,7 +18,6 @@ from service.store.sweeping import Sweep, sweep
 _log = structlog.get_logger(__name__)
 
 _TASK = "sweep"
-_WORKER_KEPT_MS = 60 * 60 * 1000
 
 
 class Sweeper:
@@ -58,9 +58,15 @@ class Sweeper:
             is_late = self._is_late(now, failed)
             found = Sweep()
             if leaders.elect(session, _TASK, self._worker, now, self._term_ms) and not is_late:
-                free = free_slots(session, now - self._alive_ms, self._concurrency)
-                found = sweep(session, now, ring_again_ms=self._ring_again_ms, free=free)
-                workers.purge(session, now - _WORKER_KEPT_MS)
+                heard_since = now - self._alive_ms
+                found = sweep(
+                    session,
+                    now,
+                    ring_again_ms=self._ring_again_ms,
+                    free=free_slots(session, heard_since, self._concurrency),
+                    other_versions=workers.is_any_of_another_version(session, heard_since, __version__),
+                )
+                workers.purge(session, now - workers.KEPT_MS)
                 jobs.delete_forgotten_explains(session, now)
         self._failed = False
         self._follow_up(found)

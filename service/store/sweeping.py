@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sqlalchemy import and_, delete, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.spec import ends
+from service.spec.job import SPEC_VERSION
 from service.spec.status import LEASED, AttemptStatus, JobStatus
 from service.store.attempts import end_attempt
 from service.store.leases import Claim, Standing, give_up
@@ -21,6 +22,7 @@ from service.store.tables import JobRow, OutboxRow
 _AT_ONCE = 200
 _SLOWEST_RING = 10
 _OUTBOX_GRACE_MS = 2_000
+_UNDERSTOOD = JobRow.spec_version <= SPEC_VERSION
 
 
 @dataclass
@@ -33,21 +35,25 @@ class Sweep:
     """Of those to announce: whose lease had expired."""
 
 
-def sweep(session: Session, now: int, *, ring_again_ms: int, free: Mapping[str, int]) -> Sweep:
+def sweep(
+    session: Session, now: int, *, ring_again_ms: int, free: Mapping[str, int], other_versions: bool = False
+) -> Sweep:
     """Ends attempts whose lease expired and finds every job that workers must be told of, again.
 
     A lost attempt is CRASHED; its job is QUEUED again, or CRASHED where its attempts are spent, or CANCELLED where that
     was asked for. A job queued for `ring_again_ms` is announced again, each time after a longer pause, up to ten times
     as long: workers that are merely busy must not drown in messages. So of these the oldest alone are announced, as
     many as could start now: `free` slots of each queue, one at least, since workers may have more than they seem to; a
-    worker that ends a job takes the next by itself. A queue that is not in `free` has nobody who would listen. The
+    worker that ends a job takes the next by itself. A queue that is not in `free` has nobody who would listen. Jobs
+    that a newer version stored are announced only with `other_versions`: workers live that may understand them. The
     caller rings after the commit.
     """
     found = Sweep()
     _end_lost_attempts(session, now, found)
     _collect_owed(session, now, found)
     for queue, slots in free.items():
-        _collect_forgotten(session, now, ring_again_ms, queue, min(max(1, slots), _AT_ONCE), found)
+        waits = JobRow.queue == queue if other_versions else (JobRow.queue == queue) & _UNDERSTOOD
+        _collect_forgotten(session, now, ring_again_ms, waits, min(max(1, slots), _AT_ONCE), found)
     found.ring = list(dict.fromkeys(found.ring))
     return found
 
@@ -102,7 +108,9 @@ def _collect_owed(session: Session, now: int, found: Sweep) -> None:
     found.ring.extend((job_id, queue) for job_id, queue in rung)
 
 
-def _collect_forgotten(session: Session, now: int, ring_again_ms: int, queue: str, at_most: int, found: Sweep) -> None:
+def _collect_forgotten(
+    session: Session, now: int, ring_again_ms: int, waits: ColumnElement[bool], at_most: int, found: Sweep
+) -> None:
     due = or_(
         JobRow.rung_at <= now - _SLOWEST_RING * ring_again_ms,
         # Rung last at least as long ago as it had waited by then: the pauses double.
@@ -110,7 +118,7 @@ def _collect_forgotten(session: Session, now: int, ring_again_ms: int, queue: st
     )
     forgotten = (
         select(JobRow.id)
-        .where(JobRow.status == JobStatus.QUEUED.value, JobRow.queue == queue, due)
+        .where(JobRow.status == JobStatus.QUEUED.value, waits, due)
         .order_by(JobRow.submitted_at)
         .limit(at_most)
     )
@@ -136,4 +144,5 @@ def _claim_of(row: JobRow, now: int) -> Claim:
         claimed_at=now,
         started_at=row.started_at if row.started_at is not None else now,
         timeout_ms=row.timeout_ms,
+        queue=row.queue,
     )

@@ -97,6 +97,12 @@ def count_alive(session: Session, heard_since: int) -> int:
     ).scalar_one()
 
 
+def is_any_of_another_version(session: Session, heard_since: int, version: str) -> bool:
+    """Whether a worker of another version gave a sign of life at `heard_since` or later: an upgrade is under way."""
+    found = select(WorkerRow.id).where(WorkerRow.heartbeat_at >= heard_since, WorkerRow.version != version).limit(1)
+    return session.execute(found).first() is not None
+
+
 def list_workers(session: Session, heard_since: int) -> Sequence[WorkerRow]:
     """The workers that gave a sign of life at `heard_since` or later, oldest first."""
     statement = select(WorkerRow).where(WorkerRow.heartbeat_at >= heard_since)

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from service.settings import WorkerSettings
+from service.spec.job import SPEC_VERSION
 from service.store import leases, outbox, workers
 from service.store.jobs import NewJob, insert_job
 from service.store.session import Database
@@ -208,3 +210,22 @@ def test_forgotten_explanations_are_removed(database: Database, clock: ManualClo
     clock.ms += 11 * 60_000
     sweeper(database, tmp_path, Bell()).step()
     assert status(database) is None
+
+
+def test_what_a_newer_version_stored_is_announced_only_while_one_may_understand_it(
+    database: Database, clock: ManualClock, tmp_path: Path
+) -> None:
+    add(database)
+    with database.write() as session:
+        session.execute(update(JobRow).values(spec_version=SPEC_VERSION + 1))
+    bell, at_hand = Bell(), AttemptsAtHand()
+    own = Sweeper(database, "w1", SETTINGS, tmp_path, bell, Heartbeat(database, "w1", at_hand, 30_000).step)
+    for _ in range(30):
+        clock.ms += 5_000
+        own.step()
+    assert (status(database), bell.rung) == ("QUEUED", [])
+    with database.write() as session:
+        workers.beat(session, "w2", clock.ms, "a newer one")
+    clock.ms += 5_000
+    own.step()
+    assert (status(database), bell.rung) == ("QUEUED", ["job-1"])
