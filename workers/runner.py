@@ -212,10 +212,13 @@ class JobRunner:
         _log.warning(
             "attempt_handed_back", reason=given.error.code, job_status=None if target is None else target.value
         )
+        if target is None:
+            self._metrics.lease_lost()
+            return
         self._metrics.handed_back(given.error.code)
         if target is JobStatus.QUEUED:
             self._ring(claim.job_id, claim.queue)
-        elif target is not None:
+        else:
             self._metrics.ended(claim, target)
 
     def _publish(self, claim: Claim, ending: Ending) -> None:
