@@ -1,4 +1,4 @@
-"""The README's tables of settings and variables, made from their declarations.
+"""The README's tables of settings, variables, metrics and log events, made from their declarations.
 
 `python -m service.cli.readme_tables` fails when README.md differs from them; with `--write` it brings it up to date.
 Each table stands between `<!-- table NAME -->` and `<!-- end of table -->`.
@@ -13,8 +13,11 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from service.log_events import LOG_EVENTS
 from service.settings import GROUPS
+from service.spec.api_metrics import API_METRICS
 from service.spec.options import declared_settings
+from service.spec.worker_metrics import WORKER_METRICS
 
 README = Path("README.md")
 _END = "<!-- end of table -->"
@@ -45,7 +48,34 @@ def variables_table() -> str:
     return _markdown(("variable", "default", "bounds", "meaning"), rows)
 
 
-TABLES: dict[str, Callable[[], str]] = {"settings": settings_table, "variables": variables_table}
+def metrics_table() -> str:
+    """What API and workers serve to Prometheus, as Markdown."""
+    rows = [
+        (
+            f"`{metric.name}`",
+            process,
+            metric.type.value,
+            ", ".join(f"`{label}`" for label in metric.labels),
+            metric.meaning,
+        )
+        for process, metrics in (("API", API_METRICS), ("worker", WORKER_METRICS))
+        for metric in metrics
+    ]
+    return _markdown(("metric", "served by", "type", "labels", "meaning"), rows)
+
+
+def events_table() -> str:
+    """The log events that an operator should know, as Markdown."""
+    rows = [(f"`{event.name}`", event.level, event.process, event.meaning) for event in LOG_EVENTS]
+    return _markdown(("event", "level", "written by", "meaning"), rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "settings": settings_table,
+    "variables": variables_table,
+    "metrics": metrics_table,
+    "events": events_table,
+}
 
 
 def with_tables(text: str) -> str:

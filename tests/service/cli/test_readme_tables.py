@@ -7,9 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.readme_tables import README, main, settings_table, variables_table, with_tables
+from service.cli.readme_tables import (
+    README,
+    events_table,
+    main,
+    metrics_table,
+    settings_table,
+    variables_table,
+    with_tables,
+)
+from service.log_events import LOG_EVENTS
 from service.settings import GROUPS
+from service.spec.api_metrics import API_METRICS
 from service.spec.options import declared_settings
+from service.spec.worker_metrics import WORKER_METRICS
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,6 +38,12 @@ def test_every_declaration_is_in_a_table() -> None:
     names = [f"{group.model_config.get('env_prefix')}{name.upper()}" for group in GROUPS for name in group.model_fields]
     assert len(names) > 20
     assert all(f"| `{name}` |" in variables for name in names)
+
+
+def test_metrics_and_log_events_are_in_tables() -> None:
+    metrics, events = metrics_table(), events_table()
+    assert all(f"| `{metric.name}` |" in metrics for metric in (*API_METRICS, *WORKER_METRICS))
+    assert all(f"| `{event.name}` | {event.level} |" in events for event in LOG_EVENTS)
 
 
 def test_a_stale_table_is_noticed_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

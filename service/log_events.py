@@ -1,0 +1,78 @@
+"""The log events that an operator should know: their names are kept from version to version, as metrics' are.
+
+A line of the log is a JSON object: `event` is the name, `level` the level, `timestamp` the time; what else is in it
+(`job_id`, `attempt`, `request_id`, `error`) tells where and why. A test keeps this list true.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """One event. `process` is the one that writes it: `API`, `worker` or `both`."""
+
+    name: str
+    level: str
+    process: str
+    meaning: str
+
+
+LOG_EVENTS = (
+    LogEvent("request_failed", "error", "API", "A request was answered 500 by mistake of ours; with the traceback."),
+    LogEvent(
+        "database_unavailable", "error", "API", "A request was answered 503: the database did not answer in time."
+    ),
+    LogEvent(
+        "message_dropped", "error", "both", "A message of the broker could not be read; its job is rung for again."
+    ),
+    LogEvent(
+        "spark_unavailable",
+        "error",
+        "worker",
+        "Spark does not start or lost its cluster; no job is taken until it is back.",
+    ),
+    LogEvent(
+        "spark_driver_lost",
+        "error",
+        "worker",
+        "The driver's JVM died or hung; its jobs are handed back, a new one is started.",
+    ),
+    LogEvent("spark_start_killed", "error", "worker", "Spark took too long to start and was ended."),
+    LogEvent("attempt_failed", "error", "worker", "A job ended by mistake of ours; with the traceback."),
+    LogEvent(
+        "publication_impossible", "error", "worker", "A result could not be published for good; the job is tried again."
+    ),
+    LogEvent("worker_exit_forced", "error", "worker", "A worker that was told to stop had threads that did not."),
+    LogEvent("worker_metrics_not_served", "error", "worker", "Its metrics' port is taken."),
+    LogEvent("broker_unreachable", "warning", "both", "A message was not sent; the sweeper sends it later."),
+    LogEvent("scraped_without_database", "warning", "API", "A scrape found no database."),
+    LogEvent("database_lost", "warning", "worker", "An attempt was given up since the database was away."),
+    LogEvent(
+        "attempt_lost_its_lease", "warning", "worker", "An attempt was ended: another worker may have its job by now."
+    ),
+    LogEvent("attempt_handed_back", "warning", "worker", "An attempt was given up for another one, with the reason."),
+    LogEvent(
+        "hand_back_failed",
+        "warning",
+        "worker",
+        "A job could not be given back; it is tried again when its lease is over.",
+    ),
+    LogEvent(
+        "publication_refused", "warning", "worker", "A late worker wanted to end a job that is no longer its own."
+    ),
+    LogEvent("lost_attempt_recovered", "warning", "worker", "The sweeper put a lost worker's job back into its queue."),
+    LogEvent("lost_job_ended", "warning", "worker", "The sweeper ended a lost worker's job: its attempts are spent."),
+    LogEvent("loop_failed", "warning", "worker", "A background thread (`loop`) failed, and goes on after a pause."),
+    LogEvent("request", "info", "API", "A request was answered, with status and milliseconds."),
+    LogEvent("worker_started", "info", "worker", "It listens for jobs."),
+    LogEvent("worker_draining", "info", "worker", "It was told to stop, and takes no more jobs."),
+    LogEvent("worker_stopped", "info", "worker", "It has taken its leave."),
+    LogEvent("spark_started", "info", "worker", "Its driver is up."),
+    LogEvent("attempt_started", "info", "worker", "It claimed a job."),
+    LogEvent("attempt_ended", "info", "worker", "It published a job's end, with status and rows."),
+    LogEvent("query_failed", "info", "worker", "A job FAILED by its own doing, with the code that its client sees."),
+    LogEvent("retention_applied", "info", "worker", "Old jobs and results were removed, with their numbers."),
+)
+"""The worst first."""
