@@ -19,9 +19,11 @@ _DEFAULT_MEMORY = "1g"
 class SparkUnavailableError(RuntimeError):
     """This worker's Spark cannot run jobs now; the message says why and what to do."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, *, is_busy: bool = False) -> None:
+        """`is_busy` where others hold what this worker asks for."""
         self.code = code
         self.message = message
+        self.is_busy = is_busy
         super().__init__(f"{code}: {message}")
 
 
@@ -53,35 +55,37 @@ def unreachable(settings: SparkSettings, what: str) -> SparkUnavailableError:
 
 def no_executors(settings: SparkSettings) -> SparkUnavailableError:
     """The error of a cluster that gave no executor in time, with the likely reason."""
+    workers = _workers_of_master(settings)
+    reason, is_busy = _unknown_reason(settings) if workers is None else reason_of(settings, workers)
     return SparkUnavailableError(
         "no_executors",
         f"The cluster gave this worker no executor within {settings.executor_wait_seconds:g} s: "
-        f"{_reason(settings)} This worker tries again by itself.",
+        f"{reason} This worker tries again by itself.",
+        is_busy=is_busy,
     )
 
 
-def _reason(settings: SparkSettings) -> str:
-    if not settings.is_standalone:
-        return (
-            "its queue or quota is taken, or an executor of this size does not fit on any node (see "
-            "EVENKEEL_SPARK_EXECUTOR_MEMORY and EVENKEEL_SPARK_EXECUTOR_CORES), or executors cannot reach the driver "
-            "(see EVENKEEL_SPARK_DRIVER_HOST)."
-        )
-    workers = _workers_of_master(settings)
-    if workers is None:
+def _unknown_reason(settings: SparkSettings) -> tuple[str, bool]:
+    if settings.is_standalone:
         return (
             "its cores are taken by other applications (set EVENKEEL_SPARK_CORES_MAX on each worker, so that they "
             "share), or no Spark worker offers the memory and cores that EVENKEEL_SPARK_EXECUTOR_MEMORY and "
-            "EVENKEEL_SPARK_EXECUTOR_CORES ask for, or executors cannot reach EVENKEEL_SPARK_DRIVER_HOST."
-        )
-    return reason_of(settings, workers)
+            "EVENKEEL_SPARK_EXECUTOR_CORES ask for, or executors cannot reach EVENKEEL_SPARK_DRIVER_HOST. Set "
+            "EVENKEEL_SPARK_MASTER_UI_PORT to the master's web port to be told which."
+        ), False
+    return (
+        "its queue or quota is taken, or an executor of this size does not fit on any node (see "
+        "EVENKEEL_SPARK_EXECUTOR_MEMORY and EVENKEEL_SPARK_EXECUTOR_CORES), or executors cannot reach the driver "
+        "(see EVENKEEL_SPARK_DRIVER_HOST)."
+    ), False
 
 
-def reason_of(settings: SparkSettings, workers: Iterable[dict[str, Any]]) -> str:
-    """Why a standalone cluster with these workers (`workers` of the master's `/json`) gives no executor."""
+def reason_of(settings: SparkSettings, workers: Iterable[dict[str, Any]]) -> tuple[str, bool]:
+    """Why a standalone cluster with these workers (`workers` of the master's `/json`) gives no executor, and whether
+    that is because others have them."""
     alive = [worker for worker in workers if worker.get("state") == "ALIVE"]
     if not alive:
-        return "its master has no Spark worker: start some."
+        return "its master has no Spark worker: start some.", False
     memory = parse_bytes(settings.executor_memory or _DEFAULT_MEMORY) // _MIB
     cores = settings.executor_cores or 1
     if not any(worker["memory"] >= memory and worker["cores"] >= cores for worker in alive):
@@ -89,16 +93,16 @@ def reason_of(settings: SparkSettings, workers: Iterable[dict[str, Any]]) -> str
         return (
             f"an executor asks for {memory} MiB and {cores} cores, and no Spark worker offers more than {most}. Set "
             "EVENKEEL_SPARK_EXECUTOR_MEMORY or EVENKEEL_SPARK_EXECUTOR_CORES to less."
-        )
+        ), False
     if not any(worker["memoryfree"] >= memory and worker["coresfree"] >= cores for worker in alive):
         return (
             "other applications hold its cores or memory. Where other Evenkeel workers do, set "
             "EVENKEEL_SPARK_CORES_MAX on each, so that they share; one without it takes every core."
-        )
+        ), True
     return (
         "there is room for one, so executors cannot reach the driver, or fail as they start: set "
         "EVENKEEL_SPARK_DRIVER_HOST to an address of this machine that they reach; the logs of Spark workers tell more."
-    )
+    ), False
 
 
 def _workers_of_master(settings: SparkSettings) -> list[dict[str, Any]] | None:

@@ -39,8 +39,6 @@ class SparkCluster:
     memory: str = "1g"
     recovers: bool = False
     """Whether a master that is started again knows workers and applications of the one before."""
-    around_workers: Sequence[str] = ()
-    """A command that runs its arguments, such as `unshare`: workers are started by it."""
     port: int = 0
     web_port: int = 0
     _master: subprocess.Popen[bytes] | None = None
@@ -102,7 +100,7 @@ class SparkCluster:
         offer = ("--host", "127.0.0.1", "-c", str(self.cores), "-m", self.memory)
         where = ("--webui-port", "0", "-d", str(directory))
         self._workers[number] = self._launch(
-            "org.apache.spark.deploy.worker.Worker", (*offer, *where, self.url), f"worker-{number}", self.around_workers
+            "org.apache.spark.deploy.worker.Worker", (*offer, *where, self.url), f"worker-{number}"
         )
         if wait:
             self.wait_for_workers(len(self._workers))
@@ -168,12 +166,10 @@ class SparkCluster:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.logs()}") from None
 
-    def _launch(
-        self, main: str, arguments: Sequence[str], name: str, around: Sequence[str] = ()
-    ) -> subprocess.Popen[bytes]:
+    def _launch(self, main: str, arguments: Sequence[str], name: str) -> subprocess.Popen[bytes]:
         home = spark_home()
         user = (str(os.getuid()), str(os.getgid()))
-        command = (*around, str(home / "bin" / "spark-class"), main, *arguments)
+        command = (str(home / "bin" / "spark-class"), main, *arguments)
         with (self.directory / f"{name}.log").open("ab") as output:
             return subprocess.Popen(
                 [sys.executable, "-P", str(_LAUNCH), *user, *command],
@@ -213,10 +209,9 @@ def running_cluster(
     memory: str = "1g",
     *,
     recovers: bool = False,
-    around_workers: Sequence[str] = (),
 ) -> Iterator[SparkCluster]:
     """A cluster below `directory`, each worker with so many cores and so much memory, ended afterwards."""
-    cluster = SparkCluster(directory, workers, cores, memory, recovers, around_workers)
+    cluster = SparkCluster(directory, workers, cores, memory, recovers)
     try:
         cluster.start()
         yield cluster

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,12 @@ from pyspark.sql import SparkSession
 from workers.engine.spark.sinks import write_parquet
 
 _MOST_PROBES = 64
+_LARGE = 16 << 20
+_CAUSE = re.compile(r"(?:^: |Caused by: )([^\n]*)", re.MULTILINE)
+_TELLING = re.compile(
+    r"\[PYTHON_VERSION_MISMATCH\][^\n]*|Cannot run program[^\n]*|No module named[^\n]*"
+    r"|FileNotFoundException[^\n]*|AccessDenied[^\n]*|Permission denied[^\n]*|does not exist[^\n]*"
+)
 
 
 @dataclass(frozen=True)
@@ -46,3 +53,32 @@ def missing_rows(session: SparkSession, directory: Path, slots: int) -> int:
         return tasks - write_parquet(session.range(0, tasks, 1, tasks), probe).rows
     finally:
         shutil.rmtree(probe, ignore_errors=True)
+
+
+def fault_of_reading(session: SparkSession, uri: str, size: int) -> str | None:
+    """What keeps executors from reading a file of `size` bytes; None where they can. A large one is only looked at."""
+    frame = session.read.format("binaryFile").load(uri)
+    try:
+        frame.selectExpr("length(content)" if size <= _LARGE else "length").collect()
+    except Exception as error:  # noqa: BLE001 - Spark has many for a file that is not there
+        return _told(error)
+    return None
+
+
+def fault_of_python(session: SparkSession) -> str | None:
+    """Why a Python function would not run on the executors; None where it would."""
+    try:
+        # Nothing of this package is needed for it there.
+        session.sparkContext.parallelize([0], 1).map(str).collect()
+    except Exception as error:  # noqa: BLE001 - as above
+        return _told(error)
+    return None
+
+
+def _told(error: Exception) -> str:
+    """The line of an error that says what is wrong: Spark puts it below others, and a Java stack around it."""
+    text = str(error)
+    causes = _CAUSE.findall(text)
+    found = _TELLING.search(text)
+    line = found.group(0) if found else causes[-1] if causes else next(iter(text.strip().splitlines()), "")
+    return line.strip()[:300] or type(error).__name__

@@ -1,0 +1,61 @@
+"""What doctor makes of the answers of the process that looks at the cluster. `tests/workers` has it on a real one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.cli.checkup import Finding, Level
+from service.cli.cluster_checkup import check_cluster, check_properties
+from service.settings import Settings
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("EVENKEEL_SPARK_MASTER", "spark://127.0.0.1:7077")
+    return Settings()
+
+
+def says(settings: Settings, program: str) -> list[Finding]:
+    return check_cluster(settings, {}, (sys.executable, "-c", program))
+
+
+def test_the_last_line_has_the_findings(settings: Settings) -> None:
+    program = """print('a warning of Java'); print('[{"name": "a", "level": "WARN", "detail": "b", "advice": "c"}]')"""
+    assert says(settings, program) == [Finding("a", Level.WARN, "b", "c")]
+
+
+@pytest.mark.parametrize(
+    ("program", "detail"),
+    [
+        ("raise SystemExit('no module')", "the check ended with 1: no module"),
+        ("pass", "the check ended with 0: it said nothing"),
+        ("print('[{}]')", "the check ended with 0: [{}]"),
+    ],
+)
+def test_a_check_that_fails_is_a_finding(settings: Settings, program: str, detail: str) -> None:
+    (found,) = says(settings, program)
+    assert (found.level, found.detail) == (Level.FAIL, detail)
+    assert "python -P" not in found.advice
+    assert "-m workers.cluster_probe" in found.advice
+
+
+def test_nothing_is_asked_in_local_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EVENKEEL_SPARK_MASTER", raising=False)
+    assert check_cluster(Settings(), {}, ("/nonexistent",)) == []
+
+
+def test_properties_are_read(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_properties(settings) == []
+    path = tmp_path / "spark.conf"
+    monkeypatch.setenv("EVENKEEL_SPARK_PROPERTIES_FILE", str(path))
+    path.write_text("spark.hadoop.fs.s3a.endpoint http://127.0.0.1:9000\n")
+    (found,) = check_properties(Settings())
+    assert (found.level, found.detail) == (Level.OK, f"1 in {path}")
+    path.write_text("spark.sql.ansi.enabled false\n")
+    (found,) = check_properties(Settings())
+    assert found.level is Level.FAIL
+    assert "spark.sql.ansi.enabled is Evenkeel's to set" in found.detail
