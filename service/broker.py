@@ -16,13 +16,11 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from service import redis_transport
 from service.settings import Settings
 from service.spec.queues import Queue
 
 _QUEUE = "evenkeel"
-
-RUN_JOB = "run_job"
-"""Name of the task that workers register; its one argument is the job id."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,7 @@ def queue_name(queue: str) -> str:
 
 def celery_config(settings: Settings) -> dict[str, Any]:
     """The Celery settings that both sides share. Makes the embedded broker's folders, readable by their owner alone."""
+    redis_transport.register()
     return {
         # A host that means nothing keeps kombu from warning that there is none.
         "broker_url": "filesystem://localhost/" if is_embedded(settings) else settings.broker_url,
@@ -69,15 +68,18 @@ def broker_fault(settings: Settings) -> BrokerFault | None:
         if os.access(folder, os.W_OK | os.X_OK):
             return None
         return BrokerFault(f"The folder {folder} cannot be written to.", "Make the state directory writable.")
+    address = _address(settings.broker_url)
+    if address.startswith("/") and not Path(address).exists():
+        return BrokerFault(f"There is no socket {address}.", "Start Redis, or correct EVENKEEL_BROKER_URL.")
     try:
         with _client(settings) as client:
             client.ping()
             role = client.info("replication").get("role")
     except (redis.RedisError, OSError, ValueError) as error:
-        return _fault_of(error, _address(settings.broker_url))
+        return _fault_of(error, address)
     if role == "slave":
         return BrokerFault(
-            f"The Redis at {_address(settings.broker_url)} is a replica, which takes no messages.",
+            f"The Redis at {address} is a replica, which takes no messages.",
             "Set EVENKEEL_BROKER_URL to its primary.",
         )
     return None
@@ -131,7 +133,7 @@ def _client(settings: Settings) -> redis.Redis:
     parts = urlsplit(url)
     if parts.scheme == "redis+socket":
         database = parse_qs(parts.query).get("virtual_host", ["0"])[0].strip("/")
-        url = parts._replace(scheme="unix", query=f"db={database}").geturl()
+        url = f"unix://{parts.netloc}{parts.path}?db={database}"
     timeout = settings.broker.timeout_seconds
     return redis.Redis.from_url(
         url, socket_connect_timeout=timeout, socket_timeout=timeout, retry=Retry(NoBackoff(), 0), protocol=2

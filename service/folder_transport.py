@@ -13,9 +13,14 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
+import structlog
 from kombu.exceptions import ChannelError
 from kombu.transport import filesystem
 from kombu.utils.json import dumps, loads
+
+from service.messages import is_ours
+
+_log = structlog.get_logger(__name__)
 
 
 class FolderChannel(filesystem.Channel):  # type: ignore[misc]
@@ -40,9 +45,12 @@ class FolderChannel(filesystem.Channel):  # type: ignore[misc]
                 (folder / name).rename(taken)
             except FileNotFoundError:
                 continue
-            message = loads(taken.read_text(encoding="utf-8"))
+            content = taken.read_bytes()
             taken.unlink(missing_ok=True)
-            return message
+            try:
+                return loads(content.decode())
+            except ValueError as error:
+                _log.error("message_dropped", reason=f"it is no JSON ({type(error).__name__})", file=name)
         raise Empty
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
@@ -62,6 +70,10 @@ class FolderTransport(filesystem.Transport):  # type: ignore[misc]
     """`filesystem://` with `FolderChannel`."""
 
     Channel = FolderChannel
+
+    def _deliver(self, message: Any, queue: str) -> None:
+        if is_ours(message):
+            super()._deliver(message, queue)
 
 
 def _replace(file: Path, content: Any) -> None:

@@ -6,13 +6,15 @@ Everything is put together here, once a process; no other module looks up settin
 from __future__ import annotations
 
 from celery import Celery
-from celery.signals import setup_logging, worker_ready, worker_shutdown, worker_shutting_down
+from celery.signals import setup_logging, task_received, worker_ready, worker_shutdown, worker_shutting_down
+from celery.worker.request import Request
 
-from service.broker import celery_config
 from service.dispatch import Dispatcher
 from service.lifeline import die_with_parent
 from service.logging import configure_logging
 from service.settings import Settings
+from workers.celery_settings import worker_config
+from workers.consumption import Consumer, Consumption
 from workers.tasks.run_job import RunJob
 from workers.worker import Worker
 
@@ -22,19 +24,12 @@ _settings = Settings()
 configure_logging(_settings.log)
 _dispatcher = Dispatcher(_settings)
 _worker = Worker(_settings, ring=lambda job_id, queue: bool(_dispatcher.ring([job_id], queue)))
+_consumption = Consumption()
+_worker.stop_consuming = _consumption.stop
+_worker.pause_consuming, _worker.resume_consuming = _consumption.pause, _consumption.resume
 
 app = Celery("evenkeel")
-app.conf.update(celery_config(_settings))
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    # Beside those it runs, a worker takes as many messages as it has threads, and they wait here. Where other workers
-    # could have them by now, the sweeper announces their jobs again.
-    worker_prefetch_multiplier=1,
-    worker_concurrency=_settings.worker.concurrency,
-    worker_pool="threads",
-    worker_send_task_events=False,
-    worker_enable_remote_control=False,
-)
+app.conf.update(worker_config(_settings))
 app.register_task(RunJob(_worker))
 
 
@@ -43,8 +38,14 @@ def _keep_logging(**_: object) -> None:
     configure_logging(_settings.log)
 
 
-def _start(**_: object) -> None:
+def _start(sender: Consumer, **_: object) -> None:
+    _consumption.begin(sender)
     _worker.start()
+
+
+def _hold(request: Request, **_: object) -> None:
+    for job_id in request.args[:1]:
+        _worker.held.received(job_id)
 
 
 def _drain(**_: object) -> None:
@@ -58,5 +59,6 @@ def _close(**_: object) -> None:
 
 setup_logging.connect(_keep_logging)
 worker_ready.connect(_start)
+task_received.connect(_hold)
 worker_shutting_down.connect(_drain)
 worker_shutdown.connect(_close)

@@ -26,6 +26,7 @@ def serve(
 
     import uvicorn
 
+    from service.cli.broker import tell_broker_fault
     from service.cli.configuration import read_settings
     from service.cli.directories import prepare_directories
     from service.cli.listening import address_of, listen
@@ -37,6 +38,7 @@ def serve(
     settings = read_settings()
     prepare_directories(settings)
     require_schema(settings)
+    tell_broker_fault(settings)
     # The family is read from the descriptor: uvicorn's own --fd takes it for a Unix socket and leaves Nagle's delay on.
     listener = listen(settings.api, port) if fd is None else socket.socket(fileno=fd)
     if fd is None:

@@ -23,6 +23,7 @@ def up(port: Port = None) -> None:
 
     from rich.console import Console
 
+    from service.cli.broker import tell_broker_fault
     from service.cli.configuration import read_settings
     from service.cli.directories import prepare_directories
     from service.cli.errors import StopRequestedError
@@ -42,6 +43,7 @@ def up(port: Port = None) -> None:
         prepare_directories(settings)
         held.enter_context(locked(settings.state_dir))
         upgrade_database(settings)
+        tell_broker_fault(settings)
         stack = Stack(settings, listener, os.environ)
         try:
             stack.start()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 @told_plainly
 def worker() -> None:
     """Run a worker alone: it takes jobs from the queue and runs them on Spark."""
+    from service.cli.broker import tell_broker_fault
     from service.cli.configuration import read_settings
     from service.cli.directories import prepare_directories
     from service.lifeline import die_with_parent
@@ -24,6 +25,7 @@ def worker() -> None:
     settings = read_settings()
     require_spark()
     prepare_directories(settings)
+    tell_broker_fault(settings)
     command = worker_command(settings)
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 

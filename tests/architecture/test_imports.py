@@ -54,6 +54,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.errors",
         "service.dispatch",
         "service.broker",
+        "service.messages",
         "service.logging",
         "service.java",
         "service.lifeline",

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from service.broker import RUN_JOB, broker_fault, celery_config
+from service.broker import broker_fault, celery_config
 from service.dispatch import Dispatcher, build_celery
+from service.messages import RUN_JOB
 from service.settings import Settings
 
 

@@ -1,0 +1,45 @@
+"""A worker without Spark: Celery, the task and the broker as in every worker, and a job is a line in a file.
+
+`python -P listener.py ARRIVED GATE`: appends the id of each job that a message brings to the file ARRIVED; a job whose
+id begins with `wait` then keeps its thread until the file GATE exists.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+from celery import Celery
+from celery.signals import setup_logging
+
+from service.lifeline import die_with_parent
+from service.logging import configure_logging
+from service.settings import Settings
+from workers.celery_settings import worker_config
+from workers.tasks.run_job import RunJob
+
+
+def main() -> None:
+    """Listens until told to stop."""
+    die_with_parent()
+    arrived, gate = map(Path, sys.argv[1:])
+    settings = Settings()
+
+    def run(job_id: str) -> None:
+        with arrived.open("a") as file:
+            file.write(f"{job_id}\n")
+        while job_id.startswith("wait") and not gate.exists():
+            time.sleep(0.02)
+
+    setup_logging.connect(lambda **_: configure_logging(settings.log), weak=False)
+    app = Celery("evenkeel")
+    app.conf.update(worker_config(settings))
+    app.register_task(RunJob(SimpleNamespace(run=run)))
+    options = ("--pool", "threads", "--loglevel", "INFO", "--without-gossip", "--without-mingle")
+    app.worker_main(["worker", *options])
+
+
+if __name__ == "__main__":
+    main()
