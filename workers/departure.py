@@ -85,15 +85,19 @@ class Departure:
     def _leave(self) -> None:
         self._told.wait()
         self._at_hand.refuse()
-        try:
-            self._stop_taking()
-        except Exception:  # noqa: BLE001 - jobs come first; what is lost here, the sweeper finds
-            _log.warning("messages_not_passed_on", exc_info=True)
+        # Aside: a database or broker that is away must not take the jobs' time.
+        threading.Thread(target=self._pass_on, name="pass-on", daemon=True).start()
         if not self._ordered.is_set():
             self._let_jobs_end()
         if not self._at_hand.wait_until_empty(self._drain_seconds):
             self._give_back()
         self._exit_at_last()
+
+    def _pass_on(self) -> None:
+        try:
+            self._stop_taking()
+        except Exception:  # noqa: BLE001 - what is lost here, the sweeper finds
+            _log.warning("messages_not_passed_on", exc_info=True)
 
     def _let_jobs_end(self) -> None:
         _log.info("worker_draining", worker=self._worker, jobs=len(self._at_hand.all()))

@@ -199,6 +199,9 @@ class Worker:
         driver = self._runtime.current
         if driver is not None:
             driver.kill()
+        else:
+            # A thread may wait for it, and nobody needs it any more.
+            self._runtime.kill_start()
 
     def _memory(self) -> Resident:
         driver = self._runtime.current
