@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -51,7 +51,8 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 30.0
 class SparkRuntime:
     """Builds, hands out and replaces the driver of this process. Safe to share between threads.
 
-    On a cluster the driver has executors, and they share the directory `results`, before anybody gets it.
+    On a cluster the driver has executors, and they share the directory `results`, before anybody gets it. `properties`
+    are Spark's own by name, which the operator's file of properties overrides.
     """
 
     def __init__(
@@ -60,8 +61,10 @@ class SparkRuntime:
         scratch_root: Path,
         results: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         self._settings = settings
+        self._properties = dict(properties or {})
         self._scratch_root = scratch_root
         self._results = results
         self._clock = clock
@@ -196,7 +199,8 @@ class SparkRuntime:
     def _build(self) -> Driver:
         require_master(self._settings)
         find_java(os.environ)
-        further = read_properties(self._settings.properties_file)
+        # The operator's own word counts.
+        further = {**self._properties, **read_properties(self._settings.properties_file)}
         if self._scratch is None:
             self._scratch = make_scratch(self._scratch_root)
         conf = SparkConf(loadDefaults=False)

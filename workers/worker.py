@@ -12,6 +12,7 @@ from contextlib import suppress
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.datasets.s3a import s3a_properties
 from service.settings import Settings
 from service.spec.workers import SparkState
 from service.store import jobs, workers
@@ -63,7 +64,12 @@ class Worker:
             settings.database_url, connections=own.concurrency + _THREADS_BESIDE, settings=settings.database
         )
         self._at_hand = AttemptsAtHand()
-        self._runtime = SparkRuntime(settings.spark, settings.state_dir / "spark", settings.results_dir)
+        self._runtime = SparkRuntime(
+            settings.spark,
+            settings.state_dir / "spark",
+            settings.results_dir,
+            properties=s3a_properties(settings.data),
+        )
         self._metrics = WorkerMetrics()
         self._metrics.watch(lambda: len(self._at_hand.all()), self._memory)
         self._metrics_address = (own.metrics_host, own.metrics_port)

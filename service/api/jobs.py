@@ -17,6 +17,7 @@ from service.api.problems import problems, request_id_of
 from service.api.retries import SteadyRoute
 from service.errors import (
     BodyTooLargeError,
+    DatabaseUnavailableError,
     DuplicateKeyError,
     IdempotencyKeyReusedError,
     InvalidCursorError,
@@ -25,6 +26,7 @@ from service.errors import (
     JobNotFoundError,
     MalformedJsonError,
     NestingTooDeepError,
+    StorageUnavailableError,
     UnsupportedMediaTypeError,
 )
 from service.jobs.cancel_job import cancel_job as cancel
@@ -74,7 +76,9 @@ _LOCATION = {"Location": _header("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7
     summary="Submit a job",
     responses={
         202: {"description": "The job is stored and queued.", "headers": {**_LOCATION, **_ETAG, **_RETRY}},
-        **problems(*BODY_ERRORS, IdempotencyKeyReusedError, spec=True),
+        **problems(
+            *BODY_ERRORS, IdempotencyKeyReusedError, DatabaseUnavailableError, StorageUnavailableError, spec=True
+        ),
     },
 )
 def submit_job(

@@ -8,7 +8,14 @@ from service.api.dependencies import JobId, ServicesDep, TenantDep
 from service.api.jobs import BODY_ERRORS, JobBody
 from service.api.problems import problems, request_id_of
 from service.api.retries import SteadyRoute
-from service.errors import JobNotFoundError, MetricsNotReadyError, PlanNotReadyError, WorkerUnavailableError
+from service.errors import (
+    DatabaseUnavailableError,
+    JobNotFoundError,
+    MetricsNotReadyError,
+    PlanNotReadyError,
+    StorageUnavailableError,
+    WorkerUnavailableError,
+)
 from service.jobs.explain_job import explain_job as explain
 from service.jobs.get_metrics import get_metrics as read_metrics
 from service.jobs.get_plan import get_plan as read_plan
@@ -35,7 +42,13 @@ def get_metrics(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> Metr
     return read_metrics(services.database, tenant, job_id)
 
 
-@router.post("/explain", summary="Explain a job", responses=problems(*BODY_ERRORS, WorkerUnavailableError, spec=True))
+@router.post(
+    "/explain",
+    summary="Explain a job",
+    responses=problems(
+        *BODY_ERRORS, DatabaseUnavailableError, StorageUnavailableError, WorkerUnavailableError, spec=True
+    ),
+)
 async def explain_job(body: JobBody, request: Request, services: ServicesDep, tenant: TenantDep) -> PlanReport:
     """Plans a job without running or keeping it. A worker does it: 503 when none is free in time."""
     submission = Submission(tenant, body, "", request_id_of(request.scope), kind=EXPLAIN)

@@ -19,7 +19,7 @@ from service.datasets.roots import DirectoryRoot, Root, StoreRoot
 from service.datasets.store_files import find_in_store
 from service.spec.errors import SpecError
 from service.spec.job import TableSource
-from service.spec.locations import Location, is_uri, resolve
+from service.spec.locations import Location, is_uri, path_of_file_uri, resolve
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,10 @@ class _Search:
         """What the root of this machine has there; None where the path leads elsewhere or to nothing."""
         base, given = real(_path_of(root)), self._given
         if is_uri(given):
-            place = resolve(Location("file", "", base.parts[1:]), given)
-            if place is None:
+            named = path_of_file_uri(given)
+            if named is None:
                 return None
-            given = "/" + place.path
+            given = named
         path = real(base / given)
         if not is_inside(path, base):
             return None

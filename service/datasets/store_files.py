@@ -53,11 +53,9 @@ class StoreWalk(Walk[Location, tuple[Location, Child]]):
             yield child.name, (directory, child)
 
     def look(self, name: str, entry: tuple[Location, Child]) -> Found[Location]:
-        """What an entry is. An object whose name has an empty part cannot be addressed and is refused."""
+        """What an entry is. Objects whose names have an empty part (`a//b`) are in no listing: no path leads to them."""
         directory, child = entry
         location = Location(directory.scheme, directory.authority, (*directory.parts, name))
-        if not name or "/" in name:
-            return Found()
         if child.is_directory:
             return Found(directory=location)
         return Found(file=_file(self._store, location, child)) if child.is_file else Found()

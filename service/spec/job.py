@@ -53,7 +53,7 @@ class TableSource(Frozen):
     path: str = Field(
         min_length=1,
         max_length=4096,
-        description="Relative to a data root, or absolute inside one.",
+        description="Relative to a data root, or an absolute path or URI inside one.",
         examples=["orders/"],
     )
     declared_schema: str | None = Field(

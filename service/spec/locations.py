@@ -17,6 +17,7 @@ SCHEMES = ("s3a", "s3", "hdfs", "file")
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NAMENODE = re.compile(r"(?:(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?)?")
+_THIS_MACHINE = frozenset({"", "localhost"})
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -104,7 +105,7 @@ def parse_root(text: str) -> Location:
 
 
 def _check_authority(scheme: str, authority: str) -> None:
-    if scheme == "file" and authority not in {"", "localhost"}:
+    if scheme == "file" and authority not in _THIS_MACHINE:
         raise LocationError("a root of scheme 'file' has three slashes, such as file:///data")
     if _kind(scheme) == "s3" and not _BUCKET.fullmatch(authority):
         raise LocationError(
@@ -113,6 +114,14 @@ def _check_authority(scheme: str, authority: str) -> None:
         )
     if scheme == "hdfs" and not _NAMENODE.fullmatch(authority):
         raise LocationError("'hdfs://' is followed by the name node, such as hdfs://namenode:8020/path")
+
+
+def path_of_file_uri(text: str) -> str | None:
+    """The absolute path that a URI of scheme `file` names, not normalized; None for any other text."""
+    found = _URI.fullmatch(text)
+    if found is None or found[1].lower() != "file" or found[2] not in _THIS_MACHINE or not found[3]:
+        return None
+    return found[3]
 
 
 def resolve(root: Location, given: str) -> Location | None:

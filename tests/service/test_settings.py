@@ -35,6 +35,15 @@ def test_data_roots_are_a_path_list(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings().data_roots == (Path("/a"), Path("/b"))
 
 
+def test_data_roots_may_be_uris(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_DATA_ROOTS", "s3a://data/in, ~/x,hdfs://namenode:8020/y")
+    assert Settings().data_root_names == ("s3a://data/in", Path.home() / "x", "hdfs://namenode:8020/y")
+    assert Settings().data_roots == (Path.home() / "x",)
+    monkeypatch.setenv("EVENKEEL_DATA_ROOTS", "gs://bucket")
+    with pytest.raises(ValidationError, match="scheme 'gs' is not known"):
+        Settings()
+
+
 def test_an_empty_variable_is_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_API_PORT", "")
     assert Settings().api.port == 8080

@@ -7,6 +7,9 @@ problem_of_spark_error
     corrupt_file           a file that is not what its format says, or a text row that does not fit the schema
     schema_mismatch        columns of a file differ from the table's schema, or a CSV header from the declared names
     path_not_found         a file that was there at submission is gone
+    unreadable_file        a file that Spark may not read, or not with the credentials that it has
+    unsupported_filesystem Spark lacks the jar for the scheme of a data root
+    storage_unavailable    the store behind a data root does not answer Spark, or lacks the bucket
     duplicate_column       two columns whose names differ in case alone
     out_of_memory          the JVM's heap or Spark's memory did not suffice
     engine_error           any other error of Spark's
@@ -26,6 +29,8 @@ from service.spec.problem import Problem
 
 _MAX_DETAIL = 1000
 _MAX_CAUSES = 16
+_OURS = frozenset({"out_of_memory", "unsupported_filesystem", "storage_unavailable"})
+"""Codes of what no change of the job mends."""
 
 _CODES: tuple[tuple[str, str], ...] = (
     ("DIVIDE_BY_ZERO", "divide_by_zero"),
@@ -51,6 +56,30 @@ _CODES: tuple[tuple[str, str], ...] = (
     ("_LEGACY_ERROR_TEMP_2250", "out_of_memory"),  # a table too large to broadcast
 )
 """The first entry of which some condition of the chain of causes is, or is a kind of, gives the code."""
+
+_FILE_SYSTEM_CODES = {
+    "org.apache.hadoop.fs.UnsupportedFileSystemException": "unsupported_filesystem",
+    "java.nio.file.AccessDeniedException": "unreadable_file",
+    "org.apache.hadoop.security.AccessControlException": "unreadable_file",
+    "org.apache.hadoop.fs.s3a.auth.NoAuthWithAWSException": "unreadable_file",
+    "org.apache.hadoop.fs.s3a.UnknownStoreException": "storage_unavailable",
+    "org.apache.hadoop.fs.s3a.AWSClientIOException": "storage_unavailable",
+}
+"""What Hadoop's file systems raise; told before the condition that Spark wraps it in."""
+
+_UNREACHABLE = frozenset(
+    {
+        *("java.net.ConnectException", "java.net.UnknownHostException", "java.net.NoRouteToHostException"),
+        *("java.net.SocketTimeoutException", "org.apache.hadoop.net.ConnectTimeoutException"),
+    }
+)
+"""A store's fault only where a file was to be read: executors that lose each other raise the same."""
+
+_ADVICE = {
+    "unsupported_filesystem": "Whoever runs the workers names the jars, for s3a those of hadoop-aws, in the file of "
+    "EVENKEEL_SPARK_PROPERTIES_FILE (spark.jars.packages or spark.jars).",
+    "storage_unavailable": "Whoever runs the workers checks the store, and Spark's own settings for it.",
+}
 
 _OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
 
@@ -88,8 +117,8 @@ def problem_of_spark_error(error: Exception) -> Problem | None:
     return Problem(
         type=f"/problems/{code}",
         title=code.replace("_", " ").capitalize(),
-        status=500 if code == "out_of_memory" or (code == "engine_error" and _is_sparks_fault(causes)) else 422,
-        detail=_detail(causes),
+        status=500 if code in _OURS or (code == "engine_error" and _is_sparks_fault(causes)) else 422,
+        detail=_detail(causes, _ADVICE.get(code, "")),
         code=code,
     )
 
@@ -126,6 +155,9 @@ def _code(causes: tuple[_Cause, ...]) -> str:
     # Where a task died, its error is but a name in the first line of the message that aborts the job.
     if any(_OUT_OF_MEMORY in (cause.java_class, *_first_line(cause.message).split(": ")) for cause in causes):
         return "out_of_memory"
+    of_file_system = _code_of_file_system(causes)
+    if of_file_system is not None:
+        return of_file_system
     conditions = [cause.condition for cause in causes if cause.condition is not None]
     for kind, code in _CODES:
         if any(condition == kind or condition.startswith(f"{kind}.") for condition in conditions):
@@ -133,17 +165,33 @@ def _code(causes: tuple[_Cause, ...]) -> str:
     return "engine_error"
 
 
+def _code_of_file_system(causes: tuple[_Cause, ...]) -> str | None:
+    code = next(
+        (_FILE_SYSTEM_CODES[cause.java_class] for cause in causes if cause.java_class in _FILE_SYSTEM_CODES), None
+    )
+    if code is not None:
+        return code
+    if any("ClassNotFound" in cause.java_class and "org.apache.hadoop.fs." in cause.message for cause in causes):
+        return "unsupported_filesystem"
+    is_reading = any((cause.condition or "").startswith("FAILED_READ_FILE") for cause in causes)
+    in_tasks = any(cause.java_class == "org.apache.spark.SparkException" for cause in causes)
+    if (is_reading or not in_tasks) and any(cause.java_class in _UNREACHABLE for cause in causes):
+        return "storage_unavailable"
+    return None
+
+
 def _is_sparks_fault(causes: tuple[_Cause, ...]) -> bool:
     conditions = [cause.condition for cause in causes if cause.condition is not None]
     return not conditions or any(condition.startswith("INTERNAL_ERROR") for condition in conditions)
 
 
-def _detail(causes: tuple[_Cause, ...]) -> str:
+def _detail(causes: tuple[_Cause, ...], advice: str) -> str:
     """From Spark's first condition to the innermost cause; the innermost cause alone where there is no condition."""
     named = next((index for index, cause in enumerate(causes) if cause.condition is not None), len(causes) - 1)
     told = dict.fromkeys(text for cause in causes[named:] if (text := _text(cause)))
-    detail = " ".join(told) or causes[-1].java_class
-    return detail if len(detail) <= _MAX_DETAIL else detail[: _MAX_DETAIL - 1] + "…"
+    detail, most = " ".join(told) or causes[-1].java_class, _MAX_DETAIL - len(advice) - 2
+    shortened = detail if len(detail) <= most else detail[: most - 1] + "…"
+    return f"{shortened.rstrip('.')}. {advice}" if advice else shortened
 
 
 def _text(cause: _Cause) -> str:

@@ -8,8 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from service.datasets.files import TableFiles
+from service.datasets.reading import UriFile
 from service.spec.job import TableFormat
 from service.spec.problem import Problem
 from service.spec.types import BIGINT, STRING, Field, Schema
@@ -148,3 +151,57 @@ def test_an_error_without_a_condition_is_an_engine_error_of_status_500(spark: Sp
 def test_what_is_not_sparks_is_not_a_problem_of_sparks() -> None:
     assert problem_of_spark_error(ValueError("x")) is None
     assert problem_of_spark_error(ConnectionRefusedError()) is None
+
+
+def at(uri: str, table: TableInput) -> TableInput:
+    """The table, with one file that Spark is told to read at `uri`."""
+    files = TableFiles("t", Path("/"), (UriFile(uri, uri.split("/", 3)[3], 1),), 1)
+    return TableInput(table.source, files, table.schema)
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [("s3a://bucket/x.parquet", "S3AFileSystem"), ("s3://bucket/x.parquet", 'No FileSystem for scheme "s3"')],
+)
+def test_a_scheme_for_which_spark_has_no_jar(
+    spark: SparkSession, parquet_table: Tables, scan_of: Scans, uri: str, told: str
+) -> None:
+    table = at(uri, parquet_table(pa.table({"a": [1]})))
+    problem = problem_of(lambda: read_scan(spark, scan_of(table), table).collect())
+    assert (problem.code, problem.status) == ("unsupported_filesystem", 500)
+    assert told in problem.detail
+    assert "EVENKEEL_SPARK_PROPERTIES_FILE" in problem.detail
+
+
+def test_a_name_node_that_is_not_there(spark: SparkSession, parquet_table: Tables, scan_of: Scans) -> None:
+    session = spark.newSession()
+    session.conf.set("ipc.client.connect.max.retries", "0")
+    table = at("hdfs://127.0.0.1:1/x.parquet", parquet_table(pa.table({"a": [1]})))
+    problem = problem_of(lambda: read_scan(session, scan_of(table), table).collect())
+    assert (problem.code, problem.status) == ("storage_unavailable", 500)
+    assert problem.detail.endswith("Spark's own settings for it.")
+
+
+@pytest.mark.parametrize(
+    ("java_class", "code", "status"),
+    [
+        ("java.nio.file.AccessDeniedException", "unreadable_file", 422),
+        ("org.apache.hadoop.security.AccessControlException", "unreadable_file", 422),
+        ("org.apache.hadoop.net.ConnectTimeoutException", "storage_unavailable", 500),
+    ],
+)
+def test_what_a_file_system_refuses(spark: SparkSession, java_class: str, code: str, status: int) -> None:
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    error = getattr(gateway.jvm, java_class)("x.parquet")
+    problem = problem_of(gateway.jvm.java.util.concurrent.CompletableFuture.failedFuture(error).get)
+    assert (problem.code, problem.status) == (code, status)
+    assert "x.parquet" in problem.detail
+
+
+def test_executors_that_lose_each_other_are_no_fault_of_a_store(spark: SparkSession) -> None:
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    lost = gateway.jvm.org.apache.spark.SparkException("Job aborted", gateway.jvm.java.net.ConnectException("refused"))
+    problem = problem_of(gateway.jvm.java.util.concurrent.CompletableFuture.failedFuture(lost).get)
+    assert problem.code == "engine_error"

@@ -9,8 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from service.spec.job import TableFormat
+from service.data_settings import DataSettings
+from service.datasets.files import find_table_files
+from service.datasets.reading import UriFile
+from service.datasets.roots import StoreRoot, open_store
+from service.spec.job import TableFormat, TableSource
+from service.spec.locations import parse_root
 from service.spec.types import BIGINT, STRING, Field
+from tests.support.object_store import KEYS, ObjectStore
 from tests.support.tables import on_disk
 from workers.engine.spark.sampling import MAX_FILES, MAX_ROWS_PER_FILE, sample_parquet, sample_text, spread
 from workers.engine.spark.sources import TableInput
@@ -169,3 +175,53 @@ def test_text_that_cannot_be_sampled(
 ) -> None:
     table = text_table(format_, [text], CSV_FIELDS, **options)
     assert sample_text(table.source, table.files.files, table.files.bytes, ("a", "b"), ["a"]).table is None
+
+
+def test_a_store_gives_the_same_sample(parquet_table: Tables, text_table: Tables, object_store: ObjectStore) -> None:
+    fields = (Field("uid", BIGINT), Field("name", STRING))
+    lines = "".join(f"{number},n{number % 7}\n" for number in range(60_000))
+    parquet = parquet_table(pa.table({"a": range(200_000), "b": ["x"] * 200_000}), files=3, group_rows=10_000)
+    text = text_table(TableFormat.CSV, [lines, lines], fields, name="text")
+    object_store.make_bucket("sampling")
+    settings = DataSettings(
+        s3_endpoint=object_store.endpoint,
+        s3_region="us-east-1",
+        s3_access_key=KEYS["aws_access_key_id"],
+        s3_secret_key=KEYS["aws_secret_access_key"],
+        store_attempts=1,
+    )
+    location = parse_root("s3a://sampling")
+    root = StoreRoot(location, open_store(location, settings))
+    stored = {}
+    for table in (parquet, text):
+        files = on_disk(table.files)
+        object_store.put("sampling", {f"{table.files.table}/{path.name}": path.read_bytes() for path in files})
+        source = table.source.model_copy(update={"path": table.files.table})
+        stored[table.files.table] = find_table_files(table.files.table, source, [root])
+    there, here = stored["t"], parquet.files
+    assert there.bytes == here.bytes
+    found, known = (sample_parquet(files.files, files.bytes, ["a"]) for files in (there, here))
+    assert (found.rows, found.rows_are_exact) == (known.rows, True)
+    assert found.table is not None
+    assert known.table is not None
+    assert found.table.num_rows == pytest.approx(known.table.num_rows, rel=0.05)
+    there, here = stored["text"], text.files
+    found, known = (
+        sample_text(text.source, files.files, files.bytes, ["uid", "name"], ["name"]) for files in (there, here)
+    )
+    assert found.rows == known.rows
+    assert found.table == known.table
+
+
+def test_a_store_that_is_gone_costs_the_sketch_and_not_the_job() -> None:
+    store = open_store(
+        parse_root("s3a://gone"),
+        DataSettings(
+            s3_endpoint="http://127.0.0.1:1", s3_region="x", s3_access_key="a", s3_secret_key="b", store_attempts=1
+        ),
+    )
+    files = [UriFile(f"s3a://gone/{number}", str(number), 1000, store) for number in range(64)]
+    sample = sample_parquet(files, 64_000, ["a"])
+    assert (sample.rows_are_exact, sample.table) == (False, None)
+    source = TableSource(format=TableFormat.CSV, path="x", declared_schema="a INT")
+    assert sample_text(source, files, 64_000, ["a"], ["a"]).table is None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from service.datasets.files import TableFiles, find_table_files
+from service.datasets.reading import UriFile
+from service.datasets.roots import DirectoryRoot
 from service.spec.errors import SpecError
 from service.spec.job import TableFormat
 from service.spec.query import JoinKind
@@ -126,3 +130,35 @@ def test_malformed_text_fails_the_query(
     table = text_table(format_, [text], UID_NAME, **options)
     with pytest.raises(Py4JJavaError, match=r"part-000"):
         read_scan(spark, scan_of(table), table).collect()
+
+
+def by_uri(table: TableInput) -> TableInput:
+    """The same table, whose root is configured as `file:///…`."""
+    paths = on_disk(table.files)
+    root = DirectoryRoot(paths[0].parent.parent)
+    source = table.source.model_copy(update={"path": paths[0].parent.name})
+    return TableInput(source, find_table_files(table.files.table, source, [root]), table.schema)
+
+
+@pytest.mark.parametrize("file_name", ["part", "p[1]{x}* a%20#", "p?", "a\\[b"])
+def test_files_by_their_uris(spark: SparkSession, parquet_table: Tables, scan_of: Scans, file_name: str) -> None:
+    table = by_uri(parquet_table(pa.table({"a": [1, 2, 3]}), file_name=file_name, files=3))
+    frame = read_scan(spark, scan_of(table), table)
+    assert sorted(row[0] for row in frame.collect()) == [1, 2, 3]
+    assert all(name.startswith("file:///") for name in frame.inputFiles())
+
+
+def test_text_by_its_uri(spark: SparkSession, text_table: Tables, scan_of: Scans) -> None:
+    table = by_uri(text_table(TableFormat.CSV, ["uid,name\n1,a\n"], UID_NAME, header=True))
+    assert [tuple(row) for row in read_scan(spark, scan_of(table), table).collect()] == [(1, "a")]
+
+
+def test_a_colon_in_a_uri_is_refused_after_its_authority_alone(
+    spark: SparkSession, parquet_table: Tables, scan_of: Scans
+) -> None:
+    table = parquet_table(pa.table({"a": [1]}))
+    files = TableFiles("t", Path("/"), (UriFile("hdfs://namenode:8020/x/12:30", "x/12:30", 1),), 1)
+    with pytest.raises(SpecError) as caught:
+        read_scan(spark, scan_of(table), TableInput(table.source, files, table.schema))
+    assert caught.value.code == "unreadable_file"
+    assert "'x/12:30'" in str(caught.value)

@@ -1,0 +1,52 @@
+"""Files are read the same way wherever they are, those of a store some at a time."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from service.data_settings import DataSettings
+from service.datasets.reading import AT_ONCE, DataFile, UriFile, for_each, local_path, opened, size_of
+from service.datasets.roots import open_store
+from service.spec.locations import parse_root
+
+STORE = open_store(parse_root("s3a://data"), DataSettings())
+REMOTE = [UriFile(f"s3a://data/x/{number}.csv.gz", f"x/{number}.csv.gz", number, STORE) for number in range(40)]
+
+
+def test_what_is_known_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"123")
+    here = UriFile(path.as_uri(), str(path), 3)
+    assert [size_of(file) for file in (path, here, REMOTE[7])] == [3, 3, 7]
+    assert [local_path(file) for file in (path, here, REMOTE[7])] == [path, path, None]
+    assert (REMOTE[7].name, REMOTE[7].suffix) == ("7.csv.gz", ".gz")
+    for file in (path, here):
+        with opened(file) as stream:
+            stream.seek(1)
+            assert stream.read() == b"23"
+
+
+def test_files_of_a_store_are_read_at_once_and_told_in_order() -> None:
+    together = threading.Barrier(AT_ONCE, timeout=30)
+
+    def read(file: DataFile) -> int:
+        if size_of(file) < AT_ONCE:
+            together.wait()
+        return size_of(file)
+
+    assert list(for_each(REMOTE, read)) == list(range(40))
+
+
+def test_the_first_failure_in_order_is_raised() -> None:
+    def read(file: DataFile) -> int:
+        if size_of(file) in {3, 30}:
+            raise ValueError(size_of(file))
+        return size_of(file)
+
+    found = []
+    with pytest.raises(ValueError, match=r"^3$"):
+        found.extend(for_each(REMOTE, read))
+    assert list(for_each(REMOTE[:3], read)) == [0, 1, 2]
