@@ -53,6 +53,8 @@ def child_environment(
         "EVENKEEL_PARENT_PID": str(os.getpid() if parent_pid is None else parent_pid),
         "PYTHONUNBUFFERED": "1",
     }
+    if settings.spark.properties_file is not None:
+        child["EVENKEEL_SPARK_PROPERTIES_FILE"] = str(settings.spark.properties_file.expanduser().absolute())
     if settings.database.url is not None:
         child["EVENKEEL_DATABASE_URL"] = _absolute_sqlite(settings.database.url.get_secret_value())
     return child

@@ -32,13 +32,14 @@ def up(port: Port = None) -> None:
     from service.cli.signals import StopSignals
     from service.cli.stack import Stack
     from service.cli.state_lock import locked
-    from service.cli.worker import require_spark
+    from service.cli.worker import require_properties, require_spark
     from service.lifeline import die_with_parent
 
     die_with_parent()
     console = Console(highlight=False, soft_wrap=True)
     settings = read_settings()
     require_spark()
+    require_properties(settings)
     with listen(settings.api, port) as listener, StopSignals() as signals, ExitStack() as held:
         prepare_directories(settings)
         held.enter_context(locked(settings.state_dir))

@@ -24,6 +24,7 @@ def worker() -> None:
     die_with_parent()
     settings = read_settings()
     require_spark()
+    require_properties(settings)
     prepare_directories(settings)
     tell_broker_fault(settings)
     command = worker_command(settings)
@@ -44,6 +45,16 @@ def require_spark() -> None:
         find_java(os.environ)
     except JavaError as error:
         raise CliError(error.message, error.advice, code=ExitCode.MISSING) from None
+
+
+def require_properties(settings: Settings) -> None:
+    """Raises CliError where the operator's Spark properties cannot be used, or are not the operator's to set."""
+    from service.spark_properties import SparkPropertiesError, read_properties
+
+    try:
+        read_properties(settings.spark.properties_file)
+    except SparkPropertiesError as error:
+        raise CliError(str(error), "The README says which properties are free.", code=ExitCode.USAGE) from None
 
 
 def worker_command(settings: Settings) -> tuple[str, ...]:

@@ -47,7 +47,9 @@ def test_children_get_absolute_paths_since_they_run_elsewhere(tmp_path: Path, mo
     monkeypatch.setenv("EVENKEEL_STATE_DIR", "state")
     monkeypatch.setenv("EVENKEEL_DATA_ROOTS", f"one{os.pathsep}two")
     monkeypatch.setenv("EVENKEEL_DATABASE_URL", "sqlite:///jobs.db")
+    monkeypatch.setenv("EVENKEEL_SPARK_PROPERTIES_FILE", "spark.conf")
     child = child_environment(read_settings(), {"PATH": "/bin"})
+    assert child["EVENKEEL_SPARK_PROPERTIES_FILE"] == str(tmp_path / "spark.conf")
     assert child["EVENKEEL_STATE_DIR"] == str(tmp_path / "state")
     assert child["EVENKEEL_DATA_ROOTS"] == f"{tmp_path / 'one'}{os.pathsep}{tmp_path / 'two'}"
     assert child["EVENKEEL_DATA_RESULTS"] == str(tmp_path / "state" / "results")
@@ -72,3 +74,9 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
     with pytest.raises(CliError, match="home directory") as raised:
         read_settings()
     assert "EVENKEEL_STATE_DIR" in raised.value.advice
+
+
+def test_what_contradicts_itself_names_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_SPARK_EXECUTOR_MEMORY", "2g")
+    with pytest.raises(CliError, match=r"^EVENKEEL_SPARK_MASTER is local\[\*\], which has no executors of its own"):
+        read_settings()

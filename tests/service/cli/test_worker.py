@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.worker import worker_command
+from service.cli.errors import CliError
+from service.cli.worker import require_properties, worker_command
 from service.settings import Settings
 
 ROOT = Path(__file__).parents[3]
@@ -36,3 +37,15 @@ def test_celery_can_be_called_as_usual(tmp_path: Path) -> None:
     done = run((sys.executable, "-m", "celery", "-A", "workers.celery_app", "worker", "--help"), tmp_path)
     assert done.returncode == 0, done.stderr
     assert "--concurrency" in done.stdout
+
+
+def test_properties_that_are_not_the_operators_are_refused_at_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "spark.conf"
+    monkeypatch.setenv("EVENKEEL_SPARK_PROPERTIES_FILE", str(path))
+    path.write_text("spark.sql.extensions somebody.Else\n")
+    with pytest.raises(CliError, match=r"line 1: spark\.sql\.extensions is Evenkeel's to set"):
+        require_properties(Settings())
+    path.write_text("spark.jars.packages a:b:1\n")
+    require_properties(Settings())
