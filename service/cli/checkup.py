@@ -8,15 +8,16 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
-from sqlalchemy.exc import SQLAlchemyError
 
 from service.broker import broker_fault, celery_config, is_embedded
+from service.cli.database_faults import WORTH_TELLING, explain
 from service.cli.errors import CliError
 from service.cli.listening import listen
 from service.datasets.roots import DirectoryRoot, StoreRoot, roots_of
@@ -24,7 +25,14 @@ from service.datasets.stores import StorageUnavailableError
 from service.java import JavaError, find_java
 from service.settings import Settings
 from service.spec.quantities import parse_bytes
-from service.store.migrate import SchemaMismatchError, head_revision, require_current
+from service.store.migrate import (
+    SchemaMismatchError,
+    Standing,
+    check_drift,
+    head_revision,
+    read_schema,
+    require_current,
+)
 from service.store.session import Database
 
 _GIB = 1 << 30
@@ -139,24 +147,33 @@ def check_port(settings: Settings) -> Finding:
 
 def check_database(settings: Settings) -> Finding:
     """Whether the database answers and has the right schema."""
-    embedded = settings.database.url is None
-    if embedded and not (settings.state_dir / "evenkeel.db").exists():
+    if settings.database.url is None and not (settings.state_dir / "evenkeel.db").exists():
         return Finding("database", Level.OK, "SQLite in the state directory, to be made by `evenkeel up`")
-    kind = settings.database_url.split(":", 1)[0]
     try:
-        database = Database(settings.database_url)
-        try:
-            require_current(database)
-        finally:
-            database.close()
+        with closing(Database(settings.database_url, settings=settings.database)) as database:
+            return _examine_schema(database)
     except SchemaMismatchError as error:
-        return Finding("database", Level.WARN, f"{kind}: {error}", "`evenkeel up` migrates by itself.")
-    except (SQLAlchemyError, OSError) as error:
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        return Finding(
-            "database", Level.FAIL, f"{kind} does not answer: {reason}", "Start it, or correct EVENKEEL_DATABASE_URL."
-        )
-    return Finding("database", Level.OK, f"{kind}, at revision {head_revision()}")
+        return Finding("database", Level.FAIL, str(error), "An older version does not run on it.")
+    except WORTH_TELLING as error:
+        detail, advice = explain(error)
+        return Finding("database", Level.FAIL, detail, advice)
+
+
+def _examine_schema(database: Database) -> Finding:
+    kind = "SQLite" if database.engine.dialect.name == "sqlite" else "PostgreSQL"
+    found = read_schema(database)
+    if found.standing in (Standing.EMPTY, Standing.BEHIND):
+        where = "has no tables yet" if found.revision is None else f"is at revision {found.revision}"
+        advice = "Run `evenkeel migrate`; `evenkeel up` does so by itself."
+        return Finding("database", Level.WARN, f"{kind}, {where}; this version needs {head_revision()}", advice)
+    require_current(database)
+    if found.standing is Standing.SERVED:
+        return Finding("database", Level.OK, f"{kind}, at a newer version's revision {found.revision}, which serves us")
+    drift = check_drift(database)
+    if drift:
+        detail = f"{kind}, at revision {found.revision}, but {len(drift)} things differ from what that makes"
+        return Finding("database", Level.WARN, detail, "`evenkeel migrate --check` names them.")
+    return Finding("database", Level.OK, f"{kind}, at revision {found.revision}")
 
 
 def check_broker(settings: Settings) -> Finding:

@@ -19,6 +19,7 @@ def worker() -> None:
     from service.cli.broker import tell_broker_fault
     from service.cli.configuration import read_settings
     from service.cli.directories import prepare_directories
+    from service.cli.migrate import require_schema
     from service.lifeline import die_with_parent
 
     die_with_parent()
@@ -26,6 +27,7 @@ def worker() -> None:
     require_spark()
     require_properties(settings)
     prepare_directories(settings)
+    require_schema(settings)
     tell_broker_fault(settings)
     command = worker_command(settings)
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted

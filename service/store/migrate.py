@@ -5,6 +5,8 @@ The revisions are in `migrations/` at the top of a checkout; in an installed whe
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from alembic import command
@@ -12,31 +14,82 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from alembic.util import CommandError
-from sqlalchemy import text
+from sqlalchemy import inspect, select, text
 from sqlalchemy.engine import Connection
 
 from service.store.session import Database
-from service.store.tables import Base
+from service.store.tables import Base, CompatibleRevisionRow
 
 _ADVISORY_LOCK = 0x65766B6C
 """Any number, the same in every process: who holds it migrates."""
 
 
 class SchemaMismatchError(Exception):
-    """The database's schema is not the one that this code was written for; the message says what to do."""
+    """The database's schema is not one that this code can work on; the message says what to do."""
 
 
-def upgrade(database: Database) -> None:
-    """Applies every missing revision in one transaction. Processes that do so at once take turns.
+class Standing(StrEnum):
+    """How a database's schema and this code go together."""
 
-    Raises SchemaMismatchError when the database is newer than the code.
+    EMPTY = "empty"
+    BEHIND = "behind"
+    CURRENT = "current"
+    SERVED = "served"
+    """Newer than the code, and says itself that it serves this code still."""
+    TOO_NEW = "too_new"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The revision that a database is at, None for an empty one, and what that means to this code."""
+
+    revision: str | None
+    standing: Standing
+
+
+def read_schema(database: Database) -> Schema:
+    """How the database stands to this code."""
+    with database.read() as session:
+        return _schema(session.connection())
+
+
+def upgrade(database: Database) -> Schema:
+    """Applies every missing revision in one transaction; gives what was found before. Processes take turns.
+
+    Leaves a newer database that serves this code as it is. Raises SchemaMismatchError for one that does not.
     """
     with database.write() as session:
         connection = session.connection()
         _wait_for_turn(connection)
-        _refuse_unknown(_revision(connection))
-        command.upgrade(alembic_config(connection), "head")
+        found = _schema(connection)
+        _refuse_too_new(found)
+        if found.standing is not Standing.SERVED:
+            command.upgrade(alembic_config(connection), "head")
+        return found
+
+
+def downgrade(database: Database, revision: str) -> None:
+    """Takes back, in one transaction, every revision after `revision`, with the data that only they have room for;
+    `base` takes back all.
+
+    Raises SchemaMismatchError where `revision` is not behind the database's, or this code does not know how.
+    """
+    with database.write() as session:
+        connection = session.connection()
+        _wait_for_turn(connection)
+        found = _schema(connection).revision
+        if found is not None and not is_known(found):
+            raise SchemaMismatchError(
+                f"The database is at revision {found}, which only the newer version of Evenkeel that made it can take "
+                "back: run its `evenkeel migrate --downgrade`."
+            )
+        behind = _behind(found)
+        if revision not in behind:
+            known = ", ".join(behind) or "none"
+            raise SchemaMismatchError(
+                f"The database is at revision {found or 'base'} and cannot go back to {revision}. Behind it: {known}."
+            )
+        command.downgrade(alembic_config(connection), revision)
 
 
 def head_revision() -> str:
@@ -58,14 +111,13 @@ def current_revision(database: Database) -> str | None:
 
 
 def require_current(database: Database) -> None:
-    """Raises SchemaMismatchError unless the database is at this code's revision."""
-    current = current_revision(database)
-    _refuse_unknown(current)
-    if current != head_revision():
-        found = "has no tables yet" if current is None else f"is at revision {current}"
-        raise SchemaMismatchError(
-            f"The database {found}; this version needs {head_revision()}: run `evenkeel migrate`."
-        )
+    """Raises SchemaMismatchError unless this code can work on the database: it is at this code's revision, or at a
+    newer one that serves this code."""
+    found = read_schema(database)
+    _refuse_too_new(found)
+    if found.standing in (Standing.EMPTY, Standing.BEHIND):
+        what = "has no tables yet" if found.revision is None else f"is at revision {found.revision}"
+        raise SchemaMismatchError(f"The database {what}; this version needs {head_revision()}: run `evenkeel migrate`.")
 
 
 def check_drift(database: Database) -> list[str]:
@@ -104,16 +156,40 @@ def _revision(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
 
 
-def _refuse_unknown(revision: str | None) -> None:
+def _schema(connection: Connection) -> Schema:
+    revision, head = _revision(connection), head_revision()
     if revision is None:
-        return
-    try:
-        ScriptDirectory.from_config(_config()).get_revision(revision)
-    except CommandError as error:
+        return Schema(None, Standing.EMPTY)
+    if revision == head:
+        return Schema(revision, Standing.CURRENT)
+    if is_known(revision):
+        return Schema(revision, Standing.BEHIND)
+    return Schema(revision, Standing.SERVED if _serves(connection, head) else Standing.TOO_NEW)
+
+
+def _serves(connection: Connection, head: str) -> bool:
+    table = CompatibleRevisionRow.__table__
+    if not inspect(connection).has_table(CompatibleRevisionRow.__tablename__):
+        return False
+    found = select(table.c.revision).where(table.c.revision == head)
+    return connection.execute(found).scalar_one_or_none() is not None
+
+
+def _refuse_too_new(found: Schema) -> None:
+    if found.standing is Standing.TOO_NEW:
         raise SchemaMismatchError(
-            f"The database is at revision {revision}, which this version does not know: it was migrated by a newer "
-            "version of Evenkeel. Upgrade this installation."
-        ) from error
+            f"The database is at revision {found.revision}, which does not serve this version any more: it was "
+            "migrated by a newer version of Evenkeel. Upgrade this installation, or take the database back with the "
+            f"newer one's `evenkeel migrate --downgrade {head_revision()}`."
+        )
+
+
+def _behind(revision: str | None) -> list[str]:
+    """Where a database at `revision` can go back to, nearest first."""
+    if revision is None:
+        return []
+    older = ScriptDirectory.from_config(_config()).iterate_revisions(revision, "base")
+    return [*(script.revision for script in older if script.revision != revision), "base"]
 
 
 def _wait_for_turn(connection: Connection) -> None:

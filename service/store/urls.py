@@ -20,6 +20,11 @@ _DRIVERS = {
 
 _EXAMPLES = "Write postgresql://user:password@host:5432/database, or sqlite:////path/to/file.db."
 
+_UNREADABLE = (
+    "the database's URL cannot be read: special characters in user and password are written as %XX, and the port is a "
+    f"number. {_EXAMPLES}"
+)
+
 
 class DatabaseUrlError(ValueError):
     """A URL that names no database which this code can use; the message says what to write."""
@@ -39,10 +44,7 @@ def read_url(url: str) -> URL:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise DatabaseUrlError(
-            "the database's URL cannot be read: special characters in user and password are written as %XX, and the "
-            f"port is a number. {_EXAMPLES}"
-        ) from None
+        raise DatabaseUrlError(_UNREADABLE) from None
     if driver != "sqlite" and not parsed.database:
         raise DatabaseUrlError(f"the database's URL names no database. {_EXAMPLES}")
     return parsed.set(drivername=driver)

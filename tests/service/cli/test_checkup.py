@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from service.cli.configuration import read_settings
 from service.cli.listening import listen
 from service.cli.migrate import upgrade_database
 from service.settings import ApiSettings
+from tests.support.object_store import ObjectStore
 
 Examine = Callable[..., dict[str, Finding]]
 
@@ -68,10 +69,17 @@ def test_a_busy_port_is_a_warning(findings: Examine) -> None:
         ({"SPARK_DRIVER_MEMORY": "9000g"}, "memory", Level.FAIL, "the worker's JVM takes up to 9000.0 GiB"),
         ({"STATE_DIR": "/proc/evenkeel"}, "state directory", Level.FAIL, "/proc cannot be written to"),
         ({"DATA_ROOTS": "/nowhere"}, "data root", Level.FAIL, "/nowhere is no readable directory"),
+        ({"DATA_ROOTS": "file:///nowhere"}, "data root", Level.FAIL, "/nowhere is no readable directory"),
+        (
+            {"DATA_ROOTS": "s3a://data", "DATA_S3_ENDPOINT": "http://127.0.0.1:1", "DATA_STORE_ATTEMPTS": "1"},
+            "data root",
+            Level.FAIL,
+            "s3a://data: The store behind a data root does not answer",
+        ),
         ({"DATA_RESULTS": "/proc/results"}, "results", Level.FAIL, "/proc cannot be written to"),
         ({"BROKER_URL": "redis://127.0.0.1:1/0"}, "broker", Level.FAIL, "Redis does not answer"),
         ({"DATABASE_URL": "sqlite:////proc/jobs.db"}, "database", Level.FAIL, "unable to open database file"),
-        ({"DATABASE_URL": "postgresql+psycopg://127.0.0.1:1/x"}, "database", Level.FAIL, "does not answer"),
+        ({"DATABASE_URL": "postgresql+psycopg://127.0.0.1:1/x"}, "database", Level.FAIL, "Connection refused"),
     ],
 )
 def test_what_is_wrong_is_told_with_what_to_do(
@@ -86,10 +94,45 @@ def test_what_is_wrong_is_told_with_what_to_do(
 def test_an_empty_database_is_to_be_migrated(findings: Examine, tmp_path: Path) -> None:
     finding = findings(DATABASE_URL=f"sqlite:///{tmp_path / 'empty.db'}")["database"]
     assert finding.level is Level.WARN
-    assert "evenkeel migrate" in finding.detail
+    assert "has no tables yet" in finding.detail
+    assert "evenkeel migrate" in finding.advice
 
 
 def test_without_java(tmp_path: Path) -> None:
     (java,) = [finding for finding in examine(read_settings(), {"PATH": str(tmp_path)}) if finding.name == "Java"]
     assert java.level is Level.FAIL
     assert "JAVA_HOME" in java.advice
+
+
+def test_a_store_is_asked_for_each_root(findings: Examine, object_store: ObjectStore) -> None:
+    object_store.make_bucket("doctor")
+    object_store.put("doctor", {"in/orders.parquet": b"x"})
+    lister = object_store.add_user("doctor-lister", ["s3:ListBucket"])
+    stranger = object_store.add_user("doctor-stranger", ["ec2:*"])
+
+    def root(name: str, keys: Mapping[str, str] | None = None) -> Finding:
+        variables = object_store.variables(name, keys)
+        return findings(**{key.removeprefix("EVENKEEL_"): value for key, value in variables.items()})["data root"]
+
+    assert (root("s3a://doctor/in").level, root("s3a://doctor/in").detail) == (Level.OK, "s3a://doctor/in")
+    assert root("s3a://doctor/nothing").level is Level.WARN
+    missing = root("s3a://no-such-bucket")
+    assert (missing.level, "does not exist" in missing.detail) == (Level.FAIL, True)
+    object_store.require_credentials()
+    try:
+        assert root("s3a://doctor/in", lister).level is Level.OK
+        denied = root("s3a://doctor/in", stranger)
+        assert (denied.level, "s3:ListBucket" in denied.advice) == (Level.FAIL, True)
+        wrong = root("s3a://doctor/in", {**lister, "aws_secret_access_key": "hunter2"})
+        assert (wrong.level, "AWS default chain" in wrong.advice) == (Level.FAIL, True)
+        assert "hunter2" not in f"{wrong}"
+    finally:
+        object_store.require_credentials(required=False)
+
+
+def test_hdfs_without_hadoop(findings: Examine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    finding = findings(DATA_ROOTS="hdfs://127.0.0.1:1/data")["data root"]
+    assert (finding.level, "native client" in finding.detail) == (Level.FAIL, True)
+    assert "HADOOP_HOME" in finding.advice

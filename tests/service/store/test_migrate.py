@@ -1,77 +1,216 @@
-"""Migrations: complete, repeatable, safe to run at once, and clear about a schema of another version."""
+"""Migrations on both databases: complete, repeatable, safe to run at once, and clear about a schema of another
+version."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from alembic import command
 from sqlalchemy import inspect, text
 
-from service.store import migrate
+from service.store import migrate, workers
+from service.store.migrate import SchemaMismatchError, Standing
 from service.store.session import Database
 from service.store.tables import Base
+from tests.support import lifecycle
+from tests.support.databases import SQLITE
+from tests.support.servers import PostgresServer
+
+ROOT = Path(__file__).parents[3]
+NEXT = "9999"
+_REVISION = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "9999"
+down_revision = "{head}"
+branch_labels = None
+depends_on = None
+
+
+def upgrade():
+    op.add_column("jobs", sa.Column("made_up", sa.Integer(), nullable=True))
+    {expand_or_contract}
+
+
+def downgrade():
+    op.drop_column("jobs", "made_up")
+    op.execute("DELETE FROM compatible_revisions WHERE revision = '{head}'")
+"""
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Of a database without tables."""
+    if request.param == SQLITE:
+        yield f"sqlite:///{tmp_path / 'store.db'}"
+        return
+    postgres: PostgresServer = request.getfixturevalue("postgres")
+    yield postgres.create_database("blank")
+    postgres.drop_database("blank")
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Database:
-    return Database(f"sqlite:///{tmp_path / 'store.db'}")
+def database(url: str) -> Iterator[Database]:
+    with closing(Database(url)) as database:
+        yield database
+
+
+@pytest.fixture
+def newer_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Database, bool], None]:
+    """Upgrades a database with the code of a release to come, whose one more revision serves this code's, or not."""
+
+    def upgrade(database: Database, serves: bool) -> None:
+        head = migrate.head_revision()
+        scripts = tmp_path / "newer"
+        shutil.copytree(migrate._script_directory(), scripts, dirs_exist_ok=True)
+        what = (
+            f"op.execute(\"INSERT INTO compatible_revisions VALUES ('{head}')\")"
+            if serves
+            else 'op.execute("DELETE FROM compatible_revisions")'
+        )
+        (scripts / "versions" / "next.py").write_text(_REVISION.format(head=head, expand_or_contract=what))
+        with monkeypatch.context() as patched:
+            patched.setattr(migrate, "_script_directory", lambda: scripts)
+            assert migrate.head_revision() == NEXT
+            migrate.upgrade(database)
+
+    return upgrade
+
+
+def tables(database: Database) -> set[str]:
+    return set(inspect(database.engine).get_table_names()) & set(Base.metadata.tables)
 
 
 def test_upgrade_makes_the_declared_tables(database: Database) -> None:
-    migrate.upgrade(database)
-    assert migrate.current_revision(database) == migrate.head_revision()
+    assert migrate.upgrade(database).standing is Standing.EMPTY
+    assert migrate.read_schema(database) == migrate.Schema(migrate.head_revision(), Standing.CURRENT)
     assert migrate.check_drift(database) == []
     migrate.require_current(database)
 
 
 def test_upgrade_is_repeatable(database: Database) -> None:
     migrate.upgrade(database)
-    migrate.upgrade(database)
+    assert migrate.upgrade(database).standing is Standing.CURRENT
     migrate.require_current(database)
 
 
-def test_a_missing_index_is_drift(database: Database) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DROP INDEX ix_outbox_job_id",
+        "ALTER TABLE jobs ADD COLUMN made_up INTEGER",
+        "ALTER TABLE workers DROP COLUMN host",
+        "CREATE TABLE made_up (id INTEGER PRIMARY KEY)",
+    ],
+)
+def test_every_difference_is_drift(database: Database, change: str) -> None:
     migrate.upgrade(database)
     with database.write() as session:
-        session.execute(text("DROP INDEX ix_outbox_job_id"))
+        session.execute(text(change))
     assert len(migrate.check_drift(database)) == 1
 
 
-def test_downgrade_leaves_nothing(database: Database) -> None:
+def test_each_revision_can_be_taken_back_and_applied_again(database: Database) -> None:
     migrate.upgrade(database)
-    with database.write() as session:
-        config = migrate.alembic_config(session.connection())
-        command.downgrade(config, "base")
-    assert set(inspect(database.engine).get_table_names()).isdisjoint(Base.metadata.tables)
+    for revision in migrate._behind(migrate.head_revision()):
+        migrate.downgrade(database, revision)
+        assert migrate.current_revision(database) == (None if revision == "base" else revision)
+        if revision == "base":
+            assert tables(database) == set()
+        migrate.upgrade(database)
+        assert migrate.check_drift(database) == []
+
+
+def test_jobs_survive_the_way_down_and_up(database: Database) -> None:
+    migrate.upgrade(database)
+    job_id = lifecycle.insert(database)
+    lifecycle.plan(database, lifecycle.claim(database, job_id))
+    migrate.downgrade(database, "0001")
+    migrate.upgrade(database)
+    with database.read() as session:
+        for table in ("jobs", "attempts", "plans"):
+            assert session.execute(text(f"SELECT count(*) FROM {table}")).scalar_one() == 1, table
+        assert session.execute(text("SELECT count(*) FROM job_events")).scalar_one() > 1
+        assert session.execute(text("SELECT queue, spec_version FROM jobs")).one() == ("short", 1)
+
+
+@pytest.mark.parametrize("revision", ["0009", "", "head", "0001; DROP TABLE jobs"])
+def test_there_is_no_way_back_to_what_is_not_behind(database: Database, revision: str) -> None:
+    migrate.upgrade(database)
+    with pytest.raises(SchemaMismatchError, match="Behind it: 0001, base"):
+        migrate.downgrade(database, revision)
+    migrate.require_current(database)
 
 
 def test_an_empty_database_is_refused_with_what_to_do(database: Database) -> None:
-    with pytest.raises(migrate.SchemaMismatchError, match="run `evenkeel migrate`"):
+    with pytest.raises(SchemaMismatchError, match=r"has no tables yet.*run `evenkeel migrate`"):
         migrate.require_current(database)
+    with pytest.raises(SchemaMismatchError, match="cannot go back"):
+        migrate.downgrade(database, "base")
 
 
-def test_a_newer_database_is_refused(database: Database) -> None:
+def test_an_older_database_is_refused_with_what_to_do(database: Database) -> None:
     migrate.upgrade(database)
-    with database.write() as session:
-        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(migrate.SchemaMismatchError, match="newer version"):
+    migrate.downgrade(database, "0001")
+    assert migrate.read_schema(database).standing is Standing.BEHIND
+    with pytest.raises(SchemaMismatchError, match=r"is at revision 0001.*run `evenkeel migrate`"):
         migrate.require_current(database)
-    with pytest.raises(migrate.SchemaMismatchError, match="newer version"):
+
+
+def test_a_newer_database_that_serves_this_code_is_accepted(
+    database: Database, newer_release: Callable[[Database, bool], None]
+) -> None:
+    migrate.upgrade(database)
+    newer_release(database, True)
+    migrate.require_current(database)
+    assert migrate.upgrade(database) == migrate.Schema(NEXT, Standing.SERVED)
+    assert migrate.current_revision(database) == NEXT
+    job_id = lifecycle.insert(database)
+    lifecycle.claim(database, job_id)
+    with database.read() as session:
+        assert workers.count_alive(session, 0) == 0
+
+
+def test_a_newer_database_that_does_not_is_refused(
+    database: Database, newer_release: Callable[[Database, bool], None]
+) -> None:
+    migrate.upgrade(database)
+    newer_release(database, False)
+    advice = f"Upgrade this installation, or .*--downgrade {migrate.head_revision()}"
+    with pytest.raises(SchemaMismatchError, match=advice):
+        migrate.require_current(database)
+    with pytest.raises(SchemaMismatchError, match=advice):
         migrate.upgrade(database)
+    with pytest.raises(SchemaMismatchError, match="only the newer version"):
+        migrate.downgrade(database, "0001")
+    assert migrate.current_revision(database) == NEXT
 
 
-def test_two_processes_upgrade_at_once(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'shared.db'}"
+def test_processes_upgrade_at_once(url: str) -> None:
     script = (
         "import sys; from service.store.migrate import upgrade; from service.store.session import Database;"
-        "database = Database(sys.argv[1]); upgrade(database)"
+        "database = Database(sys.argv[1]); print('here', flush=True); sys.stdin.readline();"
+        "print(upgrade(database).standing)"
     )
-    processes = [
-        subprocess.Popen([sys.executable, "-c", script, url], stderr=subprocess.PIPE, text=True) for _ in range(3)
-    ]
-    outcomes = [(process.communicate(timeout=60)[1], process.returncode) for process in processes]
-    assert [code for _, code in outcomes] == [0, 0, 0], outcomes
-    migrate.require_current(Database(url))
+    command = [sys.executable, "-c", script, url]
+    pipe = subprocess.PIPE
+    processes = [subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) for _ in range(2)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    found = sorted(process.communicate(timeout=60)[0].strip() for process in processes)
+    assert [process.returncode for process in processes] == [0, 0]
+    assert found == ["current", "empty"]
+    with closing(Database(url)) as database:
+        migrate.require_current(database)
+        assert migrate.check_drift(database) == []

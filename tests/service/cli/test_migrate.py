@@ -1,0 +1,202 @@
+"""`evenkeel migrate`, and what every command says of a database that it cannot use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from typer.testing import CliRunner, Result
+
+from service.cli.main import app
+from service.store.migrate import Standing, head_revision, read_schema
+from service.store.session import Database
+from tests.support.processes import free_port
+from tests.support.servers import PostgresServer, RedisServer
+
+ROOT = Path(__file__).parents[3]
+SECRET = "hunter2-s3cret"
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, database_url: str) -> Run:
+    """Runs `evenkeel` with the test's database."""
+
+    def invoke(*arguments: str, **variables: str) -> Result:
+        environment = {
+            "EVENKEEL_STATE_DIR": str(tmp_path / "state"),
+            "EVENKEEL_API_PORT": "0",
+            "EVENKEEL_DATABASE_URL": database_url,
+            **{f"EVENKEEL_{name}": value for name, value in variables.items()},
+        }
+        return CliRunner().invoke(app, list(arguments), env=environment)
+
+    return invoke
+
+
+def change(url: str, statement: str) -> None:
+    with closing(Database(url)) as database, database.write() as session:
+        session.execute(text(statement))
+
+
+def test_up_is_repeatable(run: Run) -> None:
+    result = run("migrate")
+    assert (result.exit_code, result.output) == (0, f"The database is at revision {head_revision()}.\n")
+
+
+def test_down_and_up(run: Run, database_url: str) -> None:
+    unsure = run("migrate", "--downgrade", "0001")
+    assert unsure.exit_code == 2
+    assert "evenkeel backup" in unsure.output
+    down = run("migrate", "--downgrade", "0001", "--yes")
+    assert (down.exit_code, down.output) == (0, "The database is at revision 0001.\n")
+    behind = run("migrate", "--check")
+    assert behind.exit_code == 1
+    assert f"is at revision 0001; this version needs {head_revision()}: run `evenkeel migrate`" in behind.output
+    gone = run("migrate", "--downgrade", "base", "--yes")
+    assert (gone.exit_code, gone.output) == (0, "The database is empty.\n")
+    empty = run("migrate", "--check")
+    assert empty.exit_code == 1
+    assert "has no tables yet" in empty.output
+    assert run("migrate").exit_code == 0
+    assert run("migrate", "--check").exit_code == 0
+
+
+def test_back_to_nowhere(run: Run) -> None:
+    result = run("migrate", "--downgrade", "0815", "--yes")
+    assert result.exit_code == 3
+    assert "cannot go back to 0815. Behind it: 0001, base" in result.output
+
+
+def test_check_and_downgrade_together_are_refused(run: Run) -> None:
+    assert run("migrate", "--check", "--downgrade", "0001").exit_code == 2
+
+
+def test_drift_is_named(run: Run, database_url: str) -> None:
+    change(database_url, "DROP INDEX ix_outbox_job_id")
+    result = run("migrate", "--check")
+    assert result.exit_code == 1
+    assert "ix_outbox_job_id" in result.output
+    assert "Change them back" in result.output
+    doctor = run("doctor", "--api-only")
+    assert "1 things differ" in doctor.output
+    assert "evenkeel migrate --check" in doctor.output
+
+
+def test_a_newer_database_that_serves_this_version(run: Run, database_url: str) -> None:
+    change(database_url, "UPDATE alembic_version SET version_num = '9999'")
+    change(database_url, f"INSERT INTO compatible_revisions VALUES ('{head_revision()}')")
+    for command in (("migrate",), ("migrate", "--check")):
+        result = run(*command)
+        assert result.exit_code == 0
+        assert f"at revision 9999 of a newer version of Evenkeel, and serves this version ({head_revision()})" in (
+            result.output
+        )
+    with closing(Database(database_url)) as database:
+        assert read_schema(database).standing is Standing.SERVED
+    assert "a newer version's revision 9999, which serves us" in run("doctor", "--api-only").output
+
+
+@pytest.mark.parametrize("command", [("migrate",), ("serve",), ("worker",), ("up",)])
+def test_a_newer_database_that_does_not(run: Run, database_url: str, command: tuple[str, ...]) -> None:
+    change(database_url, "UPDATE alembic_version SET version_num = '9999'")
+    result = run(*command)
+    assert result.exit_code == 3
+    assert "was migrated by a newer version of Evenkeel. Upgrade this installation" in result.output
+    assert run("migrate", "--check").exit_code == 1
+    doctor = run("doctor", "--api-only")
+    assert doctor.exit_code == 1
+    assert "FAIL  database" in doctor.output
+
+
+@pytest.fixture(scope="session")
+def role(postgres: PostgresServer) -> str:
+    """Has a password and may do nothing."""
+    postgres.add_role("eve", SECRET)
+    return "eve"
+
+
+@pytest.mark.one_database
+class TestUnusable:
+    """One line with what to do, and no password, from every command."""
+
+    @pytest.fixture
+    def bad_urls(self, postgres: PostgresServer, redis_server: RedisServer, role: str) -> dict[str, tuple[str, str]]:
+        """URL and what is told, by what is wrong."""
+        secret = f"eve:{SECRET}"
+        return {
+            "nothing listens": (
+                f"postgresql://{secret}@127.0.0.1:{free_port()}/keel",
+                "Start PostgreSQL, or correct host and port",
+            ),
+            "wrong password": (
+                f"postgres://eve:not-{SECRET}@127.0.0.1:{postgres.port}/postgres",
+                "Correct user and password",
+            ),
+            "no such user": (
+                f"postgresql://nobody:{SECRET}@127.0.0.1:{postgres.port}/postgres",
+                "Correct user and password",
+            ),
+            "no such database": (f"postgresql://{secret}@127.0.0.1:{postgres.port}/nowhere", "Create the database"),
+            "may make no tables": (f"postgresql://{secret}@127.0.0.1:{postgres.port}/postgres", ""),
+            "not PostgreSQL": (f"postgresql://{secret}@127.0.0.1:{redis_server.port}/keel", "PostgreSQL"),
+            "no such host": (f"postgresql://{secret}@nowhere.invalid/keel", "Correct the host's name"),
+            "another driver": (f"postgresql+asyncpg://{secret}@db/keel", "begins with postgresql+asyncpg:"),
+            "another database": (f"mysql://{secret}@db/keel", "begins with mysql:"),
+            "no URL": (f"{secret}@db/keel", "Write postgresql://user:password@host:5432/database"),
+            "a port that is none": (f"postgresql://{secret}@db:port/keel", "the port is a number"),
+            "an option that is none": (f"postgresql://{secret}@127.0.0.1:{postgres.port}/keel?x=1", "Check"),
+            "a file that is no database": (f"sqlite:///{__file__}", "Move the file away"),
+        }
+
+    @pytest.mark.parametrize(
+        "what",
+        [
+            *("nothing listens", "wrong password", "no such user", "no such database", "not PostgreSQL"),
+            *("no such host", "another driver", "another database", "no URL", "a port that is none"),
+            *("an option that is none", "a file that is no database"),
+        ],
+    )
+    def test_every_command_tells(self, run: Run, bad_urls: dict[str, tuple[str, str]], what: str) -> None:
+        url, told = bad_urls[what]
+        patience = {"DATABASE_URL": url, "DATABASE_CONNECT_TIMEOUT_SECONDS": "2"}
+        slow = what == "not PostgreSQL"  # whoever listens there may say nothing until the time is over
+        for command in ("migrate", "doctor") if slow else ("migrate", "serve", "worker", "up", "doctor"):
+            result = run(command, **patience)
+            assert result.exit_code == (1 if command == "doctor" else 3), (command, result.output)
+            assert told in result.output, command
+            assert "hunter2" not in result.output, command
+            assert "Traceback" not in result.output, command
+            if command != "doctor":
+                assert len(result.output.splitlines()) <= 3, result.output
+
+    def test_a_role_that_may_make_no_tables(self, run: Run, bad_urls: dict[str, tuple[str, str]]) -> None:
+        result = run("migrate", DATABASE_URL=bad_urls["may make no tables"][0])
+        assert result.exit_code == 3
+        assert "permission denied" in result.output
+        assert "owner of the database" in result.output
+        assert "hunter2" not in result.output
+
+
+@pytest.mark.one_database("postgresql")
+def test_as_it_is_typed(tmp_path: Path, database_url: str, postgres: PostgresServer) -> None:
+    plain = database_url.replace("postgresql+psycopg", "postgres")
+    environment = {**os.environ, "EVENKEEL_STATE_DIR": str(tmp_path), "EVENKEEL_DATABASE_URL": plain}
+    done = subprocess.run(
+        [sys.executable, "-m", "service.cli", "migrate", "--check"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "its tables are as they should be" in done.stdout
