@@ -11,21 +11,18 @@ and on what else runs there.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.support.machine import machine, p90
 from tests.support.processes import wait_for
 from tests.support.service import Service, running_service
 from tests.support.tables import ENDLESS, write_endless
@@ -45,7 +42,6 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--cancels", type=int, default=10)
     arguments = parser.parse_args()
-    cores = os.cpu_count() or 1
     with (
         tempfile.TemporaryDirectory(prefix="evenkeel-benchmark-") as directory,
         running_service(Path(directory), {"EVENKEEL_SPARK_MASTER": "local[*]"}) as service,
@@ -60,15 +56,13 @@ def main() -> None:
             measure(service)
         times = sorted(measure(service) for _ in range(arguments.jobs))
         cancels = sorted(measure_cancel(service) for _ in range(arguments.cancels))
-    memory = psutil.virtual_memory().total / (1 << 30)
     sys.stdout.write(
         f"POST to SUCCEEDED, {arguments.rows:,} rows, {arguments.jobs} jobs one after the other\n"
         f"{told(times)}\n"
         f"the first job of all, sent while Spark starts: {first:.1f} s\n"
         f"cancel to CANCELLED, {arguments.cancels} running jobs one after the other\n"
         f"{told(cancels)}\n"
-        f"{processor()}, {cores} cores, {memory:.0f} GiB, {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}, PySpark {version('pyspark')}\n"
+        f"{machine()}\n"
     )
 
 
@@ -97,18 +91,9 @@ def measure_cancel(service: Service) -> float:
 
 def told(times: list[float]) -> str:
     """What is worth knowing of sorted times."""
-    p90 = times[min(len(times) - 1, round(0.9 * len(times)))]
-    return f"median {statistics.median(times):.2f} s, p90 {p90:.2f} s, from {times[0]:.2f} s to {times[-1]:.2f} s"
-
-
-def processor() -> str:
-    """The processor's name, where the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return (
+        f"median {statistics.median(times):.2f} s, p90 {p90(times):.2f} s, from {times[0]:.2f} s to {times[-1]:.2f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from tests.support.tables import parquet
 
 ROWS = 1000
 KEYS = 10
+KINDS = 20
+"""Different small jobs. Spark compiles a query for its literals: hundreds of them would measure the compiler."""
 PAIRS = 10_000
 _THREADS = 8
 
@@ -34,15 +36,19 @@ def write_small(data: Path) -> None:
 
 
 def small_job(number: int) -> dict[str, Any]:
-    """An aggregation over the first `number` rows; 0 < `number` <= 1000."""
-    sql = f"SELECT s.k, COUNT(*) AS n, SUM(s.v) AS total FROM s WHERE s.v < {number} GROUP BY s.k"
+    """An aggregation over so many rows as `number` tells; two in a row give different answers."""
+    sql = f"SELECT s.k, COUNT(*) AS n, SUM(s.v) AS total FROM s WHERE s.v < {_rows(number)} GROUP BY s.k"
     return {"name": f"small-{number}", "tables": {"s": parquet("small")}, "sql": sql}
 
 
 def small_answer(number: int) -> list[tuple[int, ...]]:
     """What `small_job` must give, sorted: k, n and total."""
-    rows = {key: range(key, number, KEYS) for key in range(KEYS)}
+    rows = {key: range(key, _rows(number), KEYS) for key in range(KEYS)}
     return [(key, len(values), sum(values)) for key, values in rows.items() if values]
+
+
+def _rows(number: int) -> int:
+    return number % KINDS + 1
 
 
 def write_pairs(data: Path) -> None:

@@ -18,7 +18,7 @@ import httpx
 from service.spec.status import JobStatus
 from tests.support.client import JobClient
 
-_PATIENCE_SECONDS = 120.0
+_PATIENCE_SECONDS = 300.0
 _WAIT_SECONDS = 3
 _BROKEN_SECONDS = 0.1
 

@@ -28,7 +28,7 @@ from tests.support.servers import PostgresServer, RedisServer, running_postgres,
 T = TypeVar("T")
 
 _LISTENS = re.compile(r"Evenkeel listens on http://\S+:(\d+)")
-_START_SECONDS = 120.0
+_START_SECONDS = 180.0
 _END_SECONDS = 60.0
 _LOG_CHARACTERS = 4000
 
@@ -41,7 +41,6 @@ ENVIRONMENT: Mapping[str, str] = {
     "EVENKEEL_WORKER_HEARTBEAT_SECONDS": "1",
     "EVENKEEL_WORKER_SWEEP_SECONDS": "0.5",
     "EVENKEEL_WORKER_RING_AGAIN_SECONDS": "2",
-    "EVENKEEL_WORKER_PROGRESS_SECONDS": "0.5",
     "EVENKEEL_WORKER_DRAIN_SECONDS": "0",
 }
 """Small enough that several of each fit beside the test process, and quick to notice what was lost."""

@@ -16,7 +16,7 @@ from tests.support.patience import PatientClient
 from tests.support.production import Production
 
 _THREADS = 12
-_END_SECONDS = 120.0
+_END_SECONDS = 300.0
 
 
 class Traffic:
