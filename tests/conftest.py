@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from tests.support.object_store import ObjectStore
 
 # JVMs of tests live for seconds: compiling thoroughly costs them twice the processor time that it saves.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Without the room, 48 MB by default then, the one of the session would sweep its code again and again.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m")
 
 settings.register_profile(
     "evenkeel",

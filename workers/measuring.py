@@ -22,8 +22,7 @@ def measure(
     Metrics are worth less than the result: where Spark does not give them, they are left out.
     """
     try:
-        stages = monitor.stages(tag)
-        progress = monitor.progress(tag)
+        stages, progress = monitor.outcome(tag)
         skew = skew_report(planned.statistics, planned.plan, stages, settings, planned.report.rules)
     except (httpx.HTTPError, ValueError):
         _log.warning("metrics_missing", exc_info=True)

@@ -6,7 +6,7 @@ The shapes below are those of `/api/v1/applications/{id}/jobs` and `/stages` of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Self
@@ -121,7 +121,25 @@ class SparkMonitor:
 
     def progress(self, tag: str) -> Progress:
         """How far the jobs with `tag` are. Stages that Spark skips, or has not started yet, are not in the totals."""
-        jobs = self._jobs(tag)
+        return self._progress(self._jobs(tag))
+
+    def stages(self, tag: str) -> tuple[StageMetrics, ...]:
+        """The stages of `outcome`."""
+        return self.outcome(tag)[0]
+
+    def outcome(self, tag: str) -> tuple[tuple[StageMetrics, ...], Progress]:
+        """Every stage attempt that ran for the jobs with `tag`, in order of their ids, and how far those jobs came.
+
+        Waits, a second at most, until the end of these jobs has come through Spark's listener bus. Stages that were
+        skipped because an earlier job had computed them are left out.
+        """
+        jobs = self._settled_jobs(tag)
+        ids = sorted({stage_id for job in jobs for stage_id in job.stage_ids})
+        found = [stage for stage_id in ids for stage in self._stage(stage_id)]
+        # From the same answer: each holds all the jobs that Spark remembers.
+        return tuple(_metrics(stage) for stage in found if stage.status != _SKIPPED), self._progress(jobs)
+
+    def _progress(self, jobs: Sequence[_Job]) -> Progress:
         running = {stage_id for job in jobs if job.is_running for stage_id in job.stage_ids}
         active = [stage for stage in self._active_stages() if stage.stage_id in running] if running else []
         done = sum(job.num_completed_tasks for job in jobs)
@@ -134,16 +152,6 @@ class SparkMonitor:
             tasks_done=done,
             tasks_total=sum(job.num_tasks - job.num_skipped_tasks for job in ended) + still_running + waiting,
         )
-
-    def stages(self, tag: str) -> tuple[StageMetrics, ...]:
-        """Every stage attempt that ran for the jobs with `tag`, in order of their ids.
-
-        Waits, a second at most, until the end of these jobs has come through Spark's listener bus. Stages that were
-        skipped because an earlier job had computed them are left out.
-        """
-        ids = sorted({stage_id for job in self._settled_jobs(tag) for stage_id in job.stage_ids})
-        found = [stage for stage_id in ids for stage in self._stage(stage_id)]
-        return tuple(_metrics(stage) for stage in found if stage.status != _SKIPPED)
 
     def _settled_jobs(self, tag: str) -> tuple[_Job, ...]:
         deadline = time.monotonic() + _SETTLE_SECONDS
