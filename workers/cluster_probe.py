@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from service.datasets.roots import DirectoryRoot, Root, StoreRoot, roots_of
+from service.datasets.s3a import s3a_properties
 from service.lifeline import die_with_parent
 from service.settings import Settings
 from workers.cluster import SparkUnavailableError
@@ -31,7 +32,9 @@ def main() -> None:
     die_with_parent()
     settings = Settings()
     with tempfile.TemporaryDirectory(prefix="evenkeel-probe-") as scratch:
-        runtime = SparkRuntime(settings.spark, Path(scratch), settings.results_dir)
+        runtime = SparkRuntime(
+            settings.spark, Path(scratch), settings.results_dir, properties=s3a_properties(settings.data)
+        )
         try:
             findings = list(examine_cluster(settings, runtime.driver))
         finally:
