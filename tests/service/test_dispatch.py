@@ -6,15 +6,19 @@ import base64
 import json
 import socket
 import stat
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from service.broker import broker_fault, celery_config
 from service.dispatch import Dispatcher, build_celery
+from service.folder_transport import FolderTransport
 from service.messages import RUN_JOB
 from service.settings import Settings
+from tests.support.servers import running_redis
 
 
 @pytest.fixture
@@ -75,3 +79,41 @@ class TestFault:
 
     def test_a_redis_that_is_away(self, away: Settings) -> None:
         assert "Redis does not answer" in str(broker_fault(away))
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_first_messages_sent_at_once_by_a_fresh_process_all_arrive(settings: Settings, attempt: int) -> None:
+    # What kombu remembers of a process is gone, and nothing is bound.
+    FolderTransport.global_state.clear()
+    dispatcher, together = Dispatcher(settings), threading.Barrier(8)
+
+    def ring(number: int) -> tuple[str, ...]:
+        together.wait(10)
+        return dispatcher.ring([f"job-{number}"], "long" if number % 2 else "short")
+
+    with ThreadPoolExecutor(8) as pool:
+        sent = [job_id for taken in pool.map(ring, range(8)) for job_id in taken]
+    dispatcher.close()
+    messages = [json.loads(path.read_text()) for path in (settings.broker_dir / "messages").iterdir()]
+    arrived = sorted(json.loads(base64.b64decode(message["body"]))[0][0] for message in messages)
+    assert arrived == sorted(sent) == [f"job-{number}" for number in range(8)]
+    queues = {path.name.split(".", 1)[1] for path in (settings.broker_dir / "messages").iterdir()}
+    assert queues == {"evenkeel.msg", "evenkeel.long.msg"}
+
+
+def test_after_a_failure_a_broker_is_left_alone_for_a_moment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EVENKEEL_BROKER_KEY_PREFIX", "two:")
+    now = 0.0
+    with running_redis(tmp_path) as server:
+        monkeypatch.setenv("EVENKEEL_BROKER_URL", server.url)
+        dispatcher = Dispatcher(Settings(), clock=lambda: now)
+        assert dispatcher.ring(["a"], "short") == ("a",)
+        server.stop()
+        assert dispatcher.ring(["b", "c"], "short") == ()
+        server.start()
+        assert dispatcher.ring(["d"], "short") == (), "the sweeper announces it"
+        now = 2.0
+        assert dispatcher.ring(["e", "f"], "short") == ("e", "f")
+        dispatcher.close()
+        with server.client() as client:
+            assert client.llen("two:evenkeel") == 2

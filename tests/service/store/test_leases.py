@@ -13,6 +13,7 @@ from sqlalchemy.orm import ORMExecuteState
 
 from service.spec import ends
 from service.spec.job import SPEC_VERSION
+from service.spec.queues import Queue
 from service.spec.reports import Progress
 from service.spec.status import AttemptStatus, JobStatus
 from service.store import leases
@@ -279,3 +280,47 @@ def test_a_first_claim_tells_how_long_the_job_waited(database: Database, clock: 
     assert (first.waited_ms, first.queue) == (2_500, "short")
     lose(database, job_id)
     assert taken(database, job_id, "w2").waited_ms is None
+
+
+def test_the_oldest_waiting_jobs_are_taken_once_each_by_all_who_ask(
+    database: Database, clock: Clock, add_job: Callable[..., str]
+) -> None:
+    for number in range(24):
+        add_job(f"job-{number:02}", queue=Queue.LONG if number % 3 == 0 else Queue.SHORT)
+        clock.ms += 1
+
+    def take_all(worker: str) -> list[str]:
+        found: list[str] = []
+        while True:
+            with database.write() as session:
+                job_id = leases.oldest_waiting(session, ("short", "long"))
+                if job_id is None:
+                    return found
+                assert leases.claim(session, job_id, worker, clock.ms, LEASE) is not None
+                found.append(job_id)
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(take_all, ("w1", "w2", "w3", "w4")))
+    assert sorted(job_id for one in found for job_id in one) == [f"job-{number:02}" for number in range(24)]
+    assert all(one == sorted(one) for one in found), "each of them the oldest at its time"
+
+
+def test_what_cannot_be_claimed_is_not_the_oldest_waiting(
+    database: Database, clock: Clock, add_job: Callable[..., str]
+) -> None:
+    changes: dict[str, dict[str, object]] = {
+        "running": {"status": "RUNNING"},
+        "cancelled": {"cancel_requested_at": 1},
+        "newer": {"spec_version": SPEC_VERSION + 1},
+        "long": {"queue": "long"},
+        "last": {},
+    }
+    for job_id, change in changes.items():
+        add_job(job_id)
+        clock.ms += 1
+        if change:
+            with database.write() as session:
+                session.execute(update(JobRow).where(JobRow.id == job_id).values(**change))
+    with database.write() as session:
+        assert leases.oldest_waiting(session, ("short",)) == "last"
+        assert leases.oldest_waiting(session, ("short", "long")) == "long"

@@ -1,0 +1,97 @@
+"""In which queue a job waits, and what for, as a client sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from service.dispatch import Dispatcher
+from service.jobs.get_job import get_job
+from service.jobs.list_jobs import list_jobs
+from service.jobs.submit_job import Submission, submit_job
+from service.jobs.views import Job
+from service.settings import Settings
+from service.spec.job import SPEC_VERSION, JobSpec
+from service.spec.queues import Queue
+from service.store import jobs, workers
+from service.store.jobs import JobFilter
+from service.store.session import Database
+from service.store.tables import JobRow
+from service.store.workers import WorkerFacts
+from tests.support import lifecycle
+from tests.support.lifecycle import SPEC, TENANT
+
+
+def submit(database: Database, settings: Settings, kind: str = jobs.RUN, **changes: Any) -> Job:
+    dispatcher = Dispatcher(settings)
+    try:
+        submission = Submission(TENANT, JobSpec.model_validate({**SPEC, **changes}), "", None, kind)
+        return submit_job(database, dispatcher, settings, submission).job
+    finally:
+        dispatcher.close()
+
+
+def messages(settings: Settings) -> list[str]:
+    return sorted(path.name.split(".", 1)[1] for path in (settings.broker_dir / "messages").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "long_from", "queue"),
+    [
+        ("auto", "10GB", "short"),
+        ("auto", "1", "long"),
+        ("auto", "0", "long"),
+        ("long", "10GB", "long"),
+        ("short", "1", "short"),
+    ],
+)
+def test_the_size_of_its_tables_decides_unless_it_says_so(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch, given: str, long_from: str, queue: str
+) -> None:
+    monkeypatch.setenv("EVENKEEL_API_LONG_JOB_BYTES", long_from)
+    job = submit(database, Settings(), queue=given)
+    assert (job.queue, job.spec["queue"]) == (queue, given)
+    assert messages(settings) == ["evenkeel.msg" if queue == "short" else "evenkeel.long.msg"]
+    with database.read() as session:
+        row = session.get_one(JobRow, job.id)
+    assert (row.queue, row.spec_version) == (queue, SPEC_VERSION)
+
+
+def test_an_explanation_is_short(database: Database, settings: Settings) -> None:
+    assert submit(database, settings, kind=jobs.EXPLAIN, queue="long").queue == "short"
+
+
+def test_who_must_come_is_told(database: Database, settings: Settings) -> None:
+    job = submit(database, settings, queue="long")
+    assert job.waiting_for == "worker"
+
+    def waits_for() -> str | None:
+        return get_job(database, settings, TENANT, job.id).waiting_for
+
+    def beat(worker: str, queues: str | None) -> None:
+        with database.write() as session:
+            workers.beat(session, worker, database.now(session), "1", WorkerFacts(queues=queues))
+
+    beat("old", None)
+    beat("short", "short")
+    assert waits_for() == "worker", "nobody listens to the long queue"
+    beat("both", "short,long")
+    assert waits_for() == "slot"
+    held = lifecycle.claim(database, job.id)
+    assert waits_for() is None
+    lifecycle.run(database, held)
+    assert waits_for() is None
+
+
+def test_a_list_of_one_queue(database: Database, settings: Settings) -> None:
+    long = submit(database, settings, queue="long")
+    short = submit(database, settings)
+
+    def listed(queue: Queue | None) -> list[str]:
+        page = list_jobs(database, settings, TENANT, JobFilter(queue=queue), "", 10)
+        return [job.id for job in page.jobs]
+
+    assert listed(Queue.LONG) == [long.id]
+    assert listed(Queue.SHORT) == [short.id]
+    assert sorted(listed(None)) == sorted([long.id, short.id])

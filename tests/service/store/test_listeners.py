@@ -1,0 +1,78 @@
+"""Who listens to what, and how much of it is free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import pytest
+from sqlalchemy import update
+
+from service.store import leases, workers
+from service.store.listeners import free_slots, queues_listened_to
+from service.store.session import Database
+from service.store.tables import WorkerRow
+from service.store.workers import WorkerFacts
+
+
+class Clock(Protocol):
+    ms: int
+
+
+def beat(
+    database: Database, worker: str, queues: str | None, concurrency: int | None, spark: str | None = None
+) -> None:
+    facts = WorkerFacts(queues=queues, concurrency=concurrency, spark_state=spark)
+    with database.write() as session:
+        workers.beat(session, worker, database.now(session), "1", facts)
+
+
+def listened(database: Database, since: int) -> frozenset[str]:
+    with database.read() as session:
+        return queues_listened_to(session, since)
+
+
+def free(database: Database, since: int) -> dict[str, int]:
+    with database.read() as session:
+        return free_slots(session, since, 4)
+
+
+def test_nobody(database: Database, clock: Clock) -> None:
+    assert (listened(database, 0), free(database, 0)) == (frozenset(), {})
+
+
+def test_each_queue_has_the_slots_of_its_workers(database: Database, clock: Clock) -> None:
+    beat(database, "both", "short,long", 3)
+    beat(database, "long", "long", 2)
+    assert listened(database, clock.ms) == {"short", "long"}
+    assert free(database, clock.ms) == {"short": 3, "long": 5}
+
+
+def test_what_a_worker_of_the_version_before_does_not_say(database: Database, clock: Clock) -> None:
+    beat(database, "old", None, None)
+    assert listened(database, clock.ms) == {"short"}
+    assert free(database, clock.ms) == {"short": 4}
+
+
+def test_a_job_at_hand_takes_a_slot_of_its_worker(
+    database: Database, clock: Clock, add_job: Callable[..., str]
+) -> None:
+    beat(database, "w1", "short", 1)
+    beat(database, "w2", "short,long", 2)
+    for number, worker in enumerate(("w1", "w1", "w2")):
+        job_id = add_job(f"job-{number}")
+        with database.write() as session:
+            assert leases.claim(session, job_id, worker, clock.ms, 30_000)
+    assert free(database, clock.ms) == {"short": 1, "long": 1}
+
+
+@pytest.mark.parametrize("why", ["silent", "draining", "without Spark"])
+def test_who_takes_no_jobs_does_not_count(database: Database, clock: Clock, why: str) -> None:
+    beat(database, "w1", "short,long", 4, "unavailable" if why == "without Spark" else "ready")
+    since = clock.ms
+    if why == "draining":
+        with database.write() as session:
+            session.execute(update(WorkerRow).values(drain_requested_at=clock.ms))
+    if why == "silent":
+        since += 1
+    assert (listened(database, since), free(database, since)) == (frozenset(), {})
