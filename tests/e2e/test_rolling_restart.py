@@ -1,0 +1,107 @@
+"""Workers are replaced one after the other while jobs flow, and nobody notices."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import select
+
+from service.jobs.drain_worker import drain_worker
+from service.store.tables import WorkerRow
+from tests.support.processes import free_port, wait_for
+from tests.support.service import Service, running_service
+from tests.support.tables import parquet, write_orders
+from tests.support.worker import TENANT, Fleet, fleet
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+ENVIRONMENT = {
+    "EVENKEEL_SPARK_MASTER": "local[1]",
+    "EVENKEEL_SPARK_DRIVER_MEMORY": "1g",
+    "EVENKEEL_WORKER_CONCURRENCY": "2",
+    "EVENKEEL_WORKER_HEARTBEAT_SECONDS": "0.5",
+    # So long that nothing but a message passed on explains a job that runs in time.
+    "EVENKEEL_WORKER_RING_AGAIN_SECONDS": "600",
+}
+COUNT = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
+ROWS = 8_000
+# Every pair of rows is looked at: longer than the drain time, which is none.
+SLOW = {
+    "tables": {"a": parquet("pairs"), "b": parquet("pairs")},
+    "sql": "SELECT COUNT(*) AS n FROM a JOIN b ON a.k = b.k WHERE a.v + b.v > 1",
+}
+
+
+def write_pairs(data: Path) -> None:
+    """A table of one key; joined with itself, it keeps Spark busy for some seconds."""
+    (data / "pairs").mkdir()
+    table = pa.table({"k": pa.array([1] * ROWS, pa.int64()), "v": pa.array(range(ROWS), pa.int64())})
+    pq.write_table(table, data / "pairs" / "part.parquet")
+
+
+def id_of(workers: Fleet, process: subprocess.Popen[bytes]) -> str:
+    with workers.database.read() as session:
+        rows = session.scalars(select(WorkerRow)).all()
+    (found,) = (row.id for row in rows if row.pid == process.pid)
+    return found
+
+
+def test_no_job_is_lost_or_runs_twice(tmp_path: Path) -> None:
+    with fleet(tmp_path, {**ENVIRONMENT, "EVENKEEL_WORKER_DRAIN_SECONDS": "100"}) as workers:
+        write_orders(workers.data)
+        port = free_port()
+        first = workers.start_worker({"EVENKEEL_WORKER_METRICS_PORT": str(port)})
+        second = workers.start_worker()
+        submitted = [workers.submit(COUNT) for _ in range(8)]
+        wait_for("a job to end", lambda: any(workers.job(job_id).finished_at for job_id in submitted), 60)
+        scraped = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=30, trust_env=False).text
+        assert "evenkeel_worker_queue_wait_seconds_count" in scraped
+        assert "evenkeel_worker_memory_bytes" in scraped
+
+        drain_worker(workers.database, TENANT, id_of(workers, first), 30_000)
+        submitted += [workers.submit(COUNT) for _ in range(4)]
+        assert first.wait(60) == 0, workers.logs()
+        workers.start_worker()
+
+        submitted += [workers.submit(COUNT) for _ in range(4)]
+        second.terminate()
+        submitted += [workers.submit(COUNT) for _ in range(4)]
+        assert second.wait(60) == 0, workers.logs()
+
+        for job_id in submitted:
+            workers.wait(job_id, "SUCCEEDED")
+            assert workers.rows(job_id) == [{"n": 10_000}]
+            attempts = [(attempt.fence, attempt.status) for attempt in workers.attempts(job_id)]
+            assert attempts == [(1, "SUCCEEDED")], workers.logs()
+
+
+def test_a_drained_worker_ends_after_its_job_and_up_starts_another(tmp_path: Path) -> None:
+    # The drain time is for those that are told to stop; one that was asked to has no deadline.
+    with running_service(tmp_path, {**ENVIRONMENT, "EVENKEEL_WORKER_DRAIN_SECONDS": "0"}) as service:
+        write_pairs(service.data)
+        slow = service.submit(SLOW)
+        service.wait(slow, "RUNNING")
+        (worker,) = listed(service)
+        assert [job["id"] for job in worker["jobs"]] == [slow]
+        answer = service.http.post(f"/v1/workers/{worker['id']}/drain")
+        assert (answer.status_code, answer.json()["status"]) == (202, "DRAINING")
+        waiting = service.submit({"tables": {"a": parquet("pairs")}, "sql": "SELECT COUNT(*) AS n FROM a"})
+        assert service.wait(slow, seconds=240)["status"] == "SUCCEEDED"
+        assert service.wait(waiting, seconds=240)["status"] == "SUCCEEDED"
+        assert [service.job(job_id)["attempts"] for job_id in (slow, waiting)] == [1, 1]
+        fresh = wait_for("a fresh worker", lambda: [it for it in listed(service) if it["id"] != worker["id"]], 120)
+        assert [it["status"] for it in fresh] in (["STARTING"], ["READY"])
+        said = service.output.read_text()
+        assert "The worker was drained and has ended; starting a fresh one." in said
+        assert "starting it again" not in said
+
+
+def listed(service: Service) -> list[dict[str, Any]]:
+    workers: list[dict[str, Any]] = service.http.get("/v1/workers").json()["workers"]
+    return workers
