@@ -20,6 +20,7 @@ from service.broker import broker_fault, celery_config, is_embedded
 from service.cli.database_faults import WORTH_TELLING, explain
 from service.cli.errors import CliError
 from service.cli.listening import listen
+from service.cli.spark_jars import lacks_s3a
 from service.datasets.roots import DirectoryRoot, StoreRoot, roots_of
 from service.datasets.stores import StorageUnavailableError
 from service.java import JavaError, find_java
@@ -193,10 +194,17 @@ def check_broker(settings: Settings) -> Finding:
 
 def check_data_roots(settings: Settings) -> list[Finding]:
     """Whether jobs can read what they are allowed to; one finding a root."""
-    return [
+    findings = [
         _check_store(root) if isinstance(root, StoreRoot) else _check_directory(root, settings)
         for root in roots_of(settings)
     ]
+    if lacks_s3a(settings):
+        advice = (
+            "Name hadoop-aws in the file of EVENKEEL_SPARK_PROPERTIES_FILE: spark.jars.packages or spark.jars, in the "
+            "version of Spark's hadoop-client jars."
+        )
+        findings.append(Finding("Spark and S3", Level.WARN, "Spark has no jar that reads s3a://", advice))
+    return findings
 
 
 def _check_directory(root: Path | DirectoryRoot, settings: Settings) -> Finding:

@@ -50,6 +50,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.spec",
         "service.store",
         "service.settings",
+        "service.spark_settings",
+        "service.spark_properties",
         "service.datasets",
         "service.errors",
         "service.dispatch",

@@ -46,7 +46,7 @@ def test_the_first_failure_in_order_is_raised() -> None:
             raise ValueError(size_of(file))
         return size_of(file)
 
-    found = []
+    found: list[int] = []
     with pytest.raises(ValueError, match=r"^3$"):
         found.extend(for_each(REMOTE, read))
     assert list(for_each(REMOTE[:3], read)) == [0, 1, 2]

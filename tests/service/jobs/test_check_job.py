@@ -1,0 +1,120 @@
+"""Jobs on tables in an object store are checked against it, as the API answers them. No Spark."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fastapi.testclient import TestClient
+
+from service.main import create_app
+from service.settings import Settings
+from tests.support.object_store import ObjectStore, running_object_store
+
+pytestmark = pytest.mark.one_database
+
+SQL = "SELECT uid, COUNT(*) AS orders FROM orders GROUP BY uid"
+
+
+def parquet(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+@pytest.fixture(scope="module")
+def store(object_store: ObjectStore) -> ObjectStore:
+    object_store.make_bucket("api")
+    good = parquet(pa.table({"uid": pa.array([1, 1, 2], pa.int64())}))
+    object_store.put(
+        "api",
+        {
+            **{f"in/orders/{number}.parquet": good for number in range(20)},
+            "in/mixed/a.parquet": good,
+            "in/mixed/b.parquet": parquet(pa.table({"uid": ["one"]})),
+            "in/bad.parquet": b"PAR1 and nothing else",
+            "in/users.csv": b"uid,name\n1,a\n",
+            "secret/orders.parquet": good,
+        },
+    )
+    return object_store
+
+
+@pytest.fixture
+def client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: ObjectStore, database_url: str
+) -> Iterator[TestClient]:
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("EVENKEEL_DATABASE_URL", database_url)
+    with serving(monkeypatch, store.variables("s3a://api/in")) as client:
+        yield client
+
+
+@contextmanager
+def serving(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> Iterator[TestClient]:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings()
+    settings.state_dir.mkdir(exist_ok=True)
+    with TestClient(create_app(settings), base_url="http://127.0.0.1:8080") as client:
+        yield client
+
+
+def submitted(client: TestClient, path: str, sql: str = SQL, **source: Any) -> httpx.Response:
+    job = {"tables": {"orders": {"format": "parquet", "path": path, **source}}, "sql": sql}
+    answer: httpx.Response = client.post("/v1/jobs", json=job)
+    return answer
+
+
+def test_a_job_on_a_bucket_is_accepted_with_its_schema(client: TestClient) -> None:
+    for path in ("orders", "orders/0.parquet", "s3a://api/in/orders/", "s3://api/in/orders/1.parquet"):
+        answer = submitted(client, path)
+        assert answer.status_code == 202, answer.text
+    wrong = submitted(client, "orders", "SELECT uidd FROM orders").json()
+    assert (wrong["code"], wrong["errors"][0]["suggestions"]) == ("unknown_column", ["uid"])
+    csv: dict[str, Any] = {"format": "csv", "schema": "uid BIGINT, name STRING", "options": {"header": True}}
+    assert submitted(client, "users.csv", **csv).status_code == 202
+    assert submitted(client, "users.csv", **{**csv, "schema": "id BIGINT"}).json()["code"] == "schema_mismatch"
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("s3a://api/secret/orders.parquet", "path_outside_data_roots"),
+        ("../secret/orders.parquet", "path_outside_data_roots"),
+        ("nothing", "path_not_found"),
+        ("mixed", "schema_mismatch"),
+        ("bad.parquet", "corrupt_file"),
+        ("users.csv", "corrupt_file"),
+    ],
+)
+def test_what_is_wrong_with_a_table(client: TestClient, path: str, code: str) -> None:
+    answer = submitted(client, path)
+    assert (answer.status_code, answer.json()["code"]) == (422, code)
+    assert answer.json()["errors"][0]["pointer"] == "/tables/orders/path"
+
+
+def test_a_store_that_stops_is_503_until_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str
+) -> None:
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("EVENKEEL_DATABASE_URL", database_url)
+    monkeypatch.setenv("EVENKEEL_DATA_STORE_ATTEMPTS", "1")
+    with running_object_store(tmp_path) as own, serving(monkeypatch, own.variables("s3a://mine")) as client:
+        own.stop()
+        answer = submitted(client, "orders.parquet")
+        assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
+        assert answer.headers["retry-after"]
+        assert "127.0.0.1" not in answer.text
+        own.start()
+        assert "bucket" in submitted(client, "orders.parquet").json()["detail"]
+        own.make_bucket("mine")
+        own.put("mine", {"orders.parquet": parquet(pa.table({"uid": [1]}))})
+        assert submitted(client, "orders.parquet").status_code == 202
