@@ -115,6 +115,7 @@ def test_a_store_is_asked_for_each_root(findings: Examine, object_store: ObjectS
         return findings(**{key.removeprefix("EVENKEEL_"): value for key, value in variables.items()})["data root"]
 
     assert (root("s3a://doctor/in").level, root("s3a://doctor/in").detail) == (Level.OK, "s3a://doctor/in")
+    assert findings()["Spark and S3"].level is Level.WARN
     assert root("s3a://doctor/nothing").level is Level.WARN
     missing = root("s3a://no-such-bucket")
     assert (missing.level, "does not exist" in missing.detail) == (Level.FAIL, True)
