@@ -59,23 +59,23 @@ def test_no_job_is_lost_or_runs_twice(tmp_path: Path) -> None:
         first = workers.start_worker({"EVENKEEL_WORKER_METRICS_PORT": str(port)})
         second = workers.start_worker()
         submitted = [workers.submit(COUNT) for _ in range(8)]
-        wait_for("a job to end", lambda: any(workers.job(job_id).finished_at for job_id in submitted), 60)
+        wait_for("a job to end", lambda: any(workers.job(job_id).finished_at for job_id in submitted), 240)
         scraped = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=30, trust_env=False).text
         assert "evenkeel_worker_queue_wait_seconds_count" in scraped
         assert "evenkeel_worker_memory_bytes" in scraped
 
         drain_worker(workers.database, TENANT, id_of(workers, first), 30_000)
         submitted += [workers.submit(COUNT) for _ in range(4)]
-        assert first.wait(60) == 0, workers.logs()
+        assert first.wait(240) == 0, workers.logs()
         workers.start_worker()
 
         submitted += [workers.submit(COUNT) for _ in range(4)]
         second.terminate()
         submitted += [workers.submit(COUNT) for _ in range(4)]
-        assert second.wait(60) == 0, workers.logs()
+        assert second.wait(240) == 0, workers.logs()
 
         for job_id in submitted:
-            workers.wait(job_id, "SUCCEEDED")
+            workers.wait(job_id, "SUCCEEDED", 240)
             assert workers.rows(job_id) == [{"n": 10_000}]
             attempts = [(attempt.fence, attempt.status) for attempt in workers.attempts(job_id)]
             assert attempts == [(1, "SUCCEEDED")], workers.logs()
