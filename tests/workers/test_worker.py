@@ -1,0 +1,89 @@
+"""A worker goes on by itself for as long as something waits: messages may all be lost but one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from service.settings import Settings
+from service.spec.queues import Queue
+from service.store import migrate
+from service.store.jobs import RUN, NewJob, insert_job
+from service.store.session import Database
+from service.store.tables import AttemptRow, JobRow
+from workers.spark_session import SparkRuntime
+from workers.worker import Worker
+
+THREADS = 4
+JOBS = 100
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("EVENKEEL_WORKER_CONCURRENCY", str(THREADS))
+    monkeypatch.setenv("EVENKEEL_WORKER_QUEUES", "short")
+    # These jobs have no time left: they end before anything is asked of Spark.
+    monkeypatch.setattr(SparkRuntime, "driver", lambda _: None)
+    return Settings()
+
+
+@pytest.fixture
+def database(settings: Settings) -> Iterator[Database]:
+    database = Database(settings.database_url)
+    migrate.upgrade(database)
+    yield database
+    database.close()
+
+
+def submit(database: Database, prefix: str, count: int, queue: Queue = Queue.SHORT) -> list[str]:
+    ids = [f"{prefix}-{number:03}" for number in range(count)]
+    with database.write() as session:
+        now = database.now(session)
+        for job_id in ids:
+            insert_job(session, NewJob(job_id, "default", RUN, "n", {}, None, 1, timeout_ms=0, queue=queue), now)
+    return ids
+
+
+class Bell:
+    """Notes who is rung for."""
+
+    def __init__(self) -> None:
+        self.rung: list[tuple[str, str]] = []
+
+    def __call__(self, job_id: str, queue: str) -> bool:
+        self.rung.append((job_id, queue))
+        return True
+
+
+def counts(database: Database) -> dict[tuple[str, str], int]:
+    with database.read() as session:
+        rows = session.execute(select(JobRow.queue, JobRow.status, func.count()).group_by(JobRow.queue, JobRow.status))
+        return {(queue, status): count for queue, status, count in rows}
+
+
+def test_one_message_a_thread_is_enough_for_all_jobs_of_its_queues(settings: Settings, database: Database) -> None:
+    jobs = submit(database, "short", JOBS)
+    submit(database, "long", 3, Queue.LONG)
+    bell = Bell()
+    worker = Worker(settings, bell)
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(worker.run, jobs[-THREADS:]))
+    assert counts(database) == {("short", "TIMED_OUT"): JOBS, ("long", "QUEUED"): 3}
+    with database.read() as session:
+        assert session.scalar(select(func.count()).select_from(AttemptRow)) == JOBS
+    assert bell.rung == []
+
+
+def test_one_that_is_to_leave_takes_none_and_passes_its_message_on(settings: Settings, database: Database) -> None:
+    jobs = submit(database, "short", 2)
+    bell = Bell()
+    worker = Worker(settings, bell)
+    worker._at_hand.refuse()
+    worker.run(jobs[0])
+    assert bell.rung == [(jobs[0], "short")]
+    assert counts(database) == {("short", "QUEUED"): 2}
