@@ -53,7 +53,7 @@ class StoreWalk(Walk[Location, tuple[Location, Child]]):
             yield child.name, (directory, child)
 
     def look(self, name: str, entry: tuple[Location, Child]) -> Found[Location]:
-        """What an entry is. Objects whose names have an empty part (`a//b`) are in no listing: no path leads to them."""
+        """What an entry is. Objects with an empty part in their names (`a//b`) are in no listing of Arrow's."""
         directory, child = entry
         location = Location(directory.scheme, directory.authority, (*directory.parts, name))
         if child.is_directory:
