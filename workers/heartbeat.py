@@ -71,7 +71,7 @@ class ProgressReporter:
         self._at_hand = at_hand
 
     def step(self) -> None:
-        """Asks Spark about every attempt on it; writes only what changed, in one transaction."""
+        """Asks Spark about every attempt on it; writes only what changed."""
         moved = []
         for attempt in self._at_hand.all():
             if attempt.driver is None or attempt.reason is not None:
@@ -85,9 +85,8 @@ class ProgressReporter:
             if progress != attempt.progress:
                 attempt.progress = progress
                 moved.append((attempt.claim, progress))
-        if not moved:
-            return
-        with self._database.write() as session:
-            now = self._database.now(session)
-            for claim, progress in moved:
-                leases.save_progress(session, claim, progress, now)
+        for claim, progress in moved:
+            # One job a transaction: the heartbeat locks all of them in an order of its own, and on PostgreSQL the two
+            # would wait for each other.
+            with self._database.write() as session:
+                leases.save_progress(session, claim, progress, self._database.now(session))
