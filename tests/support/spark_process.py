@@ -35,7 +35,10 @@ from workers.watchdog import DriverWatch
 def main() -> None:
     """Runs one scenario and always stops what it started."""
     scenario, scratch = sys.argv[1], Path(sys.argv[2])
-    runtime = SparkRuntime(SparkSettings(master="local[2]", driver_memory="512m"), scratch)
+    further = scratch.with_name(f"{scratch.name}.conf")
+    further.write_text("spark.hadoop.fs.s3a.secret.key hush # hush\n")
+    settings = SparkSettings(master="local[2]", driver_memory="512m", properties_file=further)
+    runtime = SparkRuntime(settings, scratch)
     found = {"session": session, "hang": hang, "starts": starts, "orphan": orphan}[scenario](runtime)
     runtime.stop()
     found["left_in_scratch"] = [path.name for path in scratch.iterdir()]
@@ -49,6 +52,8 @@ def session(runtime: SparkRuntime) -> dict[str, Any]:
     one.sql("CREATE TEMPORARY VIEW seen AS SELECT 1 AS a")
     found: dict[str, Any] = {
         "same_driver": runtime.driver() is driver,
+        "further": driver.context.getConf().get("spark.hadoop.fs.s3a.secret.key"),
+        "secret_in_title": "hush" in " ".join(psutil.Process(driver.process.pid).cmdline()),
         "time_zone": one.conf.get("spark.sql.session.timeZone"),
         "shuffle_partitions": one.conf.get("spark.sql.shuffle.partitions"),
         "views_of_the_other": [table.name for table in two.catalog.listTables()],

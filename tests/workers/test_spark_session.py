@@ -38,6 +38,7 @@ def test_session(tmp_path: Path) -> None:
     # A blank in the path must not end an option of the JVM.
     found = found_by("session", tmp_path / "spark scratch")
     assert found["same_driver"]
+    assert (found["further"], found["secret_in_title"]) == ("hush # hush", False)
     assert (found["time_zone"], found["shuffle_partitions"]) == ("UTC", "4")
     assert found["views_of_the_other"] == []
     assert "SQL_RESTRICTED_MODE" in found["reflect"]
