@@ -19,6 +19,7 @@ from service.spec.compile import compile_job
 from service.spec.job import JobSpec
 from service.spec.status import JobStatus
 from service.store import jobs, leases, publication
+from service.store.faults import fault_of
 from service.store.leases import Claim
 from service.store.publication import AttemptMetrics, Ending, PublishedResult
 from service.store.session import Database
@@ -28,7 +29,7 @@ from workers.engine.spark.engine import Engine, PlannedQuery, TableInput
 from workers.failures import HandBack, LeaseLost, Verdict, verdict_of
 from workers.measuring import measure
 from workers.metrics import WorkerMetrics
-from workers.patience import AWAY, patiently
+from workers.patience import patiently
 from workers.result_files import relative_path, remove_attempt, remove_older_attempts
 
 _log = structlog.get_logger(__name__)
@@ -224,9 +225,9 @@ class JobRunner:
     def _publish(self, claim: Claim, ending: Ending) -> None:
         try:
             published = self._publish_patiently(claim, ending)
-        except AWAY:
-            raise
-        except Exception as error:  # noqa: BLE001 - an end that cannot be stored is still an end
+        except Exception as error:
+            if fault_of(error) is not None:
+                raise
             _log.error("publication_impossible", exc_info=error)
             ending = Ending(JobStatus.FAILED, ends.internal_error(claim.job_id, claim.fence))
             published = self._publish_patiently(claim, ending)

@@ -38,9 +38,7 @@ def upgrade() -> None:
     op.add_column("jobs", sa.Column("queue", sa.String(length=16), server_default="short", nullable=False))
     op.add_column("jobs", sa.Column("spec_version", sa.Integer(), server_default="1", nullable=False))
     op.create_index(op.f("ix_jobs_finished_at"), "jobs", ["finished_at"])
-    op.create_index(
-        op.f("ix_jobs_kind_status_queue_submitted_at"), "jobs", ["kind", "status", "queue", "submitted_at"]
-    )
+    op.create_index(op.f("ix_jobs_kind_status_queue_submitted_at"), "jobs", ["kind", "status", "queue", "submitted_at"])
     op.create_index(op.f("ix_jobs_status_submitted_at"), "jobs", ["status", "submitted_at"])
     for name, kind in _WORKER_COLUMNS.items():
         op.add_column("workers", sa.Column(name, kind, nullable=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 from sqlalchemy.orm import Session
@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from service.store import leases
 from service.store.jobs import NewJob, insert_job
 from service.store.session import Database
-from service.store.tables import Base, JobRow
+from service.store.tables import JobRow
 from workers.attempt import Attempt, AttemptsAtHand, StopReason
 from workers.heartbeat import Heartbeat
 
@@ -37,11 +37,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def database(tmp_path: Path, clock: Clock) -> Iterator[Database]:
-    database = Database(f"sqlite:///{tmp_path / 'evenkeel.db'}", clock)
-    Base.metadata.create_all(database.engine)
-    yield database
-    database.close()
+def database(database_url: str, clock: Clock) -> Iterator[Database]:
+    with closing(Database(database_url, clock)) as database:
+        yield database
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy.exc import DataError, InterfaceError, OperationalError
+from psycopg.errors import ReadOnlySqlTransaction
+from sqlalchemy.exc import DataError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from workers.patience import patiently
@@ -29,9 +30,14 @@ LOCKED = OperationalError("UPDATE", None, CAUSE)
 
 def test_everything_that_means_away_is_waited_for() -> None:
     pauses: list[float] = []
-    errors = (LOCKED, InterfaceError("UPDATE", None, CAUSE), PoolTimeoutError("all connections are taken"))
-    assert patiently(failing(*errors), pause=pauses.append) == 3
-    assert pauses == [0.5, 1, 2]
+    errors = (
+        LOCKED,
+        InterfaceError("UPDATE", None, CAUSE),
+        PoolTimeoutError("all connections are taken"),
+        InternalError("UPDATE", None, ReadOnlySqlTransaction("a standby")),
+    )
+    assert patiently(failing(*errors), pause=pauses.append) == 4
+    assert pauses == [0.5, 1, 2, 4]
 
 
 def test_patience_ends_with_the_last_error_after_a_minute() -> None:

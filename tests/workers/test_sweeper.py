@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from service.spec.job import SPEC_VERSION
 from service.store import leases, outbox, workers
 from service.store.jobs import NewJob, insert_job
 from service.store.session import Database
-from service.store.tables import Base, JobRow
+from service.store.tables import JobRow
 from workers.attempt import Attempt, AttemptsAtHand
 from workers.heartbeat import Heartbeat
 from workers.sweeper import Sweeper
@@ -37,11 +38,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def database(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
-    database = Database(f"sqlite:///{tmp_path / 'evenkeel.db'}", clock)
-    Base.metadata.create_all(database.engine)
-    yield database
-    database.close()
+def database(database_url: str, clock: ManualClock) -> Iterator[Database]:
+    with closing(Database(database_url, clock)) as database:
+        yield database
 
 
 def add(database: Database, job_id: str = "job-1", *, kind: str = "run", max_attempts: int = 1) -> None:
@@ -98,13 +97,14 @@ def test_a_lost_job_is_announced_after_the_commit(database: Database, clock: Man
 def test_a_job_without_attempts_left_leaves_no_files(database: Database, clock: ManualClock, tmp_path: Path) -> None:
     add(database)
     take(database)
-    (tmp_path / "job-1" / "attempt-1").mkdir(parents=True)
-    (tmp_path / "job-2" / "attempt-1").mkdir(parents=True)
+    results = tmp_path / "results"
+    (results / "job-1" / "attempt-1").mkdir(parents=True)
+    (results / "job-2" / "attempt-1").mkdir(parents=True)
     clock.ms += 30_000
     bell = Bell()
-    sweeper(database, tmp_path, bell).step()
+    sweeper(database, results, bell).step()
     assert (status(database), bell.rung) == ("CRASHED", [])
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["job-2"]
+    assert [path.name for path in results.iterdir()] == ["job-2"]
 
 
 def test_one_sweeps_for_all_and_is_replaced(database: Database, clock: ManualClock, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from service.store.jobs import NewJob, insert_job
 from service.store.session import Database
 from service.store.tables import AttemptRow, JobEventRow, JobRow
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PROCESSES = 3
 JOBS = 200
 SEED = 20261121
