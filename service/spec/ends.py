@@ -41,8 +41,10 @@ def lease_lost(worker: str) -> Problem:
 
 
 def driver_lost(worker: str) -> Problem:
-    """One attempt's Spark driver process died or stopped answering."""
-    return _problem("driver_lost", "Spark driver lost", 500, f"The Spark driver of worker {worker} died or hung.")
+    """One attempt's Spark driver died, stopped answering, or was left by its cluster."""
+    return _problem(
+        "driver_lost", "Spark driver lost", 500, f"The Spark driver of worker {worker} died, hung or lost its cluster."
+    )
 
 
 def handed_back(worker: str) -> Problem:
