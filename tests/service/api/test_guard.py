@@ -17,6 +17,8 @@ from service.api.json_body import MAX_NESTING
 from service.settings import Settings
 from tests.support.lifecycle import SPEC
 
+pytestmark = pytest.mark.one_database
+
 JSON = {"Content-Type": "application/json"}
 
 
