@@ -14,6 +14,7 @@ from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 
 from service.folder_transport import FolderTransport
+from service.messages import RUN_JOB
 
 WRITERS, READERS, EACH = 4, 4, 100
 ONE = Queue("one", Exchange("one", type="direct"), routing_key="one")
@@ -43,7 +44,13 @@ def send(folder: Path, numbers: range) -> None:
     with connection(folder) as opened:
         producer = opened.Producer(serializer="json")
         for number in numbers:
-            producer.publish(number, exchange=ONE.exchange, routing_key="one", declare=[ONE])
+            producer.publish(
+                ([str(number)], {}, {}),
+                headers={"task": RUN_JOB, "id": str(number)},
+                exchange=ONE.exchange,
+                routing_key="one",
+                declare=[ONE],
+            )
 
 
 def receive(folder: Path, done: Path) -> list[int]:
@@ -59,7 +66,7 @@ def receive(folder: Path, done: Path) -> list[int]:
                     return found
                 continue
             message.ack()
-            found.append(message.payload)
+            found.append(int(message.payload[0][0]))
 
 
 def test_every_message_arrives_once_and_whole(tmp_path: Path) -> None:
@@ -105,3 +112,12 @@ def test_bindings_made_at_once_are_all_kept(tmp_path: Path) -> None:
 def test_an_empty_queue_is_empty(tmp_path: Path) -> None:
     with connection(tmp_path) as opened, opened.SimpleQueue(ONE) as queue, pytest.raises(Empty):
         queue.get_nowait()
+
+
+def test_what_is_no_message_is_dropped(tmp_path: Path) -> None:
+    send(tmp_path, range(1))
+    for number, content in enumerate((b"{", b"\xff", b"null", b'{"no": "envelope"}')):
+        (tmp_path / "messages" / f"{number:020d}_x.one.msg").write_bytes(content)
+    (tmp_path / "done").touch()
+    assert receive(tmp_path, tmp_path / "done") == [0]
+    assert list((tmp_path / "messages").iterdir()) == []
