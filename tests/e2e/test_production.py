@@ -57,11 +57,12 @@ def issues(client: JobClient) -> set[str]:
     return {issue["code"] for issue in answer.json()["errors"]} if answer.is_error else set()
 
 
+@pytest.mark.timeout(1200)
 def test_500_jobs_submitted_at_once_each_run_exactly_once(production: Production) -> None:
     numbers = submit_all(production.apis, range(1, JOBS - KEYED + 1))
     numbers |= submit_all(production.apis, range(JOBS - KEYED + 1, JOBS + 1), keyed=True)
     assert len(numbers) == JOBS
-    wait_until_ended(production, numbers, 500)
+    wait_until_ended(production, numbers, 900)
     assert_ended_once(production, {job_id: small_answer(number) for job_id, number in numbers.items()})
     attempts = production.all(select(AttemptRow.job_id, AttemptRow.worker))
     assert Counter(job_id for job_id, _ in attempts) == Counter(dict.fromkeys(numbers, 1))
