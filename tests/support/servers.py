@@ -6,6 +6,7 @@ A part that is missing fails the test with what to install.
 
 from __future__ import annotations
 
+import atexit
 import os
 import pwd
 import shutil
@@ -15,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -128,9 +130,9 @@ class PostgresServer(_Server):
     """PostgreSQL without fsync. The role `postgres` needs no password; `add_role` makes one that does."""
 
     def __init__(self, directory: Path) -> None:
-        self._binaries = _postgres_binaries()
         uid, gid = _postgres_user()
         super().__init__(directory / "postgresql.log", uid, gid)
+        self._binaries = _reachable(_postgres_binaries())
         # Not below pytest's directories: every run of pytest shuts those to other users, while others are under way.
         self._data = Path(tempfile.mkdtemp(prefix="evenkeel-postgresql-"))
         os.chown(self._data, uid, gid)
@@ -266,6 +268,22 @@ def _postgres_binaries() -> Path:
     if found is None:
         raise AssertionError("These tests need PostgreSQL: pip install '.[test]', or put initdb and postgres on PATH.")
     return Path(os.path.realpath(found)).parent
+
+
+@cache
+def _reachable(binaries: Path) -> Path:
+    """The binaries, or a copy where only root gets at them: an environment in a private directory."""
+    if os.getuid() != 0 or all(directory.stat().st_mode & 0o001 for directory in (binaries, *binaries.parents)):
+        return binaries
+    package = binaries.parents[1]
+    copy = Path(tempfile.mkdtemp(prefix="evenkeel-postgresql-binaries-"))
+    copy.chmod(0o755)
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    # The libraries that the wheel brought lie beside the package.
+    for part in (package / "pginstall", package.with_name(f"{package.name}.libs")):
+        if part.is_dir():
+            shutil.copytree(part, copy / part.relative_to(package.parent), symlinks=True)
+    return copy / binaries.relative_to(package.parent)
 
 
 def _postgres_user() -> tuple[int, int]:
