@@ -100,13 +100,16 @@ def test_a_busy_port_is_told_before_anything_starts(tmp_path: Path) -> None:
 
 def test_a_worker_that_cannot_start_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
     log = tmp_path / "up.log"
+    # Every Python runs this first: what is wrong with the machine shows in the worker alone.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nif 'workers' in sys.orig_argv:\n    print('out of luck', flush=True)\n    os._exit(7)\n"
+    )
     process = start_python(
         ["-m", "service.cli", "up", "--port", "0"],
-        # The broker is no folder, so the worker cannot listen to it.
         environment={
             **ENVIRONMENT,
             "EVENKEEL_STATE_DIR": str(tmp_path / "state"),
-            "EVENKEEL_BROKER_URL": "no-such://x",
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
         },
         log=log,
         cwd=tmp_path,
@@ -118,6 +121,7 @@ def test_a_worker_that_cannot_start_is_told_with_the_end_of_its_log(tmp_path: Pa
         raise
     said = log.read_text()
     assert "ended while starting" in said
+    assert "out of luck" in said
     assert "evenkeel doctor" in said
 
 
