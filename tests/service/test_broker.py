@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from service.broker import broker_fault, celery_config, is_embedded, queue_name
 from service.dispatch import Dispatcher
-from service.settings import BrokerSettings, Settings
+from service.settings import Settings
 from service.spec.queues import Queue
 from tests.support.processes import free_port
 from tests.support.servers import PostgresServer, RedisServer, running_redis
@@ -59,43 +58,6 @@ def test_certificates_are_checked_unless_the_url_says_otherwise(monkeypatch: pyt
 
 def test_short_jobs_keep_the_name_that_the_version_before_listens_to() -> None:
     assert [queue_name(queue) for queue in Queue] == ["evenkeel", "evenkeel.long"]
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "redis://localhost",
-        "redis://:p%40ss@[::1]:6379/3",
-        "rediss://user:secret@host:6380/0?ssl_cert_reqs=required&ssl_ca_certs=/ca.pem",
-        "redis+socket:///run/redis.sock?virtual_host=2",
-    ],
-)
-def test_urls_that_lead_to_redis(url: str) -> None:
-    assert BrokerSettings(url=url).url is not None
-
-
-@pytest.mark.parametrize(
-    ("url", "told"),
-    [
-        ("amqp://guest:secret@rabbit//", "'amqp://' is no broker for Evenkeel: use Redis"),
-        ("sentinel://:secret@host:26379", "'sentinel://' is no broker"),
-        ("secret", "what was given is no broker"),
-        ("redis://:sec#ret@host/0", "%23 for #"),
-        ("redis://:sec/ret@host:6379/0", "not the URL of one server"),
-        ("redis://:secret@host:port/0", "not the URL of one server"),
-        ("redis://:secret@a;redis://b", "not the URL of one server"),
-        ("redis://:secret@/0", "no host"),
-        ("redis://:secret@host/first", "the database of a Redis is a number"),
-        ("redis://:secret@host?timeout=3", "of options behind '?' there are only ssl_"),
-        ("redis+socket://", "no path of a socket"),
-    ],
-)
-def test_urls_that_do_not_are_refused_without_their_password(url: str, told: str) -> None:
-    with pytest.raises(ValidationError) as refused:
-        BrokerSettings(url=url)
-    assert told in str(refused.value)
-    assert "secret" not in str(refused.value)
-    assert "sec#ret" not in str(refused.value)
 
 
 class TestFault:
