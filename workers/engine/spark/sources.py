@@ -80,8 +80,11 @@ def _spark_path(table: str, file: DataFile) -> str:
             f"Spark cannot read '{path}' of table '{table}': rename it so that its path has no colon.",
             pointer=f"/tables/{table}",
         )
+    # With its scheme: the file system that Hadoop's configuration names by default may be another one. What follows
+    # is taken literally, percent signs too.
+    uri = file.uri if isinstance(file, UriFile) else f"file://{path}"
     # File names are names: a bracket or an asterisk in one is no pattern.
-    return re.sub(r"([\\*?\[\]{}])", r"\\\1", file.uri if isinstance(file, UriFile) else path)
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", uri)
 
 
 def _fields_to_read(scan: Scan, table: TableInput) -> tuple[Field, ...]:

@@ -140,6 +140,36 @@ def by_uri(table: TableInput) -> TableInput:
     return TableInput(source, find_table_files(table.files.table, source, [root]), table.schema)
 
 
+@pytest.fixture
+def elsewhere(spark: SparkSession) -> SparkSession:
+    """A session of its own in which paths without a scheme are those of an HDFS that nobody reaches."""
+    session = spark.newSession()
+    # Settings of a session go before those of Hadoop, which all sessions share.
+    session.conf.set("fs.defaultFS", "hdfs://127.0.0.1:1")
+    session.conf.set("ipc.client.connect.max.retries", "0")
+    return session
+
+
+@pytest.mark.parametrize("files", [1, 3])
+@pytest.mark.parametrize("file_name", ["p[1]{x}* a%20%#ü+&日", "p?", "a\\[b"])
+def test_local_files_are_local_whatever_the_default_file_system_is(
+    elsewhere: SparkSession, parquet_table: Tables, scan_of: Scans, file_name: str, files: int
+) -> None:
+    table = parquet_table(pa.table({"a": [1, 2, 3]}), file_name=file_name, files=files)
+    with pytest.raises(Exception, match=r"127\.0\.0\.1:1|Connection refused"):
+        elsewhere.read.parquet(str(table.files.directory_or_file)).collect()
+    assert sorted(row[0] for row in read_scan(elsewhere, scan_of(table), table).collect()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("format_", [TableFormat.CSV, TableFormat.JSON])
+def test_local_text_is_local_whatever_the_default_file_system_is(
+    elsewhere: SparkSession, text_table: Tables, scan_of: Scans, format_: TableFormat
+) -> None:
+    text = "1,a\n" if format_ is TableFormat.CSV else '{"uid":1,"name":"a"}\n'
+    table = text_table(format_, [text, text], UID_NAME)
+    assert [tuple(row) for row in read_scan(elsewhere, scan_of(table), table).collect()] == [(1, "a")] * 2
+
+
 @pytest.mark.parametrize("file_name", ["part", "p[1]{x}* a%20#", "p?", "a\\[b"])
 def test_files_by_their_uris(spark: SparkSession, parquet_table: Tables, scan_of: Scans, file_name: str) -> None:
     table = by_uri(parquet_table(pa.table({"a": [1, 2, 3]}), file_name=file_name, files=3))
