@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from service.datasets import walking
 from service.datasets.files import TableFiles, find_table_files, pointer_of
@@ -166,3 +169,57 @@ def test_the_number_of_files_counts_over_all_directories(root: Path, monkeypatch
     assert len(find("many", root).files) == 3
     monkeypatch.setattr(walking, "MAX_FILES", 5)
     assert refusal("many", root).code == "unsupported_construct"
+
+
+NAMES = ("a", "b", "root", "outside", "f")
+STEPS = st.lists(st.sampled_from((*NAMES, "..", ".", "", "link0", "link1", "link2", "%2e%2e")), max_size=6)
+PATHS = st.builds(lambda start, steps: start + "/".join(steps), st.sampled_from(("", "", "/", "TREE/", "URI/")), STEPS)
+LINKS = st.lists(st.tuples(st.sampled_from(("root", "root/a", "root/a/b", "outside")), PATHS), max_size=3)
+
+
+def grown(tree: Path, links: list[tuple[str, str]]) -> Path:
+    """A root with `inside` in its files, and `outside` in those all around it; its canonical path is returned."""
+    for directory in ("root/a/b", "outside/a", "root-beside", "a"):
+        (tree / directory).mkdir(parents=True)
+    for name in ("f", "a/f", "outside/f", "outside/a/f", "root-beside/f"):
+        (tree / name).write_text("outside")
+    for name in ("root/f", "root/a/f", "root/a/b/f"):
+        (tree / name).write_text("inside")
+    for number, (directory, target) in enumerate(links):
+        (tree / directory / f"link{number}").symlink_to(told(target, tree) or ".")
+    return Path(os.path.realpath(tree / "root"))
+
+
+def told(path: str, tree: Path) -> str:
+    return path.replace("TREE/", f"{tree}/").replace("URI/", f"file://{tree}/")
+
+
+@given(LINKS, PATHS)
+@example([("root", "../outside")], "link0/f")
+@example([("root", "../outside"), ("root/a", "../link0")], "a")
+@example([("root", "a"), ("root/a", "..")], "link0/link1/../f")
+@example([("root/a", "TREE/outside")], "a/link0/../outside/f")
+@example([("root", "link0")], "link0")
+@example([], "../root-beside/f")
+@example([], "TREE/root/a/../../outside/f")
+@example([], "URI/root/../outside/f")
+def test_no_path_and_no_link_leads_out_of_a_local_root(links: list[tuple[str, str]], path: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        tree = Path(name)
+        root, given_path = grown(tree, links), told(path, tree) or "."
+        # What the kernel opens there, without any name being looked at here.
+        reached = root / given_path.removeprefix("file://")
+        holds_what_is_inside = reached.is_file() and reached.read_text() == "inside"
+        try:
+            found = find(given_path, root)
+        except SpecError as refused:
+            is_refused, code = True, refused.code
+        else:
+            is_refused, code = False, ""
+        if is_refused:
+            assert not holds_what_is_inside, code
+            return
+        assert reached.exists()
+        assert {Path(str(file)).read_text() for file in found.files} == {"inside"}
+        place = Path(os.path.realpath(str(found.directory_or_file)))
+        assert place == root or root in place.parents
