@@ -56,6 +56,12 @@ class DataSettings(BaseSettings):
     store_request_timeout_seconds: float = Field(
         default=10, ge=1, le=300, description="A store that sends nothing for so long does not answer."
     )
+    store_search_seconds: float = Field(
+        default=30,
+        gt=0,
+        le=3600,
+        description="How long finding the files of a table in a store may take; longer, and the job is refused.",
+    )
     store_attempts: int = Field(default=2, ge=1, le=10, description="How often a request to the store is sent at most.")
 
     @field_validator("roots")

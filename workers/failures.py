@@ -8,7 +8,7 @@ import structlog
 from py4j.protocol import Py4JError, Py4JJavaError
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.datasets.stores import StorageUnavailableError
+from service.datasets.stores import StoreUnavailableError
 from service.spec import ends
 from service.spec.errors import SpecError
 from service.spec.problem import Problem, problem_of_spec_error
@@ -52,7 +52,7 @@ def verdict_of(error: Exception, attempt: Attempt) -> Verdict:
         return LeaseLost()
     if isinstance(error, SpecError):
         return Ending(JobStatus.FAILED, problem_of_spec_error(error))
-    if isinstance(error, StorageUnavailableError):
+    if isinstance(error, StoreUnavailableError):
         return Ending(JobStatus.FAILED, ends.storage_unavailable(str(error)))
     problem = problem_of_spark_error(error)
     if problem is not None:

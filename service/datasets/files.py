@@ -39,7 +39,7 @@ def find_table_files(table: str, source: TableSource, roots: Sequence[Root]) -> 
     directories are descended into, except Hive partitions (`key=value`), whose columns would be missing.
 
     Raises SpecError `path_outside_data_roots`, `path_not_found`, `empty_directory`, `unreadable_file`,
-    `unsupported_construct` (Hive partitions, something that is no regular file), and StorageUnavailableError.
+    `unsupported_construct` (Hive partitions, something that is no regular file), and StoreUnavailableError.
     """
     pointer, given = f"{pointer_of(table)}/path", source.path
     if "\x00" in given or any("\ud800" <= character <= "\udfff" for character in given):

@@ -56,7 +56,7 @@ def local_path(file: DataFile) -> Path | None:
 def opened(file: DataFile) -> Iterator[Any]:
     """The file as a binary stream that can be sought in.
 
-    Raises FileNotFoundError, PermissionError, StorageUnavailableError, or OSError, also for what fails while reading.
+    Raises FileNotFoundError, PermissionError, StoreUnavailableError, or OSError, also for what fails while reading.
     """
     if isinstance(file, UriFile) and file.store is not None:
         with translated(), file.store.open(file.path) as stream:

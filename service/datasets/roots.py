@@ -54,5 +54,5 @@ def open_store(location: Location, settings: DataSettings) -> Store:
     """The store that holds `location`."""
     whole = Location(location.scheme, location.authority, ())
     if location.scheme == "hdfs":
-        return Store(whole, partial(connect_hdfs, whole, settings))
-    return Store(whole, partial(connect_s3, settings), is_flat=True)
+        return Store(whole, partial(connect_hdfs, whole, settings), search_seconds=settings.store_search_seconds)
+    return Store(whole, partial(connect_s3, settings), is_flat=True, search_seconds=settings.store_search_seconds)

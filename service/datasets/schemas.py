@@ -43,7 +43,7 @@ def read_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
     """The columns of `table`, as Spark 4.3 reads them.
 
     Raises SpecError `unreadable_file`, `corrupt_file`, `schema_mismatch`, `invalid_schema`, `duplicate_column`, and
-    StorageUnavailableError.
+    StoreUnavailableError.
     """
     at = pointer_of(table)
     if source.format is TableFormat.PARQUET:

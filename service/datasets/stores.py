@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from service.data_settings import DataSettings
+from service.datasets.listings import Listings, OverdueError
 from service.spec.locations import Location
 
 _log = logging.getLogger(__name__)
@@ -32,9 +34,14 @@ _BUSY = frozenset({"SLOW_DOWN", "THROTTLING", "SERVICE_UNAVAILABLE", "REQUEST_TI
 _DENIED = frozenset({"ACCESS_DENIED", "OPT_IN_REQUIRED", "ACCOUNT_PROBLEM"})
 _NO_JAVA = ("libjvm", "libhdfs")
 _PORT = re.compile(r":(\d+)$")
+_HDFS_FAILED = re.compile(r"\bHDFS [a-z ]+ failed\b")
+_OF_THE_PATH = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+
+FAILED_CONNECT_SECONDS = 5.0
+"""So long a failed connect is believed: requests that come meanwhile are told at once, and do not all wait for it."""
 
 
-class StorageUnavailableError(Exception):
+class StoreUnavailableError(Exception):
     """A store cannot be used now, whatever the path: it does not answer, refuses the credentials or lacks the bucket.
 
     The message tells callers what is wrong without naming the store; `advice` tells its operator what to do.
@@ -45,6 +52,17 @@ class StorageUnavailableError(Exception):
     def __init__(self, detail: str, advice: str) -> None:
         super().__init__(detail)
         self.advice = advice
+
+
+class ListingOverdueError(StoreUnavailableError):
+    """A directory was not listed in time: it has very many entries, or the store is slow."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A directory of the store behind a data root was not listed in time: it has very many entries, or the "
+            "store is slow.",
+            "Name a directory with fewer entries, or raise EVENKEEL_DATA_STORE_SEARCH_SECONDS.",
+        )
 
 
 @dataclass(frozen=True)
@@ -61,7 +79,7 @@ class Child:
 class Store:
     """One file system of Arrow's, made when it is first needed. Safe to share between threads.
 
-    Every method raises PermissionError, StorageUnavailableError, or OSError for what is neither.
+    Every method raises PermissionError, StoreUnavailableError, or OSError for what is neither.
     """
 
     location: Location
@@ -69,28 +87,73 @@ class Store:
     connect: Callable[[], fs.FileSystem] = field(repr=False, compare=False)
     is_flat: bool = False
     """Whether it knows names of objects alone: a listing then tells what asking for a directory does not."""
+    search_seconds: float = 30.0
+    """How long finding the files of a table may take."""
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
     _made: list[fs.FileSystem] = field(default_factory=list, init=False, repr=False, compare=False)
+    _failed: list[tuple[float, StoreUnavailableError]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
+    _listings: Listings = field(default_factory=Listings, init=False, repr=False, compare=False)
 
-    def children(self, path: str) -> list[Child] | None:
-        """What is directly in the directory, by name; None if there is none. One request for a thousand entries."""
-        with translated():
+    def children(self, path: str, seconds: float | None = None) -> Iterator[Child] | None:
+        """What is directly in the directory, in no order; None if there is none. One request for a thousand entries.
+
+        Raises ListingOverdueError after `seconds`, by default the store's own, and what every method raises.
+        """
+        limit = self.search_seconds if seconds is None else seconds
+        try:
+            found = self._listings.within(limit, path, lambda: self._list(path))
+        except OverdueError:
+            raise ListingOverdueError from None
+        # One by one: whoever counts need not wait until millions are made.
+        return None if found is None else map(_child, found)
+
+    def _list(self, path: str) -> list[fs.FileInfo] | None:
+        with self._asked():
             try:
-                found = self._system().get_file_info(fs.FileSelector(self._named(path), recursive=False))
+                found: list[fs.FileInfo] = self._system().get_file_info(
+                    fs.FileSelector(self._named(path), recursive=False)
+                )
             except (FileNotFoundError, NotADirectoryError):
+                self._check_presence()
                 return None
-        return sorted((_child(info) for info in found), key=lambda child: child.name)
+        return found
 
     def look(self, path: str) -> Child | None:
         """What is there under this very name."""
-        with translated():
+        with self._asked():
             info = self._system().get_file_info(self._named(path))
-        return None if info.type is fs.FileType.NotFound else _child(info)
+            if info.type is not fs.FileType.NotFound:
+                return _child(info)
+            self._check_presence()
+            return None
 
     def open(self, path: str) -> pa.NativeFile:
         """The file, to be read at any position. FileNotFoundError when it has gone."""
-        with translated():
+        with self._asked():
             return self._system().open_input_file(self._named(path))
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        try:
+            with translated():
+                yield
+        except _OF_THE_PATH:
+            raise
+        except OSError as error:
+            if self.location.scheme != "hdfs":
+                raise
+            # Java's exceptions come as plain errors, most of them about the name node and none about a path.
+            _log.warning("a store failed: %s", str(error).split("\n", 1)[0][:500])
+            raise _hdfs_is_away() from None
+
+    def _check_presence(self) -> None:
+        """Raises StoreUnavailableError where HDFS finds not even its own root: Arrow takes each failure to look at
+        something for its absence, that of an HDFS which went away after it was connected to as well."""
+        if self.location.scheme == "hdfs" and self._system().get_file_info("/").type is fs.FileType.NotFound:
+            raise _hdfs_is_away()
 
     def _named(self, path: str) -> str:
         if self.location.scheme in {"s3", "s3a"}:
@@ -98,15 +161,29 @@ class Store:
         return f"/{path}"
 
     def _system(self) -> fs.FileSystem:
+        # The lock is this store's own: others are connected to meanwhile.
         with self._lock:
             if not self._made:
-                self._made.append(self.connect())
+                self._made.append(self._connected())
             return self._made[0]
+
+    def _connected(self) -> fs.FileSystem:
+        if self._failed:
+            when, known = self._failed[0]
+            if self.clock() - when < FAILED_CONNECT_SECONDS:
+                raise StoreUnavailableError(str(known), known.advice)
+            self._failed.clear()
+        try:
+            with self._asked():
+                return self.connect()
+        except StoreUnavailableError as error:
+            self._failed.append((self.clock(), error))
+            raise
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turns what Arrow raises for a store into PermissionError, FileNotFoundError or StorageUnavailableError."""
+    """Turns what Arrow raises for a store into PermissionError, FileNotFoundError or StoreUnavailableError."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -128,40 +205,42 @@ def _translation(error: Exception) -> Exception | None:
     if code in _DENIED:
         return PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     if code == "NO_SUCH_BUCKET":
-        return StorageUnavailableError(
+        return StoreUnavailableError(
             "The bucket behind a data root does not exist.", "Make the bucket, or correct EVENKEEL_DATA_ROOTS."
         )
     if code in _CREDENTIALS:
-        return StorageUnavailableError(
+        return StoreUnavailableError(
             f"The store behind a data root refuses the service's credentials ({code}).",
             "Correct EVENKEEL_DATA_S3_ACCESS_KEY and EVENKEEL_DATA_S3_SECRET_KEY, or what the AWS default chain finds.",
         )
     if "configured region" in text:
-        return StorageUnavailableError(
+        return StoreUnavailableError(
             "The bucket behind a data root is in another region.", "Set EVENKEEL_DATA_S3_REGION to the bucket's region."
         )
     if code in _BUSY:
-        return StorageUnavailableError(
+        return StoreUnavailableError(
             f"The store behind a data root is overloaded or out of order ({code}).", "Look at the store; try again."
         )
-    return StorageUnavailableError(
+    return StoreUnavailableError(
         f"The store behind a data root does not answer ({code}).",
         "Start it, or correct EVENKEEL_DATA_S3_ENDPOINT and EVENKEEL_DATA_S3_REGION.",
     )
 
 
-def _hdfs_translation(text: str) -> StorageUnavailableError | None:
+def _hdfs_translation(text: str) -> StoreUnavailableError | None:
     if any(library in text for library in _NO_JAVA):
-        return StorageUnavailableError(
+        return StoreUnavailableError(
             "HDFS needs Hadoop's native client, which this service has not.",
             "Install Java and Hadoop where API and workers run; set JAVA_HOME, HADOOP_HOME (or ARROW_LIBHDFS_DIR) and "
             "CLASSPATH (`hadoop classpath --glob`).",
         )
-    if "HDFS connection failed" in text:
-        return StorageUnavailableError(
-            "The HDFS behind a data root does not answer.", "Start its name node, or correct EVENKEEL_DATA_ROOTS."
-        )
-    return None
+    return _hdfs_is_away() if _HDFS_FAILED.search(text) else None
+
+
+def _hdfs_is_away() -> StoreUnavailableError:
+    return StoreUnavailableError(
+        "The HDFS behind a data root does not answer.", "Start its name node, or correct EVENKEEL_DATA_ROOTS."
+    )
 
 
 def _child(info: fs.FileInfo) -> Child:

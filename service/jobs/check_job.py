@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from service.datasets.files import find_table_files
 from service.datasets.roots import Root
 from service.datasets.schemas import read_schema
-from service.datasets.stores import StorageUnavailableError as StoreUnavailableError
+from service.datasets.stores import StoreUnavailableError
 from service.errors import StorageUnavailableError
 from service.spec.bound import BoundQuery
 from service.spec.compile import compile_job

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
-from typing import Protocol
+from threading import Event
+from typing import Any, Protocol
 
 import pytest
+from pyarrow import fs
 
 from service.datasets import walking
 from service.datasets.files import TableFiles, find_table_files
 from service.datasets.reading import UriFile
-from service.datasets.roots import Root
-from service.datasets.stores import StorageUnavailableError
+from service.datasets.roots import Root, StoreRoot
+from service.datasets.stores import Store, StoreUnavailableError
 from service.spec.errors import SpecError
 from service.spec.job import TableSource
+from service.spec.locations import parse_root
 from tests.support.object_store import ObjectStore
 
 Roots = Callable[..., tuple[Root, ...]]
@@ -172,7 +176,7 @@ def test_without_the_right_to_look(bucket: Bucket, roots: Roots) -> None:
         error = refusal("orders", *roots(name, **bucket.server.variables(name, stranger)))
         assert (error.code, str(error)) == ("unreadable_file", "'orders' cannot be read: Permission denied.")
         for keys, told in ((wrong, "SIGNATURE_DOES_NOT_MATCH"), (unknown, "INVALID_ACCESS_KEY_ID")):
-            with pytest.raises(StorageUnavailableError, match=told) as caught:
+            with pytest.raises(StoreUnavailableError, match=told) as caught:
                 find("orders", *roots(name, **bucket.server.variables(name, keys)))
             assert "EVENKEEL_DATA_S3_ACCESS_KEY" in caught.value.advice
             assert keys["aws_secret_access_key"] not in str(caught.value)
@@ -181,14 +185,14 @@ def test_without_the_right_to_look(bucket: Bucket, roots: Roots) -> None:
 
 
 def test_a_bucket_that_does_not_exist(roots: Roots) -> None:
-    with pytest.raises(StorageUnavailableError, match="bucket behind a data root does not exist") as caught:
+    with pytest.raises(StoreUnavailableError, match="bucket behind a data root does not exist") as caught:
         find("orders", *roots("s3a://no-such-bucket/in"))
     assert "EVENKEEL_DATA_ROOTS" in caught.value.advice
 
 
 def test_a_store_that_is_not_there(roots: Roots) -> None:
     nowhere = roots("s3a://bucket/in", EVENKEEL_DATA_S3_ENDPOINT="http://127.0.0.1:1", EVENKEEL_DATA_STORE_ATTEMPTS="1")
-    with pytest.raises(StorageUnavailableError, match="does not answer") as caught:
+    with pytest.raises(StoreUnavailableError, match="does not answer") as caught:
         find("orders", *nowhere)
     assert "127.0.0.1" not in str(caught.value)
     assert "EVENKEEL_DATA_S3_ENDPOINT" in caught.value.advice
@@ -199,6 +203,54 @@ def test_hdfs_without_hadoop_is_told_plainly(roots: Roots, monkeypatch: pytest.M
         monkeypatch.setenv(name, str(tmp_path))
     (root,) = roots("hdfs://127.0.0.1:1/data")
     assert refusal("../x", root).code == "path_outside_data_roots"
-    with pytest.raises(StorageUnavailableError, match="Hadoop's native client") as caught:
+    with pytest.raises(StoreUnavailableError, match="Hadoop's native client") as caught:
         find("x", root)
     assert "CLASSPATH" in caught.value.advice
+
+
+class Listed:
+    """In place of Arrow's client: directories whose entries come from a function."""
+
+    def __init__(self, entries: Callable[[str], Any]) -> None:
+        self._entries = entries
+
+    def get_file_info(self, asked: fs.FileSelector) -> Any:
+        return self._entries(asked.base_dir)
+
+
+def root_of(entries: Callable[[str], Any], **options: Any) -> StoreRoot:
+    location = parse_root("s3a://data")
+    return StoreRoot(location, Store(location, lambda: Listed(entries), is_flat=True, **options))
+
+
+def test_a_directory_without_end_is_counted_and_not_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walking, "MAX_FILES", 5)
+    numbers = count()
+    root = root_of(lambda name: (fs.FileInfo(f"{name}/{number}", fs.FileType.File, size=1) for number in numbers))
+    error = refusal("in", root)
+    assert (error.code, str(error)) == ("unsupported_construct", "'in' has more than 5 files.")
+    assert next(numbers) == 6
+
+
+def test_a_search_that_takes_too_long_is_refused() -> None:
+    release = Event()
+    root = root_of(lambda _: [] if release.wait(60) else None, search_seconds=0.01)
+    try:
+        error = refusal("in", root)
+    finally:
+        release.set()
+    assert error.code == "unsupported_construct"
+    assert "Finding the files of 'in' takes longer than 0.01 seconds" in str(error)
+    assert "EVENKEEL_DATA_STORE_SEARCH_SECONDS" in str(error)
+
+
+def test_the_time_of_a_search_is_that_of_all_its_directories() -> None:
+    now = [0.0]
+
+    def deeper(name: str) -> list[fs.FileInfo]:
+        now[0] += 20.0
+        return [fs.FileInfo(f"{name}/d", fs.FileType.Directory), fs.FileInfo(f"{name}/x", fs.FileType.File, size=1)]
+
+    root = root_of(deeper, clock=lambda: now[0], search_seconds=50.0)
+    assert refusal("in", root).code == "unsupported_construct"
+    assert now[0] <= 80.0, "no directory is listed when the time is over"

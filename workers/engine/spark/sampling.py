@@ -15,7 +15,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from service.datasets.reading import DataFile, for_each, local_path, opened, size_of
-from service.datasets.stores import StorageUnavailableError
+from service.datasets.stores import StoreUnavailableError
 from service.spec.job import ReadOptions, TableFormat, TableSource
 
 MAX_FILES = 8
@@ -104,7 +104,7 @@ def _footers(files: Sequence[DataFile]) -> dict[DataFile, pq.FileMetaData]:
         for file, footer in zip(files, for_each(files, _footer), strict=True):
             if footer is not None:
                 footers[file] = footer  # noqa: PERF403 - those before a failure are kept
-    except StorageUnavailableError as error:  # each of the others would wait as long to fail
+    except StoreUnavailableError as error:  # each of the others would wait as long to fail
         _log.warning("no more footers: %s", error)
     return footers
 
@@ -139,7 +139,7 @@ def _parquet_rows(footers: dict[DataFile, pq.FileMetaData], columns: Sequence[st
         for sampled in for_each(chosen, read):
             if sampled is not None and _add(parts, sampled[0]):
                 cut_short |= sampled[1]
-    except StorageUnavailableError as error:
+    except StoreUnavailableError as error:
         _log.warning("no more samples: %s", error)
     return (pa.concat_tables(parts) if parts else None), cut_short
 
@@ -252,7 +252,7 @@ def sample_text(
             lines.extend(_lines(path, skip_header))
         except OSError as error:
             _log.warning("no sample of %s: %s", path, error)
-        except StorageUnavailableError as error:
+        except StoreUnavailableError as error:
             _log.warning("no more samples: %s", error)
             break
     read_bytes = sum(len(line) + 1 for line in lines)
