@@ -24,6 +24,7 @@ from service.store.leases import Claim
 from service.store.publication import AttemptMetrics, Ending, PublishedResult
 from service.store.session import Database
 from workers.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.claiming import claim_job
 from workers.engine.spark.driver import Driver, DriverSource
 from workers.engine.spark.engine import Engine, PlannedQuery, TableInput
 from workers.failures import HandBack, LeaseLost, Verdict, verdict_of
@@ -87,13 +88,8 @@ class JobRunner:
         driver = self._drivers.driver()
         if self._at_hand.closed:
             return False
-        with self._database.write() as session:
-            job_id = choose(session)
-            if job_id is None:
-                return False
-            claim = leases.claim(session, job_id, self._worker, self._database.now(session), self._lease_ms)
+        claim = claim_job(self._database, choose, self._worker, self._lease_ms, pause=self._pause)
         if claim is None:
-            _log.info("nothing_to_claim", job_id=job_id)
             return False
         attempt = Attempt(claim, self._clock() + claim.remaining_ms / 1000, self._clock)
         with (

@@ -23,7 +23,7 @@ from service.spec.status import LEASED, AttemptStatus, JobStatus, sources_of
 from service.store.attempts import crashed_attempts, end_attempt, mark_attempt_running, start_attempt
 from service.store.events import append_event
 from service.store.session import NO_SYNC
-from service.store.tables import JobEventRow, JobRow
+from service.store.tables import AttemptRow, JobEventRow, JobRow
 
 _LEASED_VALUES = tuple(sorted(status.value for status in LEASED))
 NO_LEASE: Mapping[str, Any] = {"lease_owner": None, "lease_expires_at": None}
@@ -123,6 +123,27 @@ def claim(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -
     start_attempt(session, job_id=job_id, tenant=taken.tenant, fence=taken.fence, worker=worker, now=now)
     tell_status(session, taken, JobStatus.PLANNING, now)
     return taken
+
+
+def is_claimed(session: Session, taken: Claim) -> bool:
+    """Whether this very claim, the answer of whose commit was lost, is stored and holds.
+
+    Waits for the lost transaction where the server has not ended it yet. Where it was rolled back, another claim may
+    have the same fencing token, even one by the same worker; but that began later.
+    """
+    found = session.execute(
+        select(JobRow.id)
+        .join(AttemptRow, (AttemptRow.job_id == JobRow.id) & (AttemptRow.fence == JobRow.fence))
+        .where(
+            JobRow.id == taken.job_id,
+            JobRow.fence == taken.fence,
+            JobRow.lease_owner == taken.worker,
+            JobRow.status.in_(_LEASED_VALUES),
+            AttemptRow.started_at == taken.claimed_at,
+        )
+        .with_for_update(of=JobRow)
+    )
+    return found.scalar_one_or_none() is not None
 
 
 def oldest_waiting(session: Session, queues: Collection[str]) -> str | None:

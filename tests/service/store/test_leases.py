@@ -324,3 +324,23 @@ def test_what_cannot_be_claimed_is_not_the_oldest_waiting(
     with database.write() as session:
         assert leases.oldest_waiting(session, ("short",)) == "last"
         assert leases.oldest_waiting(session, ("short", "long")) == "long"
+
+
+def test_a_claim_is_told_from_a_later_one_with_the_same_token(database: Database, job_id: str, clock: Clock) -> None:
+    """The same worker claims again after the first claim was rolled back."""
+    clock.ms -= 5
+    with database.write() as session:
+        rolled_back = leases.claim(session, job_id, "w1", database.now(session), LEASE)
+        session.rollback()
+    assert rolled_back is not None
+
+    def is_claimed(claim: Claim) -> bool:
+        with database.write() as session:
+            return leases.is_claimed(session, claim)
+
+    assert not is_claimed(rolled_back)
+    clock.ms += 5
+    later = taken(database, job_id, "w1")
+    assert (later.fence, is_claimed(later), is_claimed(rolled_back)) == (rolled_back.fence, True, False)
+    lose(database, job_id)
+    assert not is_claimed(later)
