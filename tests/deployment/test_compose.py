@@ -8,11 +8,13 @@ import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from service.settings import GROUPS, Settings
+from service.spec.quantities import parse_bytes
 from tests.support.compose import (
     COMPOSE_FILE,
     ROOT,
@@ -22,10 +24,21 @@ from tests.support.compose import (
     read_compose,
 )
 
-GIVEN = {"POSTGRES_PASSWORD": "p@ss:w/rd", "REDIS_PASSWORD": "s3cr€t #1", "DATA_DIR": "/srv/tables"}
+GIVEN = {
+    "EVENKEEL_DATABASE_PASSWORD": "p@ss:w/rd",
+    "EVENKEEL_BROKER_PASSWORD": "s3cr€t #1",
+    "EVENKEEL_DATA_DIR": "/srv/tables",
+}
 SERVICES: dict[str, dict[str, Any]] = interpolated(GIVEN)["services"]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 OURS = {name: service for name, service in SERVICES.items() if service["image"].startswith("evenkeel:")}
 SECRET = re.compile(r"PASSWORD|SECRET|TOKEN|CREDENTIAL|AUTH|(^|_)KEY", re.IGNORECASE)
+
+
+def with_given(**variables: str) -> dict[str, dict[str, Any]]:
+    """The services with these variables too."""
+    services: dict[str, dict[str, Any]] = interpolated({**GIVEN, **variables})["services"]
+    return services
 
 
 def validate(path: Path) -> subprocess.CompletedProcess[str]:
@@ -58,8 +71,13 @@ def test_nothing_starts_without_what_must_be_set(name: str, value: str | None) -
 
 def test_no_secret_has_a_default() -> None:
     secrets = [placeholder for placeholder in placeholders(read_compose()) if SECRET.search(placeholder.name)]
-    assert {secret.name for secret in secrets} == {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
+    assert {secret.name for secret in secrets} == {"EVENKEEL_DATABASE_PASSWORD", "EVENKEEL_BROKER_PASSWORD"}
     assert [secret for secret in secrets if secret.operator != ":?"] == []
+
+
+def test_every_variable_of_env_bears_our_name() -> None:
+    """A variable of the shell wins over `.env`: one called LOG_LEVEL is likely to be somebody else's."""
+    assert [one.name for one in placeholders(read_compose()) if not one.name.startswith("EVENKEEL_")] == []
 
 
 def test_no_secret_is_written_out() -> None:
@@ -121,13 +139,15 @@ def test_every_part_is_confined(name: str) -> None:
 def test_only_the_api_is_published_and_only_on_loopback() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     assert published == {"api": ["127.0.0.1:8080:8080"]}
-    assert interpolated({**GIVEN, "API_PORTS": "8080-8081"})["services"]["api"]["ports"] == ["127.0.0.1:8080-8081:8080"]
+    several = with_given(EVENKEEL_API_PORTS="8080-8081")
+    assert several["api"]["ports"] == ["127.0.0.1:8080-8081:8080"]
 
 
 def test_database_and_broker_are_on_a_network_without_a_way_out() -> None:
     networks = read_compose()["networks"]
-    assert [name for name, network in networks.items() if network.get("internal")] == ["backend"]
+    assert [name for name, network in networks.items() if network.get("internal")] == ["backend", "monitoring"]
     assert SERVICES["postgres"]["networks"] == SERVICES["redis"]["networks"] == ["backend"]
+    assert [name for name, service in SERVICES.items() if "monitoring" in service["networks"]] == ["api", "worker"]
     # Spark's own ports ask nobody for a password: what runs there reaches neither of them.
     assert SERVICES["spark-master"]["networks"] == SERVICES["spark-worker"]["networks"] == ["spark"]
 
@@ -159,7 +179,102 @@ def test_results_are_at_one_path_and_data_is_read_only() -> None:
         for name, service in SERVICES.items()
     }
     for name in ("api", "worker", "spark-worker"):
-        data, results = mounts.pop(name)
-        assert (data["source"], data["target"], data["read_only"]) == (GIVEN["DATA_DIR"], "/srv/data", True)
+        data, results, *_ = mounts.pop(name)
+        assert (data["source"], data["target"], data["read_only"]) == (GIVEN["EVENKEEL_DATA_DIR"], "/srv/data", True)
         assert (results["source"], results["target"], "read_only" in results) == ("results", "/srv/results", False)
     assert not any(mounts.values())
+
+
+@pytest.mark.parametrize("given", ["", "jobs.example.org,jobs.example.com"])
+def test_the_health_check_and_prometheus_may_ask_whatever_the_proxy_is_called(given: str) -> None:
+    api = with_given(EVENKEEL_API_HOST_NAMES=given)["api"]
+    names = api["environment"]["EVENKEEL_API_ALLOWED_HOSTS"].split(",")
+    assert names == ["127.0.0.1", "localhost", "api", *given.split(",")] if given else ["127.0.0.1", "localhost", "api"]
+    assert urlsplit(api["healthcheck"]["test"][-1]).hostname in names
+
+
+def test_metrics_are_served_to_other_containers_and_not_published() -> None:
+    worker = SERVICES["worker"]
+    assert worker["environment"]["EVENKEEL_WORKER_METRICS_HOST"] == "0.0.0.0"
+    targets = re.findall(r'targets: \["(\w+):(\d+)"\]', (ROOT / "service/monitoring/prometheus-rules.yml").read_text())
+    assert targets == [
+        ("api", str(SERVICES["api"]["environment"]["EVENKEEL_API_PORT"])),
+        ("worker", str(worker["environment"]["EVENKEEL_WORKER_METRICS_PORT"])),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [("api", "EVENKEEL_APIS"), ("worker", "EVENKEEL_WORKERS"), ("spark-worker", "EVENKEEL_SPARK_WORKERS")],
+)
+def test_the_number_of_replicas_outlives_the_next_up(name: str, variable: str) -> None:
+    """`up` goes back to what the file says, whatever `--scale` said before."""
+    assert int(with_given(**{variable: "5"})[name]["deploy"]["replicas"]) == 5
+    assert int(SERVICES[name]["deploy"]["replicas"]) >= 1
+
+
+def test_the_defaults_fit_together_and_into_the_machine_of_the_readme() -> None:
+    def replicas(name: str) -> int:
+        return int(SERVICES[name]["deploy"].get("replicas", 1))
+
+    limits = {
+        name: parse_bytes(service["deploy"]["resources"]["limits"]["memory"]) for name, service in SERVICES.items()
+    }
+    (machine,) = re.findall(r"one machine of (\d+) GiB", README)
+    # Less than 1.5 GiB for everything else: these are limits, and not what is taken.
+    assert sum(limit * replicas(name) for name, limit in limits.items()) <= (int(machine) - 1) << 30
+
+    cluster = dict(zip(command := SERVICES["spark-worker"]["command"], command[1:], strict=False))
+    worker = SERVICES["worker"]["environment"]
+    offered = int(cluster["--cores"]) * replicas("spark-worker")
+    assert int(worker["EVENKEEL_SPARK_CORES_MAX"]) * replicas("worker") <= offered
+    heaps = int(cluster["--cores"]) * parse_bytes(worker["EVENKEEL_SPARK_EXECUTOR_MEMORY"])
+    assert heaps <= parse_bytes(cluster["--memory"]) < limits["spark-worker"]
+
+
+def test_every_other_setting_can_be_given_in_a_file_that_may_be_absent() -> None:
+    given = {name: service["env_file"] for name, service in SERVICES.items() if "env_file" in service}
+    assert set(given) == {"migrate", "api", "worker"}
+    assert all(files == [{"path": "evenkeel.env", "required": False}] for files in given.values())
+    fixed = {variable for name in given for variable in SERVICES[name]["environment"]}
+    assert not {name for name in fixed if name.startswith(("EVENKEEL_RETENTION_", "EVENKEEL_DATA_", "EVENKEEL_LOG_"))}
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert {".env", "evenkeel.env"} <= set(ignored)
+
+
+def test_spark_properties_come_from_a_file_of_the_machine() -> None:
+    def of(worker: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        return worker["environment"]["EVENKEEL_SPARK_PROPERTIES_FILE"], worker["volumes"][-1]
+
+    variable, mount = of(with_given(EVENKEEL_SPARK_PROPERTIES_FILE="/etc/evenkeel/spark.properties")["worker"])
+    assert mount["source"] == "/etc/evenkeel/spark.properties"
+    assert (variable, True) == (mount["target"], mount["read_only"])
+    variable, mount = of(SERVICES["worker"])
+    assert (variable, mount["source"]) == ("", "/dev/null")
+
+
+def test_what_executors_print_is_bounded() -> None:
+    options = dict(
+        option.removeprefix("-D").split("=")
+        for option in SERVICES["spark-worker"]["environment"]["SPARK_WORKER_OPTS"].split()
+    )
+    rolling = {name.rpartition(".")[2]: value for name, value in options.items() if ".logs.rolling." in name}
+    # Spark reads the size as a number of bytes alone.
+    assert rolling == {"strategy": "size", "maxSize": str(10 << 20), "maxRetainedFiles": "3"}
+
+
+def test_the_commands_of_the_readme_name_what_the_file_has() -> None:
+    section = README.partition("## In production")[2].partition("\n## ")[0]
+    scripts = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert len(scripts) >= 3
+    for script in scripts:
+        done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 0, done.stderr
+    written = set(re.findall(r"^(EVENKEEL_\w+)=", "\n".join(scripts), re.MULTILINE))
+    assert set(GIVEN) <= written <= {one.name for one in placeholders(read_compose())}
+    parts = {part for script in scripts for part in re.findall(r"(?<=[\s\"$])[a-z]+(?:-[a-z]+)?(?=[\s;)])", script)}
+    assert {"api", "worker", "spark-worker", "spark-master", "migrate"} <= parts
+    commands = set(re.findall(r"docker compose ([a-z]+)", section))
+    assert commands <= {"build", "up", "run", "ps", "stop", "rm"}
+    volumes = set(re.findall(r"docker volume rm evenkeel_([\w-]+)", section))
+    assert volumes <= set(read_compose()["volumes"])

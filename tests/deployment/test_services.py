@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -20,14 +21,18 @@ from tests.support.tables import write_orders
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 # Whatever a URL, a shell, a configuration file and SQL would each read otherwise.
-PASSWORDS = {"POSTGRES_PASSWORD": "p@ss:w/rd#1 %25'\"\\$x", "REDIS_PASSWORD": "r%40 é:/?#[]@!$&'()*+,;=\"\\"}
+PASSWORDS = {
+    "EVENKEEL_DATABASE_PASSWORD": "p@ss:w/rd#1 %25'\"\\$x",
+    "EVENKEEL_BROKER_PASSWORD": "r%40 é:/?#[]@!$&'()*+,;=\"\\",
+}
 # One executor of the least size.
 SMALL = {
-    "SPARK_CORES_MAX": "1",
-    "SPARK_EXECUTOR_MEMORY": "512m",
-    "SPARK_WORKER_CORES": "1",
-    "SPARK_WORKER_MEMORY": "512m",
+    "EVENKEEL_SPARK_CORES_MAX": "1",
+    "EVENKEEL_SPARK_EXECUTOR_MEMORY": "512m",
+    "EVENKEEL_SPARK_WORKER_CORES": "1",
+    "EVENKEEL_SPARK_WORKER_MEMORY": "512m",
 }
+PROXY = "jobs.example.org"
 ORDER = ("postgres", "redis", "migrate", "spark-master", "spark-worker", "worker", "api")
 
 
@@ -36,7 +41,9 @@ def stack(tmp_path: Path) -> Iterator[ComposeStack]:
     data = tmp_path / "tables"
     data.mkdir()
     write_orders(data)
-    running = ComposeStack(tmp_path, {**PASSWORDS, **SMALL, "DATA_DIR": str(data)})
+    running = ComposeStack(
+        tmp_path, {**PASSWORDS, **SMALL, "EVENKEEL_DATA_DIR": str(data), "EVENKEEL_API_HOST_NAMES": PROXY}
+    )
     try:
         yield running
     finally:
@@ -70,6 +77,16 @@ def test_the_services_run_a_job_and_stop_when_told(stack: ComposeStack) -> None:
             }
         )
         workers = client.http.get("/v1/workers").json()["workers"]
+        # By the names of Prometheus and of a proxy; the health check above has asked by the address.
+        named = {host: client.http.get("/metrics", headers={"Host": host}) for host in ("api:8080", PROXY, "elsewhere")}
+    assert {host: answer.status_code for host, answer in named.items()} == {
+        "api:8080": 200,
+        PROXY: 200,
+        "elsewhere": 421,
+    }
+    served = httpx.get(f"http://127.0.0.1:{stack.ports['worker', 9100]}/metrics").raise_for_status().text
+    assert "evenkeel_worker_spark_starts_total 1.0" in served
+    assert "Rolling executor logs enabled for" in stack.log("spark-worker")
     assert [(row["category"], row["n"]) for row in rows] == [(f"c{i}", len(range(i, 10_000, 7))) for i in range(7)]
     assert all(row["users"] == 100 for row in rows), rows
     master = f"spark://127.0.0.1:{stack.ports['spark-master', 7077]}"

@@ -114,8 +114,9 @@ def test_runbooks_name_log_events_commands_and_variables_that_exist() -> None:
     assert [event for event in events if f'"{event}"' not in source] == []
 
 
+JOBS = ("evenkeel-api", "evenkeel-worker")
 API: Samples = {
-    "up": [({"job": "evenkeel-api"}, 1)],
+    "up": [({"job": job}, 1) for job in JOBS],
     "evenkeel_database_up": [({"instance": "a"}, 1), ({"instance": "b"}, 1)],
     "evenkeel_broker_up": [({"instance": "a"}, 1), ({"instance": "b"}, 1)],
     "evenkeel_build_info": [({"instance": "a", "version": "1"}, 1), ({"instance": "b", "version": "1"}, 1)],
@@ -157,6 +158,10 @@ def of_workers(**counts: float) -> Samples:
 
 TROUBLES: dict[str, list[Samples]] = {
     "EvenkeelApiDown": [{"up": [({"job": "evenkeel-api"}, 0)]}, {"up": [({"job": "other"}, 1)]}],
+    "EvenkeelWorkerNotScraped": [
+        {"up": [({"job": "evenkeel-worker", "instance": "a"}, 1), ({"job": "evenkeel-worker", "instance": "b"}, 0)]},
+        {"up": [({"job": "evenkeel-api"}, 1)]},
+    ],
     "EvenkeelDatabaseDown": [{"evenkeel_database_up": [({"instance": "a"}, 1), ({"instance": "b"}, 0)]}],
     "EvenkeelBrokerDown": [{"evenkeel_broker_up": [({"instance": "a"}, 0)]}],
     "EvenkeelApiErrors": [

@@ -13,7 +13,9 @@ import yaml
 ROOT = Path(__file__).parents[2]
 COMPOSE_FILE = ROOT / "docker-compose.yml"
 
-_PLACEHOLDER = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>\w+)(?:(?P<operator>:[-?])(?P<text>[^}]*))?\}|(?P<wrong>))")
+_PLACEHOLDER = re.compile(
+    r"\$(?:(?P<escaped>\$)|\{(?P<name>\w+)(?:(?P<operator>:[-?+])(?P<text>(?:[^{}]|\{\w+\})*))?\}|(?P<wrong>))"
+)
 
 
 class MissingVariableError(Exception):
@@ -22,7 +24,7 @@ class MissingVariableError(Exception):
 
 @dataclass(frozen=True)
 class Placeholder:
-    """`${name}`, `${name:-text}` or `${name:?text}`."""
+    """`${name}`, `${name:-text}`, `${name:+text}` or `${name:?text}`; a `text` may hold others of the first kind."""
 
     name: str
     operator: str
@@ -31,11 +33,13 @@ class Placeholder:
     def value(self, variables: Mapping[str, str]) -> str:
         """What Compose puts in its place. Raises MissingVariableError."""
         given = variables.get(self.name, "")
-        if given:
+        if given and self.operator != ":+":
             return given
         if self.operator == ":?":
             raise MissingVariableError(f"required variable {self.name} is missing a value: {self.text}")
-        return self.text
+        if self.operator == ":+" and not given:
+            return ""
+        return _PLACEHOLDER.sub(lambda found: _value(found, variables), self.text)
 
 
 def read_compose() -> dict[str, Any]:

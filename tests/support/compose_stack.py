@@ -39,6 +39,7 @@ PORTS = {
     "postgres": (5432,),
     "redis": (6379,),
     "api": (8080,),
+    "worker": (9100,),
     "spark-master": (7077, 8080),
     "spark-worker": (8081,),
 }
@@ -78,7 +79,8 @@ class ComposeStack:
         self._postgres: _Postgres | None = None
         for name in self.services:
             for _, path in self._mounts(name):
-                path.mkdir(parents=True, exist_ok=True)
+                if not path.exists():
+                    path.mkdir(parents=True)
 
     def start(self, name: str) -> None:
         """Starts a service; does not wait for it."""
