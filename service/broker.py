@@ -74,15 +74,24 @@ def broker_fault(settings: Settings) -> BrokerFault | None:
     try:
         with _client(settings) as client:
             client.ping()
-            role = client.info("replication").get("role")
+            is_replica = _is_replica(client)
     except (redis.RedisError, OSError, ValueError) as error:
         return _fault_of(error, address)
-    if role == "slave":
+    if is_replica:
         return BrokerFault(
             f"The Redis at {address} is a replica, which takes no messages.",
             "Set EVENKEEL_BROKER_URL to its primary.",
         )
     return None
+
+
+def _is_replica(client: redis.Redis) -> bool:
+    """Whether it says that it is one. A user without dangerous commands may not ask, and may send messages all the
+    same: that is no fault."""
+    try:
+        return client.info("replication").get("role") == "slave"
+    except redis.exceptions.NoPermissionError:
+        return False
 
 
 def _fault_of(error: Exception, address: str) -> BrokerFault:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import redis
 
 from service.broker import broker_fault, celery_config, is_embedded, queue_name
 from service.dispatch import Dispatcher
@@ -78,6 +80,42 @@ class TestFault:
                 client.execute_command("REPLICAOF", "NO", "ONE")
             server.freeze()
             assert "no answer in time" in str(broker_fault(at(monkeypatch, server.url)))
+
+    def test_a_user_without_dangerous_commands_may_send(
+        self, monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
+    ) -> None:
+        with redis_server.client() as client:
+            client.acl_setuser(
+                "hardened",
+                enabled=True,
+                passwords=["+s3cret"],
+                keys=["*"],
+                channels=["*"],
+                categories=["+@all", "-@dangerous"],
+            )
+            try:
+                monkeypatch.setenv("EVENKEEL_BROKER_KEY_PREFIX", "hardened:")
+                settings = at(monkeypatch, redis_server.url.replace("redis://", "redis://hardened:s3cret@"))
+                with pytest.raises(redis.exceptions.NoPermissionError):
+                    redis.Redis.from_url(settings.broker_url).info("replication")
+                assert broker_fault(settings) is None
+                with closing(Dispatcher(settings)) as dispatcher:
+                    assert dispatcher.ring(["job"], "long") == ("job",)
+                assert client.llen("hardened:evenkeel.long") == 1
+            finally:
+                client.delete("hardened:evenkeel.long")
+                client.acl_deluser("hardened")
+
+    def test_a_user_that_may_nothing_is_refused(
+        self, monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
+    ) -> None:
+        with redis_server.client() as client:
+            client.acl_setuser("barred", enabled=True, passwords=["+s3cret"], categories=["-@all"])
+            try:
+                url = redis_server.url.replace("redis://", "redis://barred:s3cret@")
+                assert "the user may not use it" in str(broker_fault(at(monkeypatch, url)))
+            finally:
+                client.acl_deluser("barred")
 
     def test_another_kind_of_server(self, monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer) -> None:
         fault = broker_fault(at(monkeypatch, f"redis://:secret@127.0.0.1:{postgres.port}/0"))
