@@ -31,7 +31,10 @@ async def get_health() -> Health:
 
 @router.get("/readyz", summary="Would a job run", responses=problems(NotReadyError))
 def get_readiness(services: ServicesDep) -> Readiness:
-    """Whether database, broker and at least one worker are there; 503 names what is missing."""
+    """Whether database, broker and at least one worker are there; 503 names what is missing.
+
+    A queue that no worker listens to is told in `warnings`: jobs of the other one run.
+    """
     return check_readiness(services.database, services.settings)
 
 

@@ -16,7 +16,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of lines.")] = False,
     api_only: Annotated[bool, typer.Option("--api-only", help="Leave out what only a worker needs.")] = False,
 ) -> None:
-    """Check what Evenkeel needs: Java, memory, disk, a port, directories, database, broker, and the Spark cluster."""
+    """Check what Evenkeel needs: Java, memory, disk, a port, directories, database, broker, queues, Spark cluster."""
     import json
     import os
     from dataclasses import asdict
@@ -26,9 +26,10 @@ def doctor(
     from service.cli.checkup import Level, examine
     from service.cli.cluster_checkup import check_cluster, check_properties
     from service.cli.configuration import read_settings
+    from service.cli.queue_checkup import check_queues
 
     settings = read_settings()
-    findings = examine(settings, os.environ, with_worker=not api_only)
+    findings = examine(settings, os.environ, with_worker=not api_only) + check_queues(settings)
     if not api_only:
         findings += check_properties(settings)
         if not any(finding.level is Level.FAIL for finding in findings if finding.name in _NEEDED_FOR_SPARK):

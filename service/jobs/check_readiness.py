@@ -1,4 +1,4 @@
-"""Tells whether jobs posted now would run: database, schema, broker, workers."""
+"""Tells whether jobs posted now would run: database, schema, broker, workers, and who listens to which queue."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from service.errors import NotReadyError
 from service.settings import Settings
 from service.spec.errors import Issue
 from service.spec.model import Frozen
+from service.spec.queues import Queue
 from service.spec.workers import WorkerStatus
 from service.store import workers
+from service.store.listeners import queues_listened_to
 from service.store.migrate import SchemaMismatchError, require_current
 from service.store.session import Database
 from service.store.tables import WorkerRow
+
+LISTEN_TO_IT = "Start a worker with {} in EVENKEEL_WORKER_QUEUES."
+"""What to do about a queue without a listener."""
 
 _TAKES_JOBS = (WorkerStatus.STARTING, WorkerStatus.READY)
 
@@ -26,6 +31,9 @@ class Readiness(Frozen):
 
     status: str = Field(examples=["ready"])
     workers: int = Field(description="Workers that gave a sign of life lately.")
+    warnings: tuple[Issue, ...] = Field(
+        default=(), description="What does not keep the service from its work: code `queue` for one without a listener."
+    )
 
 
 def worker_silence_ms(settings: Settings) -> int:
@@ -37,15 +45,21 @@ def check_readiness(database: Database, settings: Settings) -> Readiness:
     """Raises NotReadyError with one issue a missing part.
 
     A worker whose Spark is still starting counts as there: it takes the job, which then waits for a moment.
+
+    A queue that no worker listens to is a warning, while one takes jobs at all. Answering 503 would take the API from
+    every client for the sake of one queue, whose jobs lose nothing but time; and it would do so in each upgrade from
+    a version whose workers know the short queue alone.
     """
     issues = []
     alive: Sequence[WorkerRow] = ()
     silent_before = 0
+    heard: frozenset[str] = frozenset()
     try:
         require_current(database)
         with database.read() as session:
             silent_before = database.now(session) - worker_silence_ms(settings)
             alive = workers.list_workers(session, silent_before)
+            heard = queues_listened_to(session, silent_before)
     except SchemaMismatchError as error:
         issues.append(Issue(code="schema", detail=str(error)))
     except SQLAlchemyError as error:
@@ -58,7 +72,13 @@ def check_readiness(database: Database, settings: Settings) -> Readiness:
         issues.append(fault_of_workers)
     if issues:
         raise NotReadyError("; ".join(issue.detail for issue in issues), issues=issues)
-    return Readiness(status="ready", workers=len(alive))
+    warnings = tuple(_unheard(queue) for queue in Queue if queue not in heard)
+    return Readiness(status="ready", workers=len(alive), warnings=warnings)
+
+
+def _unheard(queue: Queue) -> Issue:
+    detail = f"No worker that takes jobs listens to the queue {queue}: its jobs wait. {LISTEN_TO_IT.format(queue)}"
+    return Issue(code="queue", detail=detail)
 
 
 def _fault_of_workers(alive: Sequence[WorkerRow], silent_before: int) -> Issue | None:

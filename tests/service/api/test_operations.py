@@ -48,10 +48,23 @@ def test_health_asks_nobody(api: Api) -> None:
 
 class TestReadiness:
     def test_ready(self, api: Api) -> None:
-        lifecycle.beat(api.database)
+        say(api, "w1", WorkerFacts(queues=api.settings.worker.queues))
         answer = api.client.get("/readyz")
         assert answer.status_code == 200
-        assert answer.json() == {"status": "ready", "workers": 1}
+        assert answer.json() == {"status": "ready", "workers": 1, "warnings": []}
+
+    @pytest.mark.parametrize(("listened", "unheard"), [("short", "long"), (None, "long"), ("long", "short")])
+    def test_a_queue_that_nobody_listens_to_is_a_warning(self, api: Api, listened: str | None, unheard: str) -> None:
+        # A worker that says nothing of its queues is one of the version before, in the middle of an upgrade.
+        say(api, "w1", WorkerFacts(queues=listened, spark_state="ready"))
+        say(api, "w2", WorkerFacts(queues="short,long", spark_state="unavailable"))
+        answer = api.client.get("/readyz")
+        assert answer.status_code == 200
+        (warning,) = answer.json()["warnings"]
+        assert warning["code"] == "queue"
+        assert f"listens to the queue {unheard}:" in warning["detail"]
+        say(api, "w2", WorkerFacts(queues="short,long", spark_state="ready"))
+        assert api.client.get("/readyz").json()["warnings"] == []
 
     def test_no_worker(self, api: Api) -> None:
         assert missing(api) == {"worker"}
@@ -72,7 +85,8 @@ class TestReadiness:
         assert missing(api) == {"cluster"}
         assert "Worker w1: no master for w1" in api.client.get("/readyz").json()["detail"]
         say(api, "w3", WorkerFacts(spark_state="ready"))
-        assert api.client.get("/readyz").json() == {"status": "ready", "workers": 3}
+        answer = api.client.get("/readyz")
+        assert (answer.status_code, answer.json()["workers"]) == (200, 3)
 
     def test_workers_that_drain_take_no_job(self, api: Api) -> None:
         say(api, "w1", WorkerFacts(spark_state="ready"), leaving=True)

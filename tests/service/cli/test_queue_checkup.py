@@ -1,0 +1,67 @@
+"""What the doctor says of queues without a listener."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from service.cli.checkup import Finding, Level
+from service.cli.configuration import read_settings
+from service.cli.main import app
+from service.cli.migrate import upgrade_database
+from service.cli.queue_checkup import check_queues
+from service.store import workers
+from service.store.session import Database
+from service.store.workers import WorkerFacts
+
+Say = Callable[[str, str | None], None]
+
+
+@pytest.fixture
+def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
+    """A worker's sign of life, with the queues it listens to."""
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
+    settings = read_settings()
+    upgrade_database(settings)
+
+    def beat(worker: str, queues: str | None) -> None:
+        with closing(Database(settings.database_url)) as database, database.write() as session:
+            workers.beat(session, worker, database.now(session), "1", WorkerFacts(queues=queues))
+
+    return beat
+
+
+def found() -> list[Finding]:
+    return check_queues(read_settings())
+
+
+def test_nothing_while_no_worker_runs(say: Say) -> None:
+    assert found() == []
+
+
+def test_nothing_where_the_database_cannot_tell(say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EVENKEEL_DATABASE_URL", f"sqlite:///{tmp_path / 'empty.db'}")
+    assert found() == []
+    monkeypatch.setenv("EVENKEEL_DATABASE_URL", "postgresql+psycopg://127.0.0.1:1/x")
+    assert found() == []
+
+
+def test_a_queue_without_listener(say: Say) -> None:
+    say("old", None)
+    (finding,) = found()
+    assert finding.level is Level.WARN
+    assert "listens to the queue long" in finding.detail
+    assert "with long in EVENKEEL_WORKER_QUEUES" in finding.advice
+    say("new", "long")
+    assert [finding.level for finding in found()] == [Level.OK]
+
+
+def test_the_doctor_tells_it(say: Say) -> None:
+    say("w1", "short")
+    told = json.loads(CliRunner().invoke(app, ["doctor", "--json", "--api-only"]).stdout)
+    assert [finding["level"] for finding in told if finding["name"] == "queues"] == ["WARN"]
