@@ -14,12 +14,11 @@ from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import psutil
-
 from service.broker import broker_fault, celery_config, is_embedded
 from service.cli.database_faults import WORTH_TELLING, explain
 from service.cli.errors import CliError
 from service.cli.listening import listen
+from service.cli.memory_limit import Memory, memory_at_hand
 from service.cli.spark_jars import lacks_s3a
 from service.datasets.roots import DirectoryRoot, StoreRoot, roots_of
 from service.datasets.stores import StoreUnavailableError
@@ -99,9 +98,9 @@ def check_pyspark() -> Finding:
         return Finding("pyspark", Level.FAIL, "not installed", "Run: pip install 'evenkeel[worker]'")
 
 
-def check_memory(settings: Settings) -> Finding:
-    """Memory for the worker's JVM, where Spark runs on this machine."""
-    memory = psutil.virtual_memory()
+def check_memory(settings: Settings, memory: Memory | None = None) -> Finding:
+    """Memory for the worker's JVM, where Spark runs on this machine; in a container, of what that may take."""
+    memory = memory or memory_at_hand()
     heap = parse_bytes(settings.spark.driver_memory)
     found = f"{_gib(memory.available)} free of {_gib(memory.total)}; the worker's JVM takes up to {_gib(heap)}"
     advice = "Close something, or set EVENKEEL_SPARK_DRIVER_MEMORY to less, such as 1g."
