@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import structlog
 
+from service.store.faults import fault_of
+
 _log = structlog.get_logger(__name__)
 
 
@@ -40,7 +42,9 @@ class Loop:
             try:
                 self._step()
                 failures = 0
-            except Exception:  # noqa: BLE001 - whatever it was, a worker without this thread would be worse
+            except Exception as error:  # noqa: BLE001 - whatever it was, a worker without this thread would be worse
                 failures += 1
-                _log.warning("loop_failed", loop=self._name, failures=failures, exc_info=True)
+                # A database that is away says the same in every round of every loop.
+                told = failures > 1 and fault_of(error) is not None
+                _log.warning("loop_failed", loop=self._name, failures=failures, exc_info=None if told else error)
             self._stopping.wait(min(self._period * 2 ** min(failures, 10), self._longest))

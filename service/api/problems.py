@@ -26,7 +26,7 @@ from service.errors import (
 from service.jobs.explain_job import ExplainFailedError
 from service.spec.errors import Issue, SpecError
 from service.spec.problem import Problem, problem_of_spec_error
-from service.store.faults import CommitUnknownError, fault_of
+from service.store.faults import CommitUnknownError, fault_of, first_line
 
 MEDIA_TYPE = "application/problem+json"
 PROBLEM_REF = "#/components/schemas/Problem"
@@ -95,7 +95,8 @@ def add_problem_handlers(app: FastAPI) -> None:
         fault = fault_of(error)
         if fault is None:
             raise error  # a statement of ours is wrong
-        _log.error("database_unavailable", fault=fault.value, error=type(error).__name__, exc_info=error)
+        # Without a traceback: in an outage, every request comes by here.
+        _log.error("database_unavailable", fault=fault.value, error=type(error).__name__, reason=first_line(error))
         detail = _UNKNOWN if isinstance(error, CommitUnknownError) else _UNCHANGED
         return service_error_response(DatabaseUnavailableError(detail, retry_after_seconds=1), request.scope)
 

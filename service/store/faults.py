@@ -65,3 +65,9 @@ def sqlstate(error: DBAPIError) -> str:
 def _is_locked(error: BaseException | None) -> bool:
     # The low byte is the code, what is above it tells more.
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE_BUSY
+
+
+def first_line(error: BaseException) -> str:
+    """What the database or its driver said, in one line and without the statement."""
+    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

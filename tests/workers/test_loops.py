@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 
+import structlog
+from sqlalchemy.exc import OperationalError
+
 from workers.loops import Loop
 
 
@@ -45,3 +48,20 @@ def test_a_loop_that_never_started_is_stopped_already() -> None:
     loop = Loop("test", 1, Steps(failures=0))
     loop.ask_to_stop()
     loop.join(1)
+
+
+def test_an_outage_is_explained_at_length_once() -> None:
+    def away(failures: list[int]) -> None:
+        failures.append(1)
+        if len(failures) == 4:
+            done.set()
+        raise OperationalError("SELECT 1", {}, Exception("connection refused"))
+
+    done, failures = threading.Event(), list[int]()
+    with structlog.testing.capture_logs() as logs:
+        loop = Loop("test", 0.001, lambda: away(failures))
+        loop.start()
+        assert done.wait(10)
+        loop.ask_to_stop()
+        loop.join(10)
+    assert [entry["exc_info"] is not None for entry in logs[:3]] == [True, False, False]

@@ -20,7 +20,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from service.settings import DatabaseSettings
-from service.store.faults import CommitUnknownError, Fault, fault_of
+from service.store.faults import CommitUnknownError, Fault, fault_of, first_line
 from service.store.session import Database
 
 
@@ -70,3 +70,9 @@ def test_a_locked_sqlite_file_is_busy(tmp_path: Path) -> None:
         with pytest.raises(OperationalError, match="database is locked") as caught, other.write() as session:
             session.execute(text("SELECT 1"))
         assert fault_of(caught.value) is Fault.BUSY
+
+
+def test_one_line_tells_what_the_driver_said() -> None:
+    error = OperationalError("INSERT INTO jobs", {"spec": "secret"}, Exception("server closed\nthe connection"))
+    assert first_line(error) == "server closed"
+    assert first_line(RuntimeError()) == "RuntimeError"
