@@ -13,6 +13,7 @@ from service.spec import ends
 from service.spec.errors import SpecError
 from service.spec.problem import Problem, problem_of_spec_error
 from service.spec.status import AttemptStatus, JobStatus
+from service.store.faults import fault_of
 from service.store.publication import Ending
 from workers.attempt import Attempt, AttemptStopped, StopReason
 from workers.engine.spark.driver import Driver
@@ -46,7 +47,7 @@ def verdict_of(error: Exception, attempt: Attempt) -> Verdict:
         attempt.stop(StopReason.DRIVER_LOST)
     if attempt.reason is not None:
         return _verdict_of_reason(attempt.reason, attempt)
-    if isinstance(error, SQLAlchemyError):
+    if isinstance(error, SQLAlchemyError) and fault_of(error) is not None:
         # Whether the job is at fault is not known, and nobody could be told: its lease runs out, another one tries.
         _log.warning("database_lost", exc_info=error)
         return LeaseLost()

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from service.settings import Settings
+from service.spec import ends
+from service.spec.status import JobStatus
+from service.store.publication import Ending
+from service.store.session import Database
+from tests.support import lifecycle
+from tests.support.databases import PostgresDatabases
 from tests.support.object_store import ObjectStore
+from workers.attempt import Attempt
+from workers.failures import LeaseLost, verdict_of
 
 if TYPE_CHECKING:
     from tests.workers.conftest import Bench
@@ -76,3 +87,24 @@ def test_a_store_that_is_away(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("EVENKEEL_DATA_S3_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("EVENKEEL_DATA_STORE_ATTEMPTS", "1")
     assert end_of(configured(bench), "orders") == "storage_unavailable"
+
+
+@pytest.mark.parametrize(
+    ("statement", "verdict"),
+    [
+        ("INSERT INTO leaders VALUES (repeat('x', 33), 'me', 1)", JobStatus.FAILED),
+        ("SET LOCAL statement_timeout = 1; SELECT pg_sleep(60)", None),
+    ],
+)
+def test_what_the_database_cannot_store_is_no_lost_lease(
+    postgres_databases: PostgresDatabases, statement: str, verdict: JobStatus | None
+) -> None:
+    with postgres_databases.new() as url, closing(Database(url)) as database:
+        taken = lifecycle.claim(database, lifecycle.insert(database))
+        with pytest.raises(DBAPIError) as caught, database.write() as session:
+            session.execute(text(statement))
+    found = verdict_of(caught.value, Attempt(taken, deadline=60.0))
+    if verdict is None:
+        assert found == LeaseLost()
+    else:
+        assert found == Ending(verdict, ends.internal_error(taken.job_id, taken.fence))
