@@ -109,6 +109,8 @@ def json_text(value: object) -> str:
 
 
 def _create_engine(url: URL, connections: int, settings: DatabaseSettings) -> Engine:
+    # Jobs' texts, and whatever else is stored, are for no log.
+    common: dict[str, Any] = {"json_serializer": json_text, "hide_parameters": True}
     pool = {
         "pool_size": connections,
         "max_overflow": settings.pool_overflow,
@@ -117,19 +119,19 @@ def _create_engine(url: URL, connections: int, settings: DatabaseSettings) -> En
     if url.get_backend_name() == "postgresql":
         engine = create_engine(
             url,
+            **common,
             **pool,
             pool_pre_ping=True,
             pool_recycle=1800,
             connect_args=connect_options(url, settings),
-            json_serializer=json_text,
         )
         event.listen(engine, "handle_error", _leave_standbys)
         return engine
     if url.database and url.database != ":memory:":
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-        engine = create_engine(url, **pool, json_serializer=json_text)
+        engine = create_engine(url, **common, **pool)
     else:
-        engine = create_engine(url, json_serializer=json_text)
+        engine = create_engine(url, **common)
     busy_ms = round(settings.lock_timeout_seconds * 1000)
     event.listen(engine, "connect", lambda connection, _record: _prepare_sqlite(connection, busy_ms))
     event.listen(engine, "begin", _begin_sqlite)

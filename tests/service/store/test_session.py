@@ -87,6 +87,15 @@ def test_a_pool_outlives_connections_that_broke(postgres: PostgresServer, databa
             assert session.execute(text("SELECT 1")).scalar_one() == 1
 
 
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_what_is_stored_stands_in_no_error(database_url: str, in_memory: bool) -> None:
+    with closing(Database("sqlite://" if in_memory else database_url)) as database:
+        with pytest.raises(DBAPIError) as caught, database.write() as session:
+            session.execute(text("INSERT INTO no_such_table VALUES (:sql)"), {"sql": "SELECT 'confidential'"})
+        assert "no_such_table" in str(caught.value)
+        assert "confidential" not in f"{caught.value!r} {caught.value}"
+
+
 class TestPostgresql:
     """A connection that breaks under a transaction."""
 
