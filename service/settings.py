@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from pydantic import ByteSize, Field, SecretStr
+from pydantic import ByteSize, Field, SecretStr, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.broker_settings import BrokerSettings
@@ -105,6 +106,18 @@ class DatabaseSettings(_Group):
         le=60,
         description="How long after the database went away requests are tried again before they get a 503.",
     )
+
+    @field_validator("password")
+    @classmethod
+    def _is_for_a_server(cls, password: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        url = info.data.get("url")
+        if password is not None and url is not None and url.get_secret_value().lower().startswith("sqlite"):
+            raise PydanticCustomError(
+                "password_of_a_file",
+                "a SQLite file has no password: leave this variable out, or give the URL of a PostgreSQL in "
+                "EVENKEEL_DATABASE_URL",
+            )
+        return password
 
 
 def _with_password(url: SecretStr, password: SecretStr | None) -> str:

@@ -80,5 +80,14 @@ def test_passwords_of_their_own_need_no_encoding(monkeypatch: pytest.MonkeyPatch
     assert password not in repr(settings.database) + repr(settings.broker)
 
 
+def test_a_password_for_a_sqlite_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_DATABASE_URL", "sqlite:////var/lib/evenkeel/jobs.db")
+    monkeypatch.setenv("EVENKEEL_DATABASE_PASSWORD", "hunter2")
+    with pytest.raises(ValidationError, match="a SQLite file has no password: leave this variable out") as caught:
+        Settings()
+    assert caught.value.errors()[0]["loc"] == ("password",)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_every_setting_says_what_it_is() -> None:
     assert all(field.description for group in GROUPS for field in group.model_fields.values())
