@@ -34,6 +34,7 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("permission denied",), "Make the user the owner of the database, or let it create tables in its schema."),
     (("unable to open database file",), f"Make its directory, writable for this user, or correct {_URL}."),
     (("file is not a database",), f"Move the file away, or correct {_URL}."),
+    (("lock timeout",), "Somebody else is at a table for long, such as a backup: try again once that has ended."),
     (("readonly", "read-only"), "Make it writable for this user."),
 )
 """What to do, by words of the driver's message; the first that fits."""

@@ -5,10 +5,14 @@ The revisions are in `migrations/` at the top of a checkout; in an installed whe
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
+import structlog
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
@@ -16,12 +20,26 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, select, text
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import OperationalError
 
+from service.store.faults import sqlstate
 from service.store.session import Database
 from service.store.tables import Base, CompatibleRevisionRow
 
 _ADVISORY_LOCK = 0x65766B6C
 """Any number, the same in every process: who holds it migrates."""
+
+_LOCK_MS = 2000
+"""How long a migration waits for a table, and with it everybody who comes later."""
+
+_TRIES = 40
+_LONGEST_PAUSE_SECONDS = 8.0
+_IN_THE_WAY = frozenset({"55P03", "40P01"})
+"""lock_not_available, deadlock_detected."""
+
+_log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class SchemaMismatchError(Exception):
@@ -53,30 +71,32 @@ def read_schema(database: Database) -> Schema:
         return _schema(session.connection())
 
 
-def upgrade(database: Database) -> Schema:
+def upgrade(database: Database, *, pause: Callable[[float], object] = time.sleep) -> Schema:
     """Applies every missing revision in one transaction; gives what was found before. Processes take turns.
 
-    Leaves a newer database that serves this code as it is. Raises SchemaMismatchError for one that does not.
+    A table that somebody else is at (a backup reads all of them) is tried again for some minutes, with pauses in which
+    others get at it. Leaves a newer database that serves this code as it is. Raises SchemaMismatchError for one that
+    does not.
     """
-    with database.write() as session:
-        connection = session.connection()
-        _wait_for_turn(connection)
+
+    def apply(connection: Connection) -> Schema:
         found = _schema(connection)
         _refuse_too_new(found)
         if found.standing is not Standing.SERVED:
             command.upgrade(alembic_config(connection), "head")
         return found
 
+    return _in_turn(database, apply, pause)
 
-def downgrade(database: Database, revision: str) -> None:
+
+def downgrade(database: Database, revision: str, *, pause: Callable[[float], object] = time.sleep) -> None:
     """Takes back, in one transaction, every revision after `revision`, with the data that only they have room for;
-    `base` takes back all.
+    `base` takes back all. Waits for tables as `upgrade` does.
 
     Raises SchemaMismatchError where `revision` is not behind the database's, or this code does not know how.
     """
-    with database.write() as session:
-        connection = session.connection()
-        _wait_for_turn(connection)
+
+    def take_back(connection: Connection) -> None:
         found = _schema(connection).revision
         if found is not None and not is_known(found):
             raise SchemaMismatchError(
@@ -90,6 +110,8 @@ def downgrade(database: Database, revision: str) -> None:
                 f"The database is at revision {found or 'base'} and cannot go back to {revision}. Behind it: {known}."
             )
         command.downgrade(alembic_config(connection), revision)
+
+    _in_turn(database, take_back, pause)
 
 
 def head_revision() -> str:
@@ -192,6 +214,21 @@ def _behind(revision: str | None) -> list[str]:
     return [*(script.revision for script in older if script.revision != revision), "base"]
 
 
+def _in_turn(database: Database, work: Callable[[Connection], T], pause: Callable[[float], object]) -> T:
+    for tried in range(_TRIES):
+        try:
+            with database.write() as session:
+                connection = session.connection()
+                _wait_for_turn(connection)
+                return work(connection)
+        except OperationalError as error:
+            if sqlstate(error) not in _IN_THE_WAY or tried == _TRIES - 1:
+                raise
+            _log.warning("migration_waits_for_a_table", tries=tried + 1)
+        pause(min(2.0**tried, _LONGEST_PAUSE_SECONDS))
+    raise AssertionError("the last try returns or raises")
+
+
 def _wait_for_turn(connection: Connection) -> None:
     # On SQLite the write transaction itself, begun immediately, is the lock.
     if connection.dialect.name == "postgresql":
@@ -199,3 +236,5 @@ def _wait_for_turn(connection: Connection) -> None:
         connection.execute(text("SET LOCAL lock_timeout = 0"))
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
+        # Whoever comes later, if only to read, waits behind a migration that waits for a table.
+        connection.execute(text(f"SET LOCAL lock_timeout = {_LOCK_MS}"))

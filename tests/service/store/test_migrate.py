@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import inspect, text
+from sqlalchemy.exc import OperationalError
 
 from service.store import migrate, workers
 from service.store.migrate import SchemaMismatchError, Standing
 from service.store.session import Database
 from service.store.tables import Base
 from tests.support import lifecycle
-from tests.support.databases import SQLITE
+from tests.support.databases import SQLITE, PostgresDatabases
 from tests.support.servers import PostgresServer
 
 ROOT = Path(__file__).parents[3]
@@ -174,7 +175,7 @@ def test_a_newer_database_that_serves_this_code_is_accepted(
     job_id = lifecycle.insert(database)
     lifecycle.claim(database, job_id)
     with database.read() as session:
-        assert workers.count_alive(session, 0) == 0
+        assert workers.list_workers(session, 0) == []
 
 
 def test_a_newer_database_that_does_not_is_refused(
@@ -214,3 +215,45 @@ def test_processes_upgrade_at_once(url: str) -> None:
     with closing(Database(url)) as database:
         migrate.require_current(database)
         assert migrate.check_drift(database) == []
+
+
+@pytest.mark.parametrize("move", ["upgrade", "downgrade"])
+def test_a_migration_lets_others_at_a_table_that_it_cannot_have_yet(
+    postgres_databases: PostgresDatabases, monkeypatch: pytest.MonkeyPatch, move: str
+) -> None:
+    """Somebody reads `jobs` in a long transaction, as `pg_dump` does."""
+    monkeypatch.setattr(migrate, "_LOCK_MS", 100)
+    with postgres_databases.new() as url, closing(Database(url)) as database:
+        if move == "upgrade":
+            migrate.downgrade(database, "0001")
+        backup = database.engine.connect()
+        backup.execute(text("SELECT count(*) FROM jobs"))
+        counted: list[int] = []
+
+        def let_others(_seconds: float) -> None:
+            with database.read() as session:
+                session.execute(text("SET LOCAL lock_timeout = 5000"))
+                counted.append(session.execute(text("SELECT count(*) FROM jobs")).scalar_one())
+            backup.close()
+
+        if move == "upgrade":
+            assert migrate.upgrade(database, pause=let_others).standing is Standing.BEHIND
+            assert migrate.check_drift(database) == []
+        else:
+            migrate.downgrade(database, "0001", pause=let_others)
+            assert migrate.current_revision(database) == "0001"
+        assert counted == [0]
+
+
+def test_a_migration_gives_up_on_a_table_that_it_never_gets(
+    postgres_databases: PostgresDatabases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate, "_LOCK_MS", 10)
+    pauses: list[float] = []
+    with postgres_databases.new() as url, closing(Database(url)) as database:
+        with database.read() as session:
+            session.execute(text("SELECT count(*) FROM jobs"))
+            with pytest.raises(OperationalError, match="lock timeout"):
+                migrate.downgrade(database, "0001", pause=pauses.append)
+        assert migrate.current_revision(database) == migrate.head_revision()
+    assert 240 < sum(pauses) < 480
