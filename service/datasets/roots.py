@@ -14,7 +14,7 @@ from service.spec.locations import Location, parse_root
 
 @dataclass(frozen=True)
 class DirectoryRoot:
-    """A directory of this machine that Spark is told as `file:///…`, whatever its default file system is."""
+    """A directory of this machine that is configured as `file:///…`, so that its files are known by their URIs."""
 
     path: Path
 
@@ -28,7 +28,7 @@ class StoreRoot:
 
 
 Root = Path | DirectoryRoot | StoreRoot
-"""A plain path is a directory that Spark is told as it is."""
+"""A plain path is a directory whose files are known by their paths. Spark is told URIs of either."""
 
 
 @lru_cache(maxsize=16)

@@ -205,7 +205,7 @@ def test_those_who_wait_for_a_connect_share_its_failure_and_other_stores_do_not_
         answered.wait(60)
         raise OSError("HDFS connection failed")
 
-    store = Store(HDFS, connect)
+    store = Store(HDFS, connect, clock=lambda: 0.0)  # those who wait may be slow to wake
 
     def ask() -> None:
         arrived.wait(60)
@@ -248,15 +248,15 @@ def test_a_listing_that_takes_too_long(hdfs: StandInForHdfs) -> None:
 
 
 def test_of_a_listing_no_more_is_made_than_is_asked_for() -> None:
-    made = []
+    made: list[int] = []
 
-    class Endless:
+    class Many:
         def get_file_info(self, _: object) -> Iterator[fs.FileInfo]:
-            while True:
-                made.append(1)
-                yield fs.FileInfo(f"/in/{len(made)}", fs.FileType.File, size=1)
+            for number in range(1, 1000):
+                made.append(number)
+                yield fs.FileInfo(f"/in/{number}", fs.FileType.File, size=1)
 
-    children = store_of(Endless()).children("in")
+    children = store_of(Many()).children("in")
     assert children is not None
     assert [next(children).name, next(children).name] == ["1", "2"]
     assert len(made) == 2
