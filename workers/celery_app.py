@@ -25,8 +25,7 @@ configure_logging(_settings.log)
 _dispatcher = Dispatcher(_settings)
 _worker = Worker(_settings, ring=lambda job_id, queue: bool(_dispatcher.ring([job_id], queue)))
 _consumption = Consumption()
-_worker.stop_consuming = _consumption.stop
-_worker.pause_consuming, _worker.resume_consuming = _consumption.pause, _consumption.resume
+_worker.listen = _consumption.listen
 
 app = Celery("evenkeel")
 app.conf.update(worker_config(_settings))

@@ -78,6 +78,10 @@ class Departure:
         self._ordered.set()
         self._told.set()
 
+    def wait_for_order(self, timeout: float) -> bool:
+        """Whether it was told to leave, now or within `timeout` seconds."""
+        return self._ordered.wait(timeout)
+
     def finish(self) -> None:
         """Everything is closed: the process ends by itself now."""
         self._closed.set()

@@ -45,17 +45,16 @@ class Worker:
     """Runs jobs that it is rung for, in as many threads as call `run`.
 
     Stopping has two parts, as Celery's has: `drain` when the order comes, `close` once no task runs any more; see
-    `workers.departure`. Whoever receives messages tells `held` of each, and sets `stop_consuming` to what ends their
-    flow.
+    `workers.departure`. Whoever receives messages tells `held` of each, and sets `listen` to what lets them flow or
+    ends their flow; it is told every second.
     """
 
     def __init__(self, settings: Settings, ring: Callable[[str, str], bool]) -> None:
         self.id = f"{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(3)}"
         own = settings.worker
         self.held = HeldMessages()
-        self.stop_consuming: Callable[[], object] = lambda: None
-        self.pause_consuming: Callable[[], object] = lambda: None
-        self.resume_consuming: Callable[[], object] = lambda: None
+        self.listen: Callable[[bool], object] = lambda _: None
+        self._can_run = True
         self._ring = ring
         self._queues = settings.worker_queues
         self._warms_up = settings.spark.warm_up
@@ -146,6 +145,8 @@ class Worker:
                     self._at_hand.wait_until_closed(_WATCH_DRIVER_SECONDS)
         if self._at_hand.closed:
             self._pass_on([job_id])
+            # As above, where it was asked to leave; told to, Celery listens no more.
+            self._departure.wait_for_order(_WATCH_DRIVER_SECONDS)
 
     def drain(self) -> None:
         """Takes no further job, and gives those at hand their time. Returns at once; safe in a signal handler."""
@@ -180,14 +181,14 @@ class Worker:
     def _watch_messages(self) -> None:
         """A worker whose Spark is not available listens to nothing, so that others take what it cannot run."""
         state = self._runtime.condition.state
-        if state is SparkState.UNAVAILABLE:
-            self.pause_consuming()
+        if state is not SparkState.STARTING:
+            self._can_run = state is SparkState.READY
+        self.listen(self._can_run and not self._at_hand.closed)
+        if not self._can_run:
             self._pass_on(self.held.take_all())
-        elif state is SparkState.READY:
-            self.resume_consuming()
 
     def _stop_taking(self) -> None:
-        self.stop_consuming()
+        self.listen(False)
         self._pass_on(self.held.take_all())
 
     def _pass_on(self, job_ids: Collection[str]) -> None:

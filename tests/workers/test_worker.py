@@ -11,10 +11,12 @@ from sqlalchemy import func, select
 
 from service.settings import Settings
 from service.spec.queues import Queue
+from service.spec.workers import SparkState
 from service.store import migrate
 from service.store.jobs import RUN, NewJob, insert_job
 from service.store.session import Database
 from service.store.tables import AttemptRow, JobRow
+from workers.spark_condition import SparkCondition
 from workers.spark_session import SparkRuntime
 from workers.worker import Worker
 
@@ -79,11 +81,34 @@ def test_one_message_a_thread_is_enough_for_all_jobs_of_its_queues(settings: Set
     assert bell.rung == []
 
 
-def test_one_that_is_to_leave_takes_none_and_passes_its_message_on(settings: Settings, database: Database) -> None:
+def test_one_that_is_to_leave_takes_none_and_passes_its_message_on(
+    settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jobs = submit(database, "short", 2)
     bell = Bell()
     worker = Worker(settings, bell)
+    waits: list[float] = []
+    monkeypatch.setattr(worker._departure, "wait_for_order", waits.append)
     worker._at_hand.refuse()
     worker.run(jobs[0])
     assert bell.rung == [(jobs[0], "short")]
     assert counts(database) == {("short", "QUEUED"): 2}
+    assert waits == [1.0], "the message may come back until it listens no more"
+
+
+def test_it_listens_while_spark_is_there_and_it_is_not_to_leave(
+    settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = submit(database, "short", 1)
+    bell = Bell()
+    worker = Worker(settings, bell)
+    said: list[bool] = []
+    worker.listen = said.append
+    worker.held.received(jobs[0])
+    for spark in (SparkState.STARTING, SparkState.UNAVAILABLE, SparkState.STARTING, SparkState.READY):
+        monkeypatch.setattr(SparkRuntime, "condition", SparkCondition(spark))
+        worker._watch_messages()
+    assert (said, bell.rung) == ([True, False, False, True], [(jobs[0], "short")])
+    worker._at_hand.refuse()
+    worker._watch_messages()
+    assert said[4:] == [False], "also where the order to leave was lost"
