@@ -1,4 +1,4 @@
-"""Queues, what workers say of themselves, and which older code a schema still serves. Only adds."""
+"""Queues, what workers say of themselves, which older code a schema serves, which installation it is. Only adds."""
 
 from __future__ import annotations
 
@@ -29,12 +29,17 @@ _WORKER_COLUMNS: dict[str, sa.types.TypeEngine[Any]] = {
 
 def upgrade() -> None:
     """Applies this revision."""
-    compatible = op.create_table(
+    op.create_table(
         "compatible_revisions",
         sa.Column("revision", sa.String(length=32), nullable=False),
         sa.PrimaryKeyConstraint("revision", name=op.f("pk_compatible_revisions")),
     )
-    op.bulk_insert(compatible, [{"revision": "0001"}])
+    op.create_table(
+        "installation",
+        sa.Column("row", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.PrimaryKeyConstraint("row", name=op.f("pk_installation")),
+    )
     op.add_column("jobs", sa.Column("queue", sa.String(length=16), server_default="short", nullable=False))
     op.add_column("jobs", sa.Column("spec_version", sa.Integer(), server_default="1", nullable=False))
     op.create_index(op.f("ix_jobs_finished_at"), "jobs", ["finished_at"])
@@ -53,4 +58,5 @@ def downgrade() -> None:
     op.drop_index(op.f("ix_jobs_finished_at"), table_name="jobs")
     op.drop_column("jobs", "spec_version")
     op.drop_column("jobs", "queue")
+    op.drop_table("installation")
     op.drop_table("compatible_revisions")

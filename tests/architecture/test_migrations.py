@@ -86,7 +86,8 @@ def test_a_revision_names_whom_it_leaves_working(script: Script, compatible: dic
     if before is None:
         assert compatible[script.revision] == set()
         return
-    reachable = compatible[before] | {before}
+    # What looks for its own name in the table came with 0002; code of 0001 refuses every newer revision.
+    reachable = (compatible[before] | {before}) - {"0001"}
     if only_adds(list(statements(script))):
         assert compatible[script.revision] == reachable, "it only adds: whoever worked on the one before still does"
     else:

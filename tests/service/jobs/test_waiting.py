@@ -56,6 +56,9 @@ def test_the_size_of_its_tables_decides_unless_it_says_so(
     with database.read() as session:
         row = session.get_one(JobRow, job.id)
     assert (row.queue, row.spec_version) == (queue, SPEC_VERSION)
+    # The first version, which knows no `queue`, can run a job that says nothing of it.
+    assert row.spec.get("queue", "auto") == given
+    assert ("queue" in row.spec) == (given != "auto")
 
 
 def test_an_explanation_is_short(database: Database, settings: Settings) -> None:
