@@ -18,6 +18,7 @@ from service.store.sweeping import Sweep, sweep
 _log = structlog.get_logger(__name__)
 
 _TASK = "sweep"
+_MOST_WAITS = 3
 
 
 class Sweeper:
@@ -31,8 +32,10 @@ class Sweeper:
         results: Path,
         ring: Callable[[str, str], bool],
         beat: Callable[[], object],
+        connect_seconds: float = 0,
     ) -> None:
-        """`ring` tells whether the broker took the message; `beat` renews this worker's leases."""
+        """`ring` tells whether the broker took the message; `beat` renews this worker's leases; others may need
+        `connect_seconds` to find the database again before they renew theirs."""
         self._database = database
         self._worker = worker
         self._results = results
@@ -44,9 +47,11 @@ class Sweeper:
         # Two missed sweeps hand the task to another worker.
         self._term_ms = round(settings.sweep_seconds * 2500)
         self._pause_ms = round(settings.sweep_seconds * 2000)
+        self._wait_ms = round((settings.heartbeat_seconds + connect_seconds + settings.sweep_seconds) * 1000)
         self._swept_at: int | None = None
         self._failed = False
-        self._waited = False
+        self._waits = 0
+        self._waits_until = 0
 
     def step(self) -> None:
         """Ends lost attempts, announces jobs again, forgets dead workers; does nothing while another leads."""
@@ -57,7 +62,7 @@ class Sweeper:
             now = self._database.now(session)
             is_late = self._is_late(now, failed)
             found = Sweep()
-            if leaders.elect(session, _TASK, self._worker, now, self._term_ms) and not is_late:
+            if leaders.elect(session, _TASK, self._worker, now, self._term_ms):
                 heard_since = now - self._alive_ms
                 found = sweep(
                     session,
@@ -65,6 +70,7 @@ class Sweeper:
                     ring_again_ms=self._ring_again_ms,
                     free=free_slots(session, heard_since, self._concurrency),
                     other_versions=workers.is_any_of_another_version(session, heard_since, __version__),
+                    end_lost=not is_late,
                 )
                 workers.purge(session, now - workers.KEPT_MS)
                 jobs.delete_forgotten_explains(session, now)
@@ -72,14 +78,20 @@ class Sweeper:
         self._follow_up(found)
 
     def _is_late(self, now: int, failed: bool) -> bool:
-        """Whether the others must have their chance first: they slept with this machine, or missed the same database.
+        """Whether the others must have their chance first: they slept with this machine, or missed the same database;
+        one that has just started cannot know.
 
-        Never twice in a row: where every step is late, somebody must sweep all the same.
+        Not for ever: where every step is late, somebody must end what is lost all the same.
         """
         since, self._swept_at = self._swept_at, now
-        paused = since is not None and now - since > self._pause_ms
-        self._waited = not self._waited and (paused or failed)
-        return self._waited
+        paused = since is None or now - since > self._pause_ms
+        if (paused or failed) and self._waits < _MOST_WAITS:
+            self._waits += 1
+            self._waits_until = now + self._wait_ms
+        if now < self._waits_until:
+            return True
+        self._waits = 0
+        return False
 
     def _follow_up(self, found: Sweep) -> None:
         for job_id in found.recovered:

@@ -91,7 +91,15 @@ class Worker:
             facts=Facts(settings, lambda: self._runtime.condition, self._memory),
             drain=self._departure.ask,
         )
-        self._sweeper = Sweeper(self._database, self.id, own, settings.results_dir, ring, heartbeat.step)
+        self._sweeper = Sweeper(
+            self._database,
+            self.id,
+            own,
+            settings.results_dir,
+            ring,
+            heartbeat.step,
+            connect_seconds=settings.database.connect_timeout_seconds,
+        )
         progress = ProgressReporter(self._database, self._at_hand)
         watch = CancellationWatch(self._database, self._at_hand)
         driver = DriverWatch(self._runtime, self._at_hand, settings.spark.gateway_timeout_seconds)

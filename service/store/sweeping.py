@@ -36,7 +36,13 @@ class Sweep:
 
 
 def sweep(
-    session: Session, now: int, *, ring_again_ms: int, free: Mapping[str, int], other_versions: bool = False
+    session: Session,
+    now: int,
+    *,
+    ring_again_ms: int,
+    free: Mapping[str, int],
+    other_versions: bool = False,
+    end_lost: bool = True,
 ) -> Sweep:
     """Ends attempts whose lease expired and finds every job that workers must be told of, again.
 
@@ -45,11 +51,13 @@ def sweep(
     as long: workers that are merely busy must not drown in messages. So of these the oldest alone are announced, as
     many as could start now: `free` slots of each queue, one at least, since workers may have more than they seem to; a
     worker that ends a job takes the next by itself. A queue that is not in `free` has nobody who would listen. Jobs
-    that a newer version stored are announced only with `other_versions`: workers live that may understand them. The
-    caller rings after the commit.
+    that a newer version stored are announced only with `other_versions`: workers live that may understand them. Without
+    `end_lost`, no attempt is ended: living workers may not have come to renew their leases. The caller rings after the
+    commit.
     """
     found = Sweep()
-    _end_lost_attempts(session, now, found)
+    if end_lost:
+        _end_lost_attempts(session, now, found)
     _collect_owed(session, now, found)
     for queue, slots in free.items():
         waits = JobRow.queue == queue if other_versions else (JobRow.queue == queue) & _UNDERSTOOD

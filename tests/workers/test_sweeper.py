@@ -77,20 +77,35 @@ def sweeper(database: Database, results: Path, ring: Callable[[str, str], bool],
         with database.write() as session:
             workers.beat(session, worker, database.now(session), "0")
 
-    return Sweeper(database, worker, SETTINGS, results, ring, beat)
+    return Sweeper(database, worker, SETTINGS, results, ring, beat, connect_seconds=2)
+
+
+def steps(own: Sweeper, clock: ManualClock, count: int) -> None:
+    """As many, five seconds before each."""
+    for _ in range(count):
+        clock.ms += 5_000
+        own.step()
+
+
+def started(own: Sweeper, clock: ManualClock) -> Sweeper:
+    """One that has waited for the others, as every new one does."""
+    own.step()
+    steps(own, clock, 3)
+    return own
 
 
 def test_a_lost_job_is_announced_after_the_commit(database: Database, clock: ManualClock, tmp_path: Path) -> None:
     add(database, max_attempts=2)
     take(database)
-    clock.ms += 30_000
     seen: list[tuple[str, str | None]] = []
 
     def ring(job_id: str, _queue: str) -> bool:
         seen.append((job_id, status(database)))
         return True
 
-    sweeper(database, tmp_path, ring).step()
+    own = started(sweeper(database, tmp_path, ring), clock)
+    assert seen == []
+    steps(own, clock, 3)
     assert seen == [("job-1", "QUEUED")]
 
 
@@ -100,9 +115,8 @@ def test_a_job_without_attempts_left_leaves_no_files(database: Database, clock: 
     results = tmp_path / "results"
     (results / "job-1" / "attempt-1").mkdir(parents=True)
     (results / "job-2" / "attempt-1").mkdir(parents=True)
-    clock.ms += 30_000
     bell = Bell()
-    sweeper(database, results, bell).step()
+    steps(started(sweeper(database, results, bell), clock), clock, 3)
     assert (status(database), bell.rung) == ("CRASHED", [])
     assert [path.name for path in results.iterdir()] == ["job-2"]
 
@@ -130,38 +144,84 @@ def test_one_sweeps_for_all_and_is_replaced(database: Database, clock: ManualClo
     assert (len(bells["w1"].rung), len(bells["w2"].rung)) == (2, 1)
 
 
-def test_after_a_pause_others_may_renew_first(database: Database, clock: ManualClock, tmp_path: Path) -> None:
+def test_a_new_worker_lets_others_renew_first(database: Database, clock: ManualClock, tmp_path: Path) -> None:
     add(database)
+    with database.write() as session:
+        claim = leases.claim(session, "job-1", "w9", clock.ms, 30_000)
+    assert claim is not None
+    # The database was away for longer than the lease and the term of who swept; a worker starts as it comes back.
+    clock.ms += 40_000
     own = sweeper(database, tmp_path, Bell())
     own.step()
+    # Nine seconds later the one that has the job has found the database again.
+    clock.ms += 5_000
+    own.step()
+    clock.ms += 4_000
+    with database.write() as session:
+        assert leases.renew(session, "w9", [claim], clock.ms, 30_000) == {claim}
+    steps(own, clock, 5)
+    assert status(database) == "PLANNING"
+    steps(own, clock, 1)
+    assert status(database) == "CRASHED", "it has not renewed since"
+
+
+def test_a_new_worker_announces_what_waits_at_once(database: Database, clock: ManualClock, tmp_path: Path) -> None:
+    add(database)
+    clock.ms += 10_000
+    bell = Bell()
+    sweeper(database, tmp_path, bell).step()
+    assert bell.rung == ["job-1"]
+
+
+def test_after_a_pause_others_may_renew_first(database: Database, clock: ManualClock, tmp_path: Path) -> None:
+    add(database)
+    own = started(sweeper(database, tmp_path, Bell()), clock)
     take(database)
     # The machine sleeps, and the worker that has the job sleeps with it.
     clock.ms += 3_600_000
     own.step()
+    steps(own, clock, 2)
     assert status(database) == "PLANNING"
+    steps(own, clock, 1)
+    assert status(database) == "CRASHED"
+
+
+def test_where_every_step_is_late_somebody_sweeps_all_the_same(
+    database: Database, clock: ManualClock, tmp_path: Path
+) -> None:
+    add(database)
+    own = started(sweeper(database, tmp_path, Bell()), clock)
+    take(database)
+    for _ in range(3):
+        clock.ms += 3_600_000
+        own.step()
+        assert status(database) == "PLANNING"
     clock.ms += 3_600_000
     own.step()
-    assert status(database) == "CRASHED", "where every step is late, somebody sweeps all the same"
+    assert status(database) == "CRASHED"
 
 
 def test_after_a_failure_others_may_renew_first(database: Database, clock: ManualClock, tmp_path: Path) -> None:
     add(database)
-    failing = True
+    failing = False
 
     def beat() -> None:
         if failing:
             raise ConnectionError("no database")
 
-    own = Sweeper(database, "w1", SETTINGS, tmp_path, Bell(), beat)
-    with pytest.raises(ConnectionError):
-        own.step()
-    failing = False
+    own = started(Sweeper(database, "w1", SETTINGS, tmp_path, Bell(), beat, connect_seconds=2), clock)
     take(database)
-    clock.ms += 30_000
-    own.step()
-    assert status(database) == "PLANNING"
-    clock.ms += 5_000
-    own.step()
+    # Away twice: what came in between was no chance to renew.
+    for _ in range(2):
+        failing = True
+        clock.ms += 30_000
+        with pytest.raises(ConnectionError):
+            own.step()
+        failing = False
+        own.step()
+        steps(own, clock, 2)
+        assert status(database) == "PLANNING"
+    steps(own, clock, 1)
     assert status(database) == "CRASHED"
 
 
@@ -171,10 +231,13 @@ def test_its_own_leases_are_renewed_before_the_sweep(database: Database, clock: 
         claim = leases.claim(session, "job-1", "w1", clock.ms, 30_000)
     assert claim is not None
     at_hand = AttemptsAtHand()
-    heartbeat = Heartbeat(database, "w1", at_hand, 30_000)
-    clock.ms += 40_000
+    heartbeat = Heartbeat(database, "w1", at_hand, 8_000)
     with at_hand.holding(Attempt(claim, 0.0)):
-        Sweeper(database, "w1", SETTINGS, tmp_path, Bell(), heartbeat.step).step()
+        own = started(Sweeper(database, "w1", SETTINGS, tmp_path, Bell(), heartbeat.step), clock)
+        # Its leases have run out each time, and no step is so late that it waits for others.
+        for _ in range(5):
+            clock.ms += 9_000
+            own.step()
     assert status(database) == "PLANNING"
 
 
@@ -205,10 +268,11 @@ def test_a_silent_broker_is_tried_once(database: Database, clock: ManualClock, t
 
 def test_forgotten_explanations_are_removed(database: Database, clock: ManualClock, tmp_path: Path) -> None:
     add(database, kind="explain")
-    sweeper(database, tmp_path, Bell()).step()
+    own = sweeper(database, tmp_path, Bell())
+    own.step()
     assert status(database) == "QUEUED"
     clock.ms += 11 * 60_000
-    sweeper(database, tmp_path, Bell()).step()
+    own.step()
     assert status(database) is None
 
 
