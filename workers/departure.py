@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 
 import structlog
@@ -20,6 +21,8 @@ from workers.failures import HandBack
 _log = structlog.get_logger(__name__)
 
 _HAND_BACK_SECONDS = 3.0
+_AWAY_SECONDS = 5.0
+"""For how long a database that is away is waited for in all, once runners do not listen."""
 _EXIT_SECONDS = 15.0
 _LOOK_SECONDS = 0.5
 
@@ -43,12 +46,13 @@ class Departure:
         at_hand: AttemptsAtHand,
         drain_seconds: float,
         *,
-        hand_back: Callable[[Claim, HandBack], None],
+        hand_back: Callable[[Claim, HandBack, float], None],
         kill_driver: Callable[[], None],
         stop_taking: Callable[[], None],
         end_process: Callable[[], None] = end_this_process,
     ) -> None:
-        """`stop_taking` ends the flow of messages, passes on those that wait here, and may fail."""
+        """`hand_back` gets for how many seconds it may wait for a database that is away, and raises its error then.
+        `stop_taking` ends the flow of messages, passes on those that wait here, and may fail."""
         self._worker = worker
         self._at_hand = at_hand
         self._drain_seconds = drain_seconds
@@ -122,11 +126,12 @@ class Departure:
 
     def _give_back_what_is_left(self) -> None:
         """For runners that do not listen: planning in Python, or a driver that hangs."""
+        until = time.monotonic() + _AWAY_SECONDS
         for attempt in self._at_hand.all():
             if attempt.reason is StopReason.WORKER_STOPPING:
                 given = HandBack(AttemptStatus.CANCELLED, ends.handed_back(self._worker))
                 try:
-                    self._hand_back(attempt.claim, given)
+                    self._hand_back(attempt.claim, given, max(0.0, until - time.monotonic()))
                 except SQLAlchemyError:
                     _log.warning("hand_back_failed", job_id=attempt.claim.job_id, exc_info=True)
         self._kill_driver()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -18,19 +19,27 @@ T = TypeVar("T")
 _TRIES = 8
 
 
-def patiently(write: Callable[[int], T], *, pause: Callable[[float], object] = time.sleep) -> T:
+def patiently(
+    write: Callable[[int], T],
+    *,
+    pause: Callable[[float], object] = time.sleep,
+    seconds: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
+) -> T:
     """What `write` gives, tried for a minute while the database is away, locked, or has no connection left; then its
-    last error is raised.
+    last error is raised. The last try begins after `seconds` at the latest.
 
     `write` gets how often it was tried before: a try whose answer was lost may have been the one that did it.
     """
+    until = clock() + seconds
     for tried in range(_TRIES - 1):
         try:
             return write(tried)
         except SQLAlchemyError as error:
             fault = fault_of(error)
-            if fault is None:
+            left = until - clock()
+            if fault is None or left <= 0:
                 raise
             _log.warning("database_away", fault=fault.value, tries=tried + 1, error=type(error).__name__)
-            pause(0.5 * 2**tried)
+            pause(min(0.5 * 2**tried, left))
     return write(_TRIES - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from workers.claiming import claim_job
 from workers.engine.spark.driver import Driver, DriverSource
 from workers.engine.spark.engine import Engine, PlannedQuery, TableInput
 from workers.failures import HandBack, LeaseLost, Verdict, verdict_of
+from workers.handing_back import hand_back_job
 from workers.measuring import measure
 from workers.metrics import WorkerMetrics
 from workers.patience import patiently
@@ -201,11 +203,10 @@ class JobRunner:
         else:
             self._publish(claim, verdict)
 
-    def hand_back(self, claim: Claim, given: HandBack) -> None:
-        """Gives a job up for another attempt, and rings for it at once."""
-        with self._database.write() as session:
-            now = self._database.now(session)
-            target = leases.hand_back(session, claim, now, status=given.status, error=given.error)
+    def hand_back(self, claim: Claim, given: HandBack, seconds: float = math.inf) -> None:
+        """Gives a job up for another attempt, and rings for it at once. Waits for a database that is away, at most
+        about `seconds`; raises its error then."""
+        target = hand_back_job(self._database, claim, given, seconds=seconds, pause=self._pause)
         _log.warning(
             "attempt_handed_back", reason=given.error.code, job_status=None if target is None else target.value
         )

@@ -250,6 +250,19 @@ def hand_back(session: Session, held: Claim, now: int, *, status: AttemptStatus,
     return give_up(session, held, standing, now)
 
 
+def handed_back(session: Session, held: Claim, *, status: AttemptStatus, error: Problem) -> JobStatus | None:
+    """What `hand_back` with these arguments made of the job; None where it was somebody else who ended the attempt."""
+    row = session.execute(
+        select(JobRow.status, JobRow.fence, AttemptRow.error)
+        .join(AttemptRow, AttemptRow.job_id == JobRow.id)
+        .where(JobRow.id == held.job_id, AttemptRow.fence == held.fence, AttemptRow.status == status.value)
+    ).one_or_none()
+    if row is None or (row.error or {}).get("code") != error.code:
+        return None
+    # One that others have taken since was in its queue.
+    return JobStatus(row.status) if row.fence == held.fence else JobStatus.QUEUED
+
+
 def give_up(session: Session, held: Claim, standing: Standing, now: int) -> JobStatus | None:
     """Moves a job whose attempt just ended without a result to where it belongs; None where it has moved before."""
     crashes = crashed_attempts(session, held.job_id)

@@ -171,8 +171,8 @@ def test_a_worker_has_time_to_drain() -> None:
     service = SERVICES["worker"]
     drain = float(service["environment"]["EVENKEEL_WORKER_DRAIN_SECONDS"])
     grace = float(service["stop_grace_period"].removesuffix("s"))
-    # 3 s to hand jobs back, 15 s after which a worker ends by force, and some to spare.
-    assert grace >= drain + 3 + 15 + 5
+    # 3 s to hand jobs back, 5 s for a database that is away, 15 s after which a worker ends by force, some to spare.
+    assert grace >= drain + 3 + 5 + 15 + 5
 
 
 def test_results_are_at_one_path_and_data_is_read_only() -> None:

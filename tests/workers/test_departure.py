@@ -25,12 +25,16 @@ class Bench:
             "w1",
             self.at_hand,
             drain_seconds,
-            hand_back=lambda _, given: self.handed_back.append(given),
+            hand_back=self._hand_back,
             kill_driver=lambda: self.done.append("driver killed"),
             stop_taking=self._stop_taking,
             end_process=self._end_process,
         )
         self.departure.start()
+
+    def _hand_back(self, _: Claim, given: HandBack, seconds: float) -> None:
+        assert 0 < seconds < 10, "whoever ends the process does not wait for ever"
+        self.handed_back.append(given)
 
     def _stop_taking(self) -> None:
         self.done.append("no more messages")

@@ -47,6 +47,18 @@ def test_patience_ends_with_the_last_error_after_a_minute() -> None:
     assert sum(pauses) == 63.5
 
 
+def test_patience_ends_when_it_is_told_to() -> None:
+    now = [0.0]
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+
+    with pytest.raises(OperationalError):
+        patiently(failing(*[LOCKED] * 8), pause=pause, seconds=5, clock=lambda: now[0])
+    assert now == [5.0]
+    assert patiently(failing(*[LOCKED] * 4), pause=pause, seconds=5, clock=lambda: now[0]) == 4
+
+
 def test_other_errors_are_raised_at_once() -> None:
     pauses: list[float] = []
     with pytest.raises(DataError):
