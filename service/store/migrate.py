@@ -22,6 +22,7 @@ from sqlalchemy import inspect, select, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
+from service.store.deadlines import take_any_time
 from service.store.faults import sqlstate
 from service.store.session import Database
 from service.store.tables import Base, CompatibleRevisionRow
@@ -234,7 +235,7 @@ def _wait_for_turn(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
         # Another process's upgrade may take its time, and so may this one.
         connection.execute(text("SET LOCAL lock_timeout = 0"))
-        connection.execute(text("SET LOCAL statement_timeout = 0"))
+        take_any_time(connection)
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
         # Whoever comes later, if only to read, waits behind a migration that waits for a table.
         connection.execute(text(f"SET LOCAL lock_timeout = {_LOCK_MS}"))

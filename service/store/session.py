@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from service.settings import DatabaseSettings
+from service.store.deadlines import bound
 from service.store.faults import READ_ONLY, CommitUnknownError, Fault, fault_of
 from service.store.urls import read_url
 
@@ -126,6 +127,9 @@ def _create_engine(url: URL, connections: int, settings: DatabaseSettings) -> En
             connect_args=connect_options(url, settings),
         )
         event.listen(engine, "handle_error", _leave_standbys)
+        if settings.statement_timeout_seconds and "options" not in url.query:
+            # The server's own limit comes first, by as much as a new connection may take.
+            bound(engine, settings.statement_timeout_seconds + settings.connect_timeout_seconds)
         return engine
     if url.database and url.database != ":memory:":
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
 import psycopg
 import redis
 from psycopg import sql
@@ -59,8 +60,8 @@ class _Server:
     def stop(self, how: signal.Signals = signal.SIGKILL) -> None:
         """Ends it; with SIGKILL as a crash would."""
         if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGCONT)
+            with suppress(ProcessLookupError, psutil.NoSuchProcess):
+                self.thaw()
                 self._process.send_signal(how)
             self._process.wait(_START_SECONDS)
             self._process = None
@@ -71,14 +72,21 @@ class _Server:
         self.start()
 
     def freeze(self) -> None:
-        """It takes connections and never answers, until `thaw`."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        """It takes connections and never answers, on no connection, until `thaw`."""
+        self._send_all(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Takes `freeze` back."""
+        self._send_all(signal.SIGCONT)
+
+    def _send_all(self, what: signal.Signals) -> None:
         assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        server = psutil.Process(self._process.pid)
+        # The parent first: it starts no child then that nobody stops.
+        server.send_signal(what)
+        for child in server.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.send_signal(what)
 
     def log(self) -> str:
         """The end of what it said."""

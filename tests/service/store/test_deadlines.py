@@ -1,0 +1,94 @@
+"""A PostgreSQL that stalls: its connections stay, and nobody answers on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
+
+from service.settings import DatabaseSettings
+from service.store.deadlines import bound, take_any_time
+from service.store.faults import CommitUnknownError, Fault, fault_of
+from service.store.session import Database
+from tests.support.databases import PostgresDatabases
+from tests.support.servers import PostgresServer, running_postgres
+
+# An answer may take 2.1 s.
+SETTINGS = DatabaseSettings(statement_timeout_seconds=0.1, connect_timeout_seconds=2)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    with running_postgres(tmp_path_factory.mktemp("stalled")) as server:
+        yield server
+
+
+@pytest.fixture
+def database(server: PostgresServer) -> Iterator[Database]:
+    with closing(Database(server.url("postgres"), settings=SETTINGS)) as database:
+        yield database
+
+
+def one(database: Database) -> int:
+    with database.read() as session:
+        return int(session.execute(text("SELECT 1")).scalar_one())
+
+
+def error_of(server: PostgresServer, ask: Callable[[], object]) -> OperationalError:
+    """What `ask`, which freezes the server, raises."""
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            error = thread.submit(ask).exception(60)
+        finally:
+            server.thaw()
+    assert isinstance(error, OperationalError)
+    return error
+
+
+def test_a_pooled_connection_is_given_up(server: PostgresServer, database: Database) -> None:
+    def read() -> None:
+        one(database)
+        server.freeze()
+        one(database)
+
+    assert fault_of(error_of(server, read)) is Fault.LOST
+    assert one(database) == 1
+
+
+def test_a_statement_is_given_up(server: PostgresServer, database: Database) -> None:
+    def read() -> None:
+        with database.read() as session:
+            session.execute(text("SELECT 1"))
+            server.freeze()
+            session.execute(text("SELECT 1"))
+
+    error = error_of(server, read)
+    assert "the server gave no answer for 2.1 s" in str(error)
+    assert fault_of(error) is Fault.LOST
+
+
+def test_nobody_knows_of_a_commit_that_is_given_up(server: PostgresServer, database: Database) -> None:
+    def write() -> None:
+        with database.write() as session:
+            session.execute(text("SELECT pg_current_xact_id()"))
+            server.freeze()
+
+    assert isinstance(error_of(server, write), CommitUnknownError)
+
+
+def test_what_may_take_its_time_does(postgres_databases: PostgresDatabases) -> None:
+    sleep = text("SELECT pg_sleep(1)")
+    unlimited = DatabaseSettings(statement_timeout_seconds=0)
+    with postgres_databases.new() as url, closing(Database(url, connections=1, settings=unlimited)) as database:
+        bound(database.engine, 0.3)
+        with database.read() as session:
+            take_any_time(session.connection())
+            session.execute(sleep)
+        with pytest.raises(OperationalError, match=r"no answer for 0\.3 s"), database.read() as session:
+            session.execute(sleep)
+        with database.read() as session:
+            session.execute(text("SELECT 1"))
