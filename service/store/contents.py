@@ -8,6 +8,7 @@ from sqlalchemy import delete, func, inspect, select, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session
 
+from service.store.deadlines import take_any_time
 from service.store.session import NO_SYNC
 from service.store.tables import Base, JobRow, LeaderRow, WorkerRow
 
@@ -71,7 +72,7 @@ def export_snapshot(session: Session) -> tuple[str, int]:
     Gives the name of what it sees, and the server's major version. Must come first in the transaction.
     """
     connection = session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
-    connection.execute(text("SET LOCAL statement_timeout = 0"))
+    take_any_time(connection)
     connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
     snapshot = connection.execute(text("SELECT pg_export_snapshot()")).scalar_one()
     return str(snapshot), server_version(session)
