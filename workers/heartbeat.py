@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import httpx
 import structlog
 
 from service import __version__
 from service.store import leases, workers
+from service.store.leases import Claim
 from service.store.session import Database
 from service.store.workers import WorkerFacts
-from workers.attempt import AttemptsAtHand, StopReason
+from workers.attempt import Attempt, AttemptsAtHand, StopReason
 
 _log = structlog.get_logger(__name__)
 
@@ -42,6 +43,7 @@ class Heartbeat:
         self._facts = facts
         self._drain = drain
         self._beating = threading.Lock()
+        self._left = False
 
     def step(self) -> None:
         """Tells the database that the worker lives; attempts whose lease is lost are told to stop.
@@ -51,16 +53,32 @@ class Heartbeat:
         attempts = [attempt for attempt in self._at_hand.all() if attempt.ignored_for() <= _IGNORED_SECONDS]
         facts = self._facts()
         # The sweeper beats too; two first beats at once would add this worker twice.
-        with self._beating, self._database.write() as session:
-            now = self._database.now(session)
-            is_to_drain = workers.beat(session, self._worker, now, __version__, facts, leaving=self._at_hand.closed)
-            held = leases.renew(session, self._worker, [item.claim for item in attempts], now, self._lease_ms)
+        with self._beating:
+            if self._left:
+                return
+            is_to_drain, held = self._beat(attempts, facts)
         for attempt in attempts:
             # One that published in between is settled and does not listen any more.
             if attempt.claim not in held and attempt.stop(StopReason.LEASE_LOST):
                 _log.info("lease_not_renewed", job_id=attempt.claim.job_id, attempt=attempt.claim.fence)
         if is_to_drain:
             self._drain()
+
+    def leave(self) -> None:
+        """Takes the worker off the list of workers, for good: a step that comes late does not put it back."""
+        with self._beating:
+            self._left = True
+            with self._database.write() as session:
+                workers.leave(session, self._worker)
+
+    def _beat(self, attempts: Sequence[Attempt], facts: WorkerFacts) -> tuple[bool, set[Claim]]:
+        """Whether the worker is to drain, and which leases hold."""
+        with self._database.write() as session:
+            now = self._database.now(session)
+            is_to_drain = workers.beat(session, self._worker, now, __version__, facts, leaving=self._at_hand.closed)
+            return is_to_drain, leases.renew(
+                session, self._worker, [item.claim for item in attempts], now, self._lease_ms
+            )
 
 
 class ProgressReporter:

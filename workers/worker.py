@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.datasets.s3a import s3a_properties
 from service.settings import Settings
 from service.spec.workers import SparkState
-from service.store import jobs, workers
+from service.store import jobs
 from service.store.session import Database
 from workers.attempt import AttemptsAtHand
 from workers.cancellation import CancellationWatch
@@ -83,7 +83,7 @@ class Worker:
             kill_driver=self._kill_driver,
             stop_taking=self._stop_taking,
         )
-        heartbeat = Heartbeat(
+        self._heartbeat = Heartbeat(
             self._database,
             self.id,
             self._at_hand,
@@ -97,7 +97,7 @@ class Worker:
             own,
             settings.results_dir,
             ring,
-            heartbeat.step,
+            self._heartbeat.step,
             connect_seconds=settings.database.connect_timeout_seconds,
         )
         progress = ProgressReporter(self._database, self._at_hand)
@@ -108,7 +108,7 @@ class Worker:
         )
         self._loops = (
             # These two must not be late when the database is back: leases run out meanwhile, clients wait.
-            Loop("heartbeat", own.heartbeat_seconds, heartbeat.step, longest=own.heartbeat_seconds),
+            Loop("heartbeat", own.heartbeat_seconds, self._heartbeat.step, longest=own.heartbeat_seconds),
             Loop("cancellation", own.watch_seconds, watch.step, longest=1.0),
             Loop("time-limits", own.watch_seconds, watch.mark_overdue),
             Loop("progress", own.progress_seconds, progress.step),
@@ -171,8 +171,7 @@ class Worker:
             # Celery has dropped what still waited for a thread.
             self._pass_on(self.held.take_all())
             self._sweeper.resign()
-            with self._database.write() as session:
-                workers.leave(session, self.id)
+            self._heartbeat.leave()
         except SQLAlchemyError:
             # Both lapse by themselves.
             _log.warning("worker_left_unnoticed", exc_info=True)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 from sqlalchemy.orm import Session
 
-from service.store import leases
+from service.store import leases, workers
 from service.store.jobs import NewJob, insert_job
 from service.store.session import Database
 from service.store.tables import JobRow
+from service.store.workers import WorkerFacts
 from workers.attempt import Attempt, AttemptsAtHand, StopReason
 from workers.heartbeat import Heartbeat
 
@@ -82,3 +84,28 @@ def test_the_lease_of_a_runner_that_does_not_stop_runs_out(database: Database, c
         heartbeat.step()
         assert lease_left(database, clock) == LEASE_MS - 20_000
     assert attempt.reason is StopReason.TIMED_OUT
+
+
+def test_a_late_step_does_not_bring_back_a_worker_that_left(database: Database, clock: Clock) -> None:
+    heartbeat = Heartbeat(database, "w1", AttemptsAtHand(), LEASE_MS)
+    beating, left = threading.Event(), threading.Event()
+
+    def facts() -> WorkerFacts:
+        beating.set()
+        assert left.wait(30)
+        return WorkerFacts()
+
+    late = Heartbeat(database, "w2", AttemptsAtHand(), LEASE_MS, facts)
+    thread = threading.Thread(target=late.step)
+    thread.start()
+    assert beating.wait(30)
+    late.leave()
+    left.set()
+    thread.join()
+    heartbeat.step()
+    with database.read() as session:
+        assert [row.id for row in workers.list_workers(session, 0)] == ["w1"]
+    heartbeat.leave()
+    heartbeat.step()
+    with database.read() as session:
+        assert workers.list_workers(session, 0) == []

@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from service.settings import Settings
 from service.spec.queues import Queue
 from service.spec.workers import SparkState
-from service.store import migrate
+from service.store import migrate, workers
 from service.store.jobs import RUN, NewJob, insert_job
 from service.store.session import Database
 from service.store.tables import AttemptRow, JobRow
@@ -112,3 +112,12 @@ def test_it_listens_while_spark_is_there_and_it_is_not_to_leave(
     worker._at_hand.refuse()
     worker._watch_messages()
     assert said[4:] == [False], "also where the order to leave was lost"
+
+
+def test_what_comes_late_does_not_bring_back_one_that_has_closed(settings: Settings, database: Database) -> None:
+    worker = Worker(settings, Bell())
+    worker._heartbeat.step()
+    worker.close()
+    worker._sweeper.step()
+    with database.read() as session:
+        assert workers.list_workers(session, 0) == []
