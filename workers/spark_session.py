@@ -33,6 +33,7 @@ from workers.cluster import SparkUnavailableError, require_master, unreachable
 from workers.cluster_checks import require_shared_results, wait_for_executors
 from workers.engine.spark.driver import Driver
 from workers.engine.spark.stage_metrics import SparkMonitor
+from workers.jvms import await_end, kill_jvms
 from workers.scratch import make_scratch
 from workers.spark_condition import SparkCondition
 from workers.spark_configuration import LOOPBACK, spark_configuration, write_properties
@@ -72,6 +73,7 @@ class SparkRuntime:
         self._driver: Driver | None = None
         self._starts = 0
         self._starting = False
+        self._killed: list[psutil.Process] = []
         self._fault: SparkUnavailableError | None = None
         self._pause = _FIRST_PAUSE_SECONDS
         self._retry_at = 0.0
@@ -87,6 +89,11 @@ class SparkRuntime:
     def starting(self) -> int | None:
         """Number of the step that a start is at; None while none is under way. Never waits."""
         return self._starts if self._starting else None
+
+    @property
+    def start_timeout_seconds(self) -> float:
+        """How long a step of a start may take."""
+        return self._settings.start_timeout_seconds
 
     @property
     def condition(self) -> SparkCondition:
@@ -130,7 +137,7 @@ class SparkRuntime:
     def kill_start(self) -> None:
         """Ends the JVM that is being started, whatever it does; the call of `driver` that waits for it then raises."""
         if self._starting and self._scratch is not None:
-            _kill_jvms(self._scratch)
+            self._killed += kill_jvms(self._scratch)
 
     def stop(self) -> None:
         """Ends the driver and removes its files; nothing can be built afterwards. Bounded in time."""
@@ -201,6 +208,8 @@ class SparkRuntime:
         find_java(os.environ)
         # The operator's own word counts.
         further = {**self._properties, **read_properties(self._settings.properties_file)}
+        # All this may take longer than `stop` waits: nobody would end the JVM then.
+        self._go_on()
         if self._scratch is None:
             self._scratch = make_scratch(self._scratch_root)
         conf = SparkConf(loadDefaults=False)
@@ -213,11 +222,12 @@ class SparkRuntime:
             return self._start(conf)
         except BaseException:
             # PySpark keeps the gateway of a JVM that died on the way, and every later start would fail with it.
-            _kill_jvms(self._scratch)
+            self._killed += kill_jvms(self._scratch)
             _reset_pyspark()
+            await_end(self._killed)
             raise
         finally:
-            self._starting = False
+            self._starting, self._killed = False, []
 
     def _prepare_environment(self, further: dict[str, str], path: Path) -> None:
         """What PySpark and Spark look for in the environment alone."""
@@ -299,18 +309,6 @@ def _reset_pyspark() -> None:
     SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = None
     SparkSession._activeSession = None
-
-
-def _kill_jvms(scratch: Path) -> None:
-    """Kills every JVM of this process, and the scripts that start one: all have the scratch directory as an argument.
-
-    PySpark tells its process only once the JVM has answered. It also is the one to wait for it.
-    """
-    for child in psutil.Process().children():
-        with suppress(psutil.Error):
-            if any(str(scratch) in argument for argument in child.cmdline()):
-                for process in (*child.children(recursive=True), child):
-                    process.kill()
 
 
 def _process() -> subprocess.Popen[bytes]:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,11 @@ def main() -> None:
     further = scratch.with_name(f"{scratch.name}.conf")
     further.write_text("spark.hadoop.fs.s3a.secret.key hush # hush\n")
     settings = SparkSettings(master="local[2]", driver_memory="512m", properties_file=further)
-    runtime = SparkRuntime(settings, scratch)
-    found = {"session": session, "hang": hang, "starts": starts, "orphan": orphan}[scenario](runtime)
+    # An hour from one look at the clock to the next: it is always time for another start.
+    runtime = SparkRuntime(settings, scratch, clock=count(step=3600.0).__next__)
+    found = {"session": session, "hang": hang, "starts": starts, "late": late, "orphan": orphan}[scenario](runtime)
     runtime.stop()
-    found["left_in_scratch"] = [path.name for path in scratch.iterdir()]
+    found["left_in_scratch"] = [path.name for path in scratch.glob("*")]
     _tell(found)
 
 
@@ -113,7 +115,7 @@ def hang(runtime: SparkRuntime) -> dict[str, Any]:
 
 
 def starts(runtime: SparkRuntime) -> dict[str, Any]:
-    """JVMs that die or hang before they are a driver: the call that waits fails, the next one builds another."""
+    """JVMs that die or hang before they are a driver: the call that waits fails, the next step builds another."""
     found: dict[str, Any] = {}
     with _interrupted_start(runtime, signal.SIGKILL) as errors:
         pass
@@ -122,12 +124,13 @@ def starts(runtime: SparkRuntime) -> dict[str, Any]:
     watch = DriverWatch(runtime, AttemptsAtHand(), 10.0, clock)
     with _interrupted_start(runtime, signal.SIGSTOP) as errors:
         watch.watch()
-        clock.now += 120.0
+        clock.now += runtime.start_timeout_seconds
         watch.watch()
         found["given_up_in_time"] = runtime.starting is None
         clock.now += 0.5
         watch.watch()
     found["hung"] = len(errors)
+    runtime.keep_ready()
     driver = runtime.driver()
     found["rows_after"] = driver.session_for_job().range(7).count()
     found["starting"] = runtime.starting
@@ -139,24 +142,49 @@ def starts(runtime: SparkRuntime) -> dict[str, Any]:
     return found
 
 
+def late(runtime: SparkRuntime) -> dict[str, Any]:
+    """A start that is held up, by a Java that takes its time for its version, until `stop` has given up waiting."""
+    home = Path(sys.argv[2]).with_name("java")
+    asked, may_go_on, launched = (home / name for name in ("asked", "go", "launched"))
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(
+        f"#!/bin/sh\n[ $1 = -version ] || {{ : > '{launched}'; exit 1; }}\n"
+        f": > '{asked}'\nuntil [ -e '{may_go_on}' ]; do sleep 0.1; done\necho 'openjdk version \"17.0.1\"'\n"
+    )
+    java.chmod(0o755)
+    os.environ["JAVA_HOME"] = str(home)
+    errors: list[Exception] = []
+    thread = threading.Thread(target=_build, args=(runtime, errors), daemon=True)
+    thread.start()
+    wait_for("the question for the version", asked.exists)
+    runtime.stop()
+    waiting = thread.is_alive()
+    may_go_on.touch()
+    thread.join(60)
+    return {"waiting": waiting, "errors": [str(error) for error in errors], "launched": launched.exists()}
+
+
 @contextmanager
 def _interrupted_start(runtime: SparkRuntime, by: signal.Signals) -> Iterator[list[Exception]]:
     """Sends a signal to a JVM that has just begun; gives, in the end, what the call that waited for it raised."""
     errors: list[Exception] = []
-
-    def build() -> None:
-        try:
-            runtime.driver()
-        except Exception as error:  # noqa: BLE001 - PySpark has many
-            errors.append(error)
-
-    thread = threading.Thread(target=build, daemon=True)
+    thread = threading.Thread(target=_build, args=(runtime, errors), daemon=True)
     thread.start()
     jvm = wait_for("a JVM", _starting_jvm, 30, every=0.005)
     os.kill(jvm, by)
     yield errors
     thread.join(60)
     assert not thread.is_alive()
+
+
+def _build(runtime: SparkRuntime, errors: list[Exception]) -> None:
+    try:
+        # Does nothing before the first start, and tells nothing: whoever asks for the driver hears why there is none.
+        runtime.keep_ready()
+        runtime.driver()
+    except Exception as error:  # noqa: BLE001 - PySpark has many
+        errors.append(error)
 
 
 def _starting_jvm() -> int | None:

@@ -69,6 +69,13 @@ def test_a_jvm_lost_while_it_starts_is_replaced(tmp_path: Path) -> None:
     assert (found["stopped"], found["left_running"], found["left_in_scratch"]) == (1, [], [])
 
 
+def test_a_start_that_stop_did_not_wait_for_launches_no_jvm(tmp_path: Path) -> None:
+    found = found_by("late", tmp_path / "scratch")
+    assert found["waiting"]
+    assert found["errors"] == ["spark_stopped: This worker's Spark has been stopped."]
+    assert (found["launched"], found["left_in_scratch"]) == (False, [])
+
+
 @pytest.mark.slow
 def test_the_driver_ends_with_a_killed_worker(tmp_path: Path) -> None:
     done = run("orphan", tmp_path)
