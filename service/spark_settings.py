@@ -107,6 +107,13 @@ class SparkSettings(BaseSettings):
         le=3600,
         description="How long a worker waits for its first executor, and goes on without any before it starts anew.",
     )
+    start_timeout_seconds: float = Field(
+        default=180,
+        ge=10,
+        le=3600,
+        description="A start of Spark that makes no progress for so long is ended and begun anew; it takes seconds, "
+        "and minutes on a machine that is busy with others.",
+    )
     warm_up: bool = Field(
         default=True, description="Start Spark with the worker; else with its first job, which then waits for it."
     )

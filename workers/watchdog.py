@@ -13,9 +13,6 @@ from workers.spark_session import SparkRuntime
 
 _log = structlog.get_logger(__name__)
 
-_START_SECONDS = 120.0
-"""A start takes a few seconds; on a machine that is busy with others, many more."""
-
 
 class DriverWatch:
     """Two steps for two threads: `ping` may hang with the JVM, `watch` never does."""
@@ -74,7 +71,7 @@ class DriverWatch:
             return
         if self._start is None or self._start[0] != start:
             self._start = (start, now)
-        elif now - self._start[1] > _START_SECONDS:
+        elif now - self._start[1] > self._runtime.start_timeout_seconds:
             _log.error("spark_start_killed", seconds=round(now - self._start[1]))
             self._runtime.kill_start()
 
