@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +13,7 @@ from service.jobs.purge_jobs import Limits, purge_politely
 from service.settings import RetentionSettings
 from service.store.retention import is_due
 from service.store.session import Database
+from workers.engine.spark.probes import remove_old_probes
 
 _log = structlog.get_logger(__name__)
 
@@ -19,7 +21,8 @@ EVERY_MS = 60 * 60 * 1000
 
 
 class RetentionStep:
-    """One step asks whether it is time, and then removes everything that has been kept for long enough."""
+    """One step asks whether it is time, and then removes everything that has been kept for long enough, and what
+    workers left that were killed while their executors wrote a probe."""
 
     def __init__(
         self,
@@ -28,13 +31,16 @@ class RetentionStep:
         settings: RetentionSettings,
         results: Path,
         goes_on: Callable[[], bool],
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`goes_on` is asked between batches: a worker that stops leaves the rest to the next one."""
+        """`goes_on` is asked between batches: a worker that stops leaves the rest to the next one. `clock` is that of
+        the files: seconds since the epoch."""
         self._database = database
         self._worker = worker
         self._settings = settings
         self._results = results
         self._goes_on = goes_on
+        self._clock = clock
 
     def step(self) -> None:
         """Does nothing while it is not time; else returns when everything is removed."""
@@ -42,6 +48,9 @@ class RetentionStep:
             now = self._database.now(session)
             if not is_due(session, self._worker, now, EVERY_MS):
                 return
+        probes = remove_old_probes(self._results, self._clock() - EVERY_MS / 1000)
+        if probes:
+            _log.info("probes_removed", directories=probes)
         removed = purge_politely(self._database, self._results, Limits.of(self._settings), self._goes_on)
         if not removed.is_nothing:
             _log.info("retention_applied", **asdict(removed))

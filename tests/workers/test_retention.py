@@ -14,6 +14,7 @@ from service.settings import RetentionSettings
 from service.store.jobs import NewJob, insert_job
 from service.store.session import Database
 from service.store.tables import Base, JobRow
+from workers.engine.spark.probes import new_probe
 from workers.retention import EVERY_MS, RetentionStep
 
 DAY_MS = 24 * 3600 * 1000
@@ -84,3 +85,20 @@ def test_one_worker_does_it_for_all(database: Database, clock: ManualClock, tmp_
     clock.ms += EVERY_MS
     removes.step()
     assert jobs(database) == ["job-0"]
+
+
+def test_what_a_killed_worker_left_of_its_probe_is_removed(
+    database: Database, clock: ManualClock, tmp_path: Path
+) -> None:
+    left = new_probe(tmp_path)
+    left.mkdir()
+    (left / "part-0.parquet").write_bytes(b"rows")
+    changed = left.stat().st_mtime
+    times = iter((changed + 3600, changed + 3601))
+    own = RetentionStep(database, "w1", RetentionSettings(jobs_days=0), tmp_path, lambda: True, times.__next__)
+    own.step()
+    for _ in range(2):
+        assert left.exists()
+        clock.ms += EVERY_MS
+        own.step()
+    assert not left.exists()

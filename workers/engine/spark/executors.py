@@ -7,11 +7,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from workers.engine.spark.probes import new_probe
 from workers.engine.spark.sinks import write_parquet
 
 _MOST_PROBES = 64
@@ -48,7 +48,7 @@ def missing_rows(session: SparkSession, directory: Path, slots: int) -> int:
     OSError for files that this process cannot read.
     """
     tasks = min(2 * slots, _MOST_PROBES)
-    probe = directory / f".probe-{uuid4().hex}"
+    probe = new_probe(directory)
     try:
         return tasks - write_parquet(session.range(0, tasks, 1, tasks), probe).rows
     finally:
