@@ -3,6 +3,9 @@
 Rows go first, files after the commit. A process that is killed in between leaves files without a job, or without a job
 that names them, and the next purge finds those as left over. The other way round, a job would promise a result that
 is gone.
+
+Files are removed in a results directory of this installation alone: to the copy of a database, which a rehearsal of a
+restore may have on the same share, everything that is newer than the copy looks left over.
 """
 
 from __future__ import annotations
@@ -12,14 +15,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
 from sqlalchemy.orm import Session
 
-from service.results import directories
+from service.results import directories, owner
 from service.settings import RetentionSettings
-from service.store import retention
+from service.store import installation, retention
 from service.store.publication import published_paths
 from service.store.retention import Removed
 from service.store.session import Database
+
+_log = structlog.get_logger(__name__)
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _AT_ONCE = 200
@@ -84,16 +90,22 @@ def purge(database: Database, results: Path, limits: Limits) -> Iterator[Purged]
 
     Between two steps no transaction is open: a caller that pauses there lets others write.
     """
-    with database.read() as session:
+    with database.write() as session:
         now = database.now(session)
+        own = installation.ensure_id(session)
+    # After the commit: a directory must not bear an id that no database has.
+    files = _Files(results, owner.belongs_to(results, own))
     if limits.jobs_ms is not None:
         for gone in _in_batches(database, retention.remove_jobs, now - limits.jobs_ms):
-            yield _without_files(results, gone, Purged(jobs=len(gone)))
+            yield files.remove_with(gone, Purged(jobs=len(gone)))
     if limits.results_ms is not None:
         for gone in _in_batches(database, retention.forget_results, now - limits.results_ms):
-            yield _without_files(results, gone, Purged())
+            yield files.remove_with(gone, Purged())
     yield from _expired_keys(database, now)
-    yield from _leftovers(database, results, now)
+    if files.are_ours:
+        yield from _leftovers(database, results, now)
+    else:
+        _log.warning("results_of_another_installation", results=str(results), installation=own)
 
 
 def purge_politely(
@@ -113,15 +125,20 @@ def purge_politely(
 
 
 def would_purge(database: Database, results: Path, limits: Limits) -> Purged:
-    """What `purge` would remove of jobs, results and directories; changes nothing."""
+    """What `purge` would remove of jobs, results, keys and directories; changes nothing."""
     with database.read() as session:
         now = database.now(session)
         before = [None if kept is None else now - kept for kept in (limits.jobs_ms, limits.results_ms)]
         expired = retention.count_expired(session, *before)
-    found = Purged(jobs=expired.jobs, results=expired.results, bytes=expired.bytes)
-    for job_id, published in _unclaimed(database, results, now):
-        paths = directories.unpublished(results, job_id, published)
-        found += Purged(leftovers=len(paths), bytes=sum(directories.size_of(path) for path in paths))
+        keys = retention.count_expired_keys(session, now)
+        own = installation.find_id(session)
+    if not owner.bears(results, own):
+        return Purged(jobs=expired.jobs, keys=keys)
+    found = Purged(jobs=expired.jobs, results=expired.results, keys=keys, bytes=expired.bytes)
+    for some in _unclaimed(database, results, now):
+        for job_id, published in some.items():
+            paths = directories.unpublished(results, job_id, published)
+            found += Purged(leftovers=len(paths), bytes=sum(directories.size_of(path) for path in paths))
     return found
 
 
@@ -137,10 +154,15 @@ def _in_batches(database: Database, step: _Step, before: int) -> Iterator[Sequen
         since = max(job.finished_at for job in gone)
 
 
-def _without_files(results: Path, gone: Sequence[Removed], counted: Purged) -> Purged:
-    for job in gone:
-        directories.remove_job_directory(results, job.job_id)
-    return counted + Purged(results=sum(job.had_result for job in gone), bytes=sum(job.bytes for job in gone))
+@dataclass(frozen=True)
+class _Files:
+    results: Path
+    are_ours: bool
+
+    def remove_with(self, gone: Sequence[Removed], counted: Purged) -> Purged:
+        """Adds to `counted` the results whose files are gone now."""
+        removed = [job for job in gone if self.are_ours and directories.remove_job_directory(self.results, job.job_id)]
+        return counted + Purged(results=sum(job.had_result for job in removed), bytes=sum(job.bytes for job in removed))
 
 
 def _expired_keys(database: Database, now: int) -> Iterator[Purged]:
@@ -153,17 +175,22 @@ def _expired_keys(database: Database, now: int) -> Iterator[Purged]:
 
 
 def _leftovers(database: Database, results: Path, now: int) -> Iterator[Purged]:
-    for job_id, published in _unclaimed(database, results, now):
-        count = len(directories.unpublished(results, job_id, published))
-        freed = directories.remove_unpublished(results, job_id, published)
-        if count:
-            yield Purged(leftovers=count, bytes=freed)
+    for some in _unclaimed(database, results, now):
+        for job_id, published in some.items():
+            freed = directories.remove_unpublished(results, job_id, published)
+            if freed.directories:
+                yield Purged(leftovers=freed.directories, bytes=freed.bytes)
+        # Where all is sound too: whoever asks may stop it, and others have their pause.
+        yield Purged()
 
 
-def _unclaimed(database: Database, results: Path, now: int) -> Iterator[tuple[str, str | None]]:
-    """Jobs that ended or are gone and have a directory of some age, each with the path that it still publishes."""
+def _unclaimed(database: Database, results: Path, now: int) -> Iterator[dict[str, str | None]]:
+    """Jobs that ended or are gone and have a directory of some age, each with the path that it still publishes.
+
+    A portion at a time.
+    """
     long_ago = (now - _LEFTOVERS_KEPT_MS) / 1000
     for job_ids in directories.jobs_unchanged_since(results, long_ago, _AT_ONCE):
         with database.read() as session:
             published = published_paths(session, job_ids)
-        yield from published.items()
+        yield published

@@ -9,21 +9,38 @@ import uuid
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+_log = structlog.get_logger(__name__)
 
 _JOB = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ATTEMPT = re.compile(r"attempt-\d+")
 
 
-def remove_job_directory(results: Path, job_id: str) -> None:
-    """Removes everything that attempts of a job wrote. What cannot be removed now is found again as left over."""
+class Freed(NamedTuple):
+    """What is gone: how many directories, and how many bytes were in them."""
+
+    directories: int
+    bytes: int
+
+
+def remove_job_directory(results: Path, job_id: str) -> bool:
+    """Removes everything that attempts of a job wrote; tells whether it is gone, as it is where they wrote nothing.
+
+    What cannot be removed now is told in the log, and found again as left over.
+    """
     # Under the name of a job that never was, first: who is reading a result must find all of its files, or none.
     away = results / str(uuid.uuid4())
     try:
         (results / job_id).rename(away)
-    except OSError:
-        # Never made, or not ours to remove.
-        return
-    shutil.rmtree(away, ignore_errors=True)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        _tell(results / job_id, error)
+        return False
+    return _remove(away)
 
 
 def jobs_unchanged_since(results: Path, seconds: float, at_once: int) -> Iterator[list[str]]:
@@ -45,14 +62,16 @@ def unpublished(results: Path, job_id: str, published: str | None) -> list[Path]
     ]
 
 
-def remove_unpublished(results: Path, job_id: str, published: str | None) -> int:
-    """Removes those, and the job's directory too when that empties it; gives how many bytes there were."""
-    freed = 0
+def remove_unpublished(results: Path, job_id: str, published: str | None) -> Freed:
+    """Removes those, and the job's directory too when that empties it; what cannot be removed is told in the log."""
+    directories = freed = 0
     for path in unpublished(results, job_id, published):
-        freed += size_of(path)
-        shutil.rmtree(path, ignore_errors=True)
+        before = size_of(path)
+        gone = _remove(path)
+        directories += gone
+        freed += before if gone else before - size_of(path)
     remove_if_empty(results / job_id)
-    return freed
+    return Freed(directories, freed)
 
 
 def remove_if_empty(directory: Path) -> None:
@@ -74,6 +93,26 @@ def size_of(directory: Path) -> int:
             except OSError:
                 continue
     return size
+
+
+def _remove(path: Path) -> bool:
+    shutil.rmtree(path, ignore_errors=True)
+    if not os.path.lexists(path):
+        return True
+    try:
+        # Once more, to learn what is in the way.
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        # Another process is at it too.
+        return not os.path.lexists(path)
+    except OSError as error:
+        _tell(path, error)
+        return False
+    return True
+
+
+def _tell(path: Path, error: OSError) -> None:
+    _log.warning("files_not_removed", path=str(path), errno=error.errno, error=error.strerror)
 
 
 def _job_directories(results: Path) -> Iterator[str]:

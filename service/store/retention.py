@@ -93,6 +93,12 @@ def count_expired(session: Session, jobs_before: int | None, results_before: int
     return Expired(jobs, results, int(size or 0))
 
 
+def count_expired_keys(session: Session, now: int) -> int:
+    """What `remove_expired_keys` would remove in the end."""
+    expired = select(func.count()).select_from(IdempotencyKeyRow).where(IdempotencyKeyRow.expires_at <= now)
+    return session.execute(expired).scalar_one()
+
+
 def remove_expired_keys(session: Session, now: int, limit: int) -> int:
     """Removes at most `limit` idempotency keys whose time is over; gives how many."""
     primary = tuple_(IdempotencyKeyRow.tenant, IdempotencyKeyRow.key)

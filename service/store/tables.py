@@ -217,3 +217,13 @@ class CompatibleRevisionRow(Base):
     __tablename__ = "compatible_revisions"
 
     revision: Mapped[str] = mapped_column(String(32), primary_key=True)
+
+
+class InstallationRow(Base):
+    """Which installation this database is: one row, made when it is first asked for; belongs to no tenant."""
+
+    __tablename__ = "installation"
+
+    row: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    """Always 1."""
+    id: Mapped[str] = mapped_column(String(ID_LENGTH))

@@ -75,6 +75,14 @@ def test_for_people(environment: Mapping[str, str]) -> None:
     assert result.output.endswith(") and 0 expired keys.\n")
 
 
+def test_warnings_are_not_among_the_answer(environment: Mapping[str, str]) -> None:
+    results = Path(environment["EVENKEEL_STATE_DIR"]) / "results"
+    (results / ".evenkeel-installation").write_text("another")
+    result = purge(environment, "--json")
+    assert json.loads(result.stdout)["results"] == 0
+    assert "results_of_another_installation" in result.stderr
+
+
 def test_a_bare_number_is_refused(environment: Mapping[str, str]) -> None:
     result = purge(environment, "--older-than", "30")
     assert result.exit_code == 2

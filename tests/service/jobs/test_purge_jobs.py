@@ -10,13 +10,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from sqlalchemy import insert, select, update
+from structlog.testing import capture_logs
 
 from service.errors import JobNotFoundError, ResultMissingError
+from service.jobs import purge_jobs
 from service.jobs.purge_jobs import Limits, Purged, purge, purge_politely, would_purge
 from service.jobs.read_result import find_result
 from service.results import directories
+from service.results.owner import OWNER
 from service.settings import RetentionSettings, Settings
 from service.spec.status import JobStatus
+from service.store.idempotency import remember_key
 from service.store.session import Database
 from service.store.tables import JobRow
 from tests.support import lifecycle
@@ -41,7 +45,7 @@ def age(path: Path, days: int) -> None:
 
 
 def left(settings: Settings) -> set[str]:
-    return {path.name for path in settings.results_dir.iterdir()}
+    return {path.name for path in settings.results_dir.iterdir() if path.name != OWNER}
 
 
 def result_of(database: Database, settings: Settings, job_id: str) -> int:
@@ -93,7 +97,7 @@ def test_what_a_killed_purge_left_is_found_a_day_later(
     limits = Limits(90 * DAY_MS, 30 * DAY_MS)
     with monkeypatch.context() as patched:
         # As if it were killed between the commit and the files.
-        patched.setattr(directories, "remove_job_directory", lambda results, job_id: None)
+        patched.setattr(directories, "remove_job_directory", lambda results, job_id: False)
         purge_politely(database, settings.results_dir, limits)
     assert left(settings) == {removed, forgotten, kept}
     with pytest.raises(ResultMissingError):
@@ -121,6 +125,59 @@ def test_files_that_somebody_removed_before_are_no_trouble(database: Database, s
     job_id = finished(database, settings, 40)
     shutil.rmtree(settings.results_dir / job_id)
     assert purge_politely(database, settings.results_dir, Limits(None, 30 * DAY_MS)).results == 1
+
+
+def test_files_of_another_installation_stay(database: Database, settings: Settings) -> None:
+    """Such as of the one whose backup was restored here, on the same share."""
+    old = finished(database, settings, 100)
+    newer = settings.results_dir / "11111111-2222-4333-8444-555555555555"
+    (newer / "attempt-1").mkdir(parents=True)
+    age(newer, days=2)
+    (settings.results_dir / OWNER).write_text("another")
+    limits = Limits(90 * DAY_MS, None)
+    assert would_purge(database, settings.results_dir, limits) == Purged(jobs=1)
+    with capture_logs() as logs:
+        assert purge_politely(database, settings.results_dir, limits) == Purged(jobs=1)
+    assert [entry["event"] for entry in logs] == ["results_of_another_installation"]
+    assert left(settings) == {old, newer.name}
+    (settings.results_dir / OWNER).unlink()
+    age(settings.results_dir / old, days=2)
+    assert purge_politely(database, settings.results_dir, limits).leftovers == 2
+    assert left(settings) == set()
+
+
+def test_what_could_not_be_removed_is_not_counted(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, other = finished(database, settings, 100), finished(database, settings, 100)
+    remove = directories.remove_job_directory
+    monkeypatch.setattr(
+        directories, "remove_job_directory", lambda results, job_id: job_id != stuck and remove(results, job_id)
+    )
+    size = directories.size_of(settings.results_dir / other)
+    limits = Limits(90 * DAY_MS, None)
+    assert purge_politely(database, settings.results_dir, limits) == Purged(jobs=2, results=1, bytes=size)
+
+
+def test_sound_directories_are_passed_in_portions_too(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purge_jobs, "_AT_ONCE", 1)
+    for _ in range(3):
+        age(settings.results_dir / finished(database, settings, 1), days=2)
+    assert list(purge(database, settings.results_dir, Limits(None, None))) == [Purged()] * 3
+    answers = iter([True, False])
+    purge_politely(database, settings.results_dir, Limits(None, None), lambda: next(answers))
+    assert next(answers, None) is None, "both were asked for, and no third"
+
+
+def test_expired_keys_are_counted_before_they_go(database: Database, settings: Settings) -> None:
+    job_id = lifecycle.insert(database)
+    with database.write() as session:
+        for key, at in (("c", database.now(session)), ("a", 1), ("b", 1)):
+            remember_key(session, tenant="default", key=key, payload_sha256="", job_id=job_id, now=at)
+    for purged in (would_purge, purge_politely):
+        assert purged(database, settings.results_dir, Limits(None, None)) == Purged(keys=2)
 
 
 def many(database: Database, count: int) -> None:

@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from service.results.directories import (
+    Freed,
     jobs_unchanged_since,
     remove_job_directory,
     remove_unpublished,
@@ -25,15 +27,20 @@ def write(results: Path, *fences: int) -> None:
         (directory / "part-0.parquet").write_bytes(b"rows")
 
 
+def refuse(path: Path, ignore_errors: bool = False) -> None:
+    if not ignore_errors:
+        raise PermissionError(13, "Permission denied", str(path))
+
+
 def left(results: Path) -> list[str]:
     return sorted(str(path.relative_to(results)) for path in results.glob("*/*"))
 
 
 def test_a_whole_job(tmp_path: Path) -> None:
     write(tmp_path, 1, 2)
-    remove_job_directory(tmp_path, JOB)
+    assert remove_job_directory(tmp_path, JOB)
     assert list(tmp_path.iterdir()) == []
-    remove_job_directory(tmp_path, JOB)
+    assert remove_job_directory(tmp_path, JOB), "nothing is left of it"
 
 
 def test_a_job_that_cannot_be_removed_at_once_is_left_over_as_a_whole(
@@ -41,8 +48,8 @@ def test_a_job_that_cannot_be_removed_at_once_is_left_over_as_a_whole(
 ) -> None:
     write(tmp_path, 1)
     with monkeypatch.context() as patched:
-        patched.setattr("shutil.rmtree", lambda path, ignore_errors: None)
-        remove_job_directory(tmp_path, JOB)
+        patched.setattr("shutil.rmtree", refuse)
+        assert not remove_job_directory(tmp_path, JOB)
     assert not (tmp_path / JOB).exists(), "readers find nothing rather than a part"
     ((left_over,),) = jobs_unchanged_since(tmp_path, 2**40, at_once=2)
     remove_unpublished(tmp_path, left_over, None)
@@ -65,11 +72,31 @@ def test_the_published_attempt_stays(tmp_path: Path) -> None:
     write(tmp_path, 1, 2, 3)
     (tmp_path / JOB / "attempt-notes").mkdir()
     assert len(unpublished(tmp_path, JOB, f"{JOB}/attempt-2")) == 2
-    assert remove_unpublished(tmp_path, JOB, f"{JOB}/attempt-2") == 8
+    assert remove_unpublished(tmp_path, JOB, f"{JOB}/attempt-2") == Freed(2, 8)
     assert left(tmp_path) == [f"{JOB}/attempt-2", f"{JOB}/attempt-notes"]
     (tmp_path / JOB / "attempt-notes").rmdir()
-    assert remove_unpublished(tmp_path, JOB, None) == 4
+    assert remove_unpublished(tmp_path, JOB, None) == Freed(1, 4)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_stays_is_not_counted_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, 1)
+    monkeypatch.setattr("shutil.rmtree", refuse)
+    with capture_logs() as logs:
+        assert remove_unpublished(tmp_path, JOB, None) == Freed(0, 0)
+    (told,) = logs
+    assert (told["event"], told["log_level"], told["errno"]) == ("files_not_removed", "warning", 13)
+
+
+def test_a_directory_that_cannot_be_moved_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse_to_move(path: Path, _target: Path) -> Path:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    write(tmp_path, 1)
+    monkeypatch.setattr(Path, "rename", refuse_to_move)
+    with capture_logs() as logs:
+        assert not remove_job_directory(tmp_path, JOB)
+    assert [entry["event"] for entry in logs] == ["files_not_removed"]
 
 
 def test_the_size_of_what_is_not_there(tmp_path: Path) -> None:

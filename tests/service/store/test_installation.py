@@ -1,0 +1,37 @@
+"""A database has one id, whoever asks first."""
+
+from __future__ import annotations
+
+import threading
+
+from service.store import installation
+from service.store.session import Database
+
+
+def test_two_who_ask_at_once_are_told_the_same(database: Database) -> None:
+    told: list[str] = []
+
+    def ask() -> None:
+        with database.write() as session:
+            told.append(installation.ensure_id(session))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(told) == 4
+    assert len(set(told)) == 1
+    with database.read() as session:
+        assert installation.find_id(session) == told[0]
+
+
+def test_it_becomes_another_one(database: Database) -> None:
+    with database.write() as session:
+        first = installation.ensure_id(session)
+        installation.become(session, None)
+        assert installation.find_id(session) is None
+        assert installation.ensure_id(session) != first
+        installation.become(session, "known")
+    with database.write() as session:
+        assert installation.ensure_id(session) == "known"
