@@ -3,16 +3,18 @@
 The database is copied first, as it is at one moment; then the results that this copy names. Each of them was complete
 before its job named it, and no file of a result changes, so all of them are there, but for those that are removed
 between the two: by retention, or with their jobs. These are counted, and a restored job whose result is missing
-answers as one whose files are gone. Results of jobs that end meanwhile are not named, and not copied.
+answers as one whose files are gone. A result that is missing while the database still names it was removed by nobody:
+it is lost, or the directory is not the right one. Results of jobs that end meanwhile are not named, and not copied.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -35,6 +37,7 @@ from service.backup.postgres import DUMP, PostgresTool
 from service.backup.sqlite import as_one_file, copy_database, database_file
 from service.store import contents
 from service.store.migrate import current_revision, is_known
+from service.store.publication import published_paths
 from service.store.session import Database
 
 
@@ -61,8 +64,10 @@ def make_backup(database: Database, results: Path, directory: Path, postgresql_b
         sums = SumsWriter(directory)
         sums.add(copy.name, sum_of(copy))
         paths.seek(0)
-        copied = _Copied()
+        copied = _Copied(database)
         for path in paths:
+            if not copied.results + copied.missing:
+                _require_listable(results)
             copied.take(results, path.rstrip("\n"), directory / RESULTS, sums)
     manifest = Manifest(
         version=__version__,
@@ -73,6 +78,7 @@ def make_backup(database: Database, results: Path, directory: Path, postgresql_b
         rows=rows,
         results=copied.results,
         results_missing=copied.missing,
+        results_lost=copied.lost,
         results_bytes=copied.bytes,
         sums_sha256=sums.close(),
     )
@@ -83,14 +89,16 @@ def make_backup(database: Database, results: Path, directory: Path, postgresql_b
 class _Copied:
     """Results copied so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self.results = 0
         self.missing = 0
+        self.lost = 0
         self.bytes = 0
 
     def take(self, results: Path, path: str, target: Path, sums: SumsWriter) -> None:
         """Copies one result whole, or nothing of it where it has been removed."""
-        files = sorted((results / path).glob("*.parquet"))
+        files = _files_of(results / path)
         own = target / path
         own.mkdir(mode=0o700, parents=True)
         try:
@@ -99,6 +107,7 @@ class _Copied:
             copied = []
         if not copied:
             self.missing += 1
+            self.lost += self._is_named(path)
             shutil.rmtree(own.parent)
             return
         self.results += 1
@@ -106,11 +115,41 @@ class _Copied:
             self.bytes += size
             sums.add(f"{RESULTS}/{path}/{name}", sha256)
 
+    def _is_named(self, path: str) -> bool:
+        # Rows go before files do: what the database names now was not removed before.
+        job_id = path.partition("/")[0]
+        with self._database.read() as session:
+            return published_paths(session, [job_id]).get(job_id) == path
+
+
+def _files_of(result: Path) -> list[Path]:
+    # Not by a pattern, which finds nothing in what may not be read: that must be told.
+    with suppress(FileNotFoundError), os.scandir(result) as entries:
+        return sorted(Path(entry.path) for entry in entries if entry.name.endswith(".parquet"))
+    return []
+
+
+def _require_listable(results: Path) -> None:
+    try:
+        os.scandir(results).close()
+    except OSError as error:
+        raise BackupError(
+            f"the results directory {results} cannot be read: {error.strerror}",
+            "Set EVENKEEL_DATA_RESULTS as the service has it, mount the share, and run as the service's user.",
+        ) from None
+
 
 def _prepare(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(directory.iterdir()):
         raise BackupError(f"{directory} is not empty", "Give a new directory for each backup.")
+    # The copy is for nobody else to read, whatever the directory was made for.
+    try:
+        directory.chmod(0o700)
+    except PermissionError:
+        raise BackupError(
+            f"{directory} belongs to another user, who may let others read it", "Give a new directory inside it."
+        ) from None
 
 
 def _copy_sqlite(database: Database, target: Path, paths: TextIO) -> dict[str, int]:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from service.backup.errors import BackupError, DamagedBackupError
 from service.spec.model import Frozen
@@ -34,20 +34,29 @@ _RESULT_FILE = re.compile(r"results/[0-9a-f-]{36}/attempt-\d+/[^/\n\0]+\.parquet
 
 
 class Manifest(Frozen):
-    """The facts of one backup. `rows` counts the rows of each table; `results_missing` those that a job names and that
-    were removed before they were copied."""
+    """The facts of one backup. `rows` counts the rows of each table; `results_missing` the results that a job names and
+    that were not there to be copied; `results_lost` those of them that the database still names: nobody removed them in
+    the service's way."""
 
     format: Literal[1] = 1
     version: str
     database: Literal["sqlite", "postgresql"]
     revision: str
-    tool: str
+    tool: str = Field(pattern=r"^(sqlite \d+(\.\d+)*|pg_dump \d+)$")
     created_at: str
     rows: dict[str, int]
     results: int
     results_missing: int
+    results_lost: int = 0
     results_bytes: int
     sums_sha256: str
+
+    @field_validator("rows")
+    @classmethod
+    def _counts_jobs(cls, rows: dict[str, int]) -> dict[str, int]:
+        if "jobs" not in rows:
+            raise ValueError("no count of jobs")
+        return rows
 
 
 class SumsWriter:

@@ -6,12 +6,15 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 from sqlalchemy.engine import URL, Engine
+from sqlalchemy.orm import Session
 
 from service.backup.errors import BackupError
 from service.store.contents import TABLES
@@ -20,7 +23,15 @@ DUMP, RESTORE = "pg_dump", "pg_restore"
 
 _SECRET = ("password", "sslpassword")
 _VERSION = re.compile(r"\(PostgreSQL\) (\d+)\S*")
+_COPY = re.compile(rb"COPY .+ FROM stdin;")
+_END_OF_ROWS = b"\\."
+_OF_PSQL = b"\\"
+_NOT_EVERYWHERE = b"SET transaction_timeout"
+"""Written by pg_restore 17 and newer; an older server knows nothing of it, and no restored row depends on it."""
 _SAME_FOR_BOTH = ("--no-password", "--no-owner", "--no-privileges")
+
+
+_UNCHANGED = "Nothing was left half done."
 
 
 class PostgresTool:
@@ -59,9 +70,34 @@ class PostgresTool:
         tables = [f"--table={name}" for name in TABLES]
         self._run("--format=custom", f"--snapshot={snapshot}", f"--file={target}", *tables)
 
-    def restore(self, source: Path) -> None:
-        """Makes the tables of the file, with their rows, in one transaction."""
-        self._run("--single-transaction", "--exit-on-error", str(source))
+    def restore(self, source: Path, session: Session) -> None:
+        """Makes the tables of the file, with their rows, in the session's transaction: all of it, or nothing.
+
+        Raises BackupError where the program cannot read the file, and psycopg.Error where the server does not take it.
+        """
+        driver = session.connection().connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)  # noqa: S101 - the only driver that URLs may name
+        command = (self._path, "--no-owner", "--no-privileges", "--file=-", str(source))
+        with (
+            tempfile.TemporaryFile() as errors,
+            subprocess.Popen(  # noqa: S603 - the program that was found, with arguments of ours
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+            ) as program,
+            driver.cursor() as cursor,
+        ):
+            assert program.stdout is not None  # noqa: S101 - a pipe, as asked
+            try:
+                run_script(cursor, program.stdout)
+            finally:
+                # Before the wait for its end: it may be writing still.
+                program.stdout.close()
+            if program.wait() != 0:
+                errors.seek(0)
+                raise BackupError(
+                    f"{self._name} failed: {_last_line(errors.read().decode(errors='replace'))}", _UNCHANGED
+                )
+            # The script sets options for the whole connection, which goes back to the pool.
+            cursor.execute("RESET ALL")
 
     def _run(self, *arguments: str) -> None:
         command = (self._path, *_SAME_FOR_BOTH, f"--dbname={self._connection}", *arguments)
@@ -69,7 +105,7 @@ class PostgresTool:
         environment = {**os.environ, **({"PGPASSWORD": self._password} if self._password else {})}
         done = _run(command, environment)
         if done.returncode != 0:
-            raise BackupError(f"{self._name} failed: {_last_line(done.stderr)}", "Nothing was left half done.")
+            raise BackupError(f"{self._name} failed: {_last_line(done.stderr)}", _UNCHANGED)
 
     def _ask_version(self) -> int:
         try:
@@ -80,6 +116,29 @@ class PostgresTool:
         if match is None:
             raise BackupError(f"{self._path} does not say its version", "It is not PostgreSQL's own.")
         return int(match.group(1))
+
+
+def run_script(cursor: psycopg.Cursor, lines: Iterable[bytes]) -> None:
+    """Runs what `pg_restore` writes for `psql`: statements, and rows after each COPY. Raises psycopg.Error."""
+    statements: list[bytes] = []
+    rest = iter(lines)
+    for line in rest:
+        if _COPY.fullmatch(line.rstrip(b"\n")):
+            _execute(cursor, statements)
+            with cursor.copy(line) as copy:
+                for row in rest:
+                    if row.rstrip(b"\n") == _END_OF_ROWS:
+                        break
+                    copy.write(row)
+        elif line.strip() and not line.startswith((b"--", _OF_PSQL, _NOT_EVERYWHERE)):
+            statements.append(line)
+    _execute(cursor, statements)
+
+
+def _execute(cursor: psycopg.Cursor, statements: list[bytes]) -> None:
+    if statements:
+        cursor.execute(b"".join(statements))
+        statements.clear()
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

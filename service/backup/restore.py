@@ -1,8 +1,9 @@
 """Puts a backup back, where nothing is, or in place of what is there.
 
 Everything is checked before anything is changed. Results go first, so that no job ever names files that are not there
-yet; then the database is replaced. Jobs that were at work when the backup was made have leases that are long over: a
-worker's sweeper queues them again, as after the loss of a worker, and rings for all that are queued.
+yet; then the database is replaced, in one transaction. Jobs that were at work when the backup was made have leases
+that are long over: a worker's sweeper queues them again, as after the loss of a worker, and rings for all that are
+queued.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path, PurePosixPath
+
+import psycopg
+from sqlalchemy.exc import DBAPIError
 
 from service.backup.errors import BackupError
 from service.backup.manifest import (
@@ -23,9 +27,10 @@ from service.backup.manifest import (
     verify,
 )
 from service.backup.postgres import RESTORE, PostgresTool
+from service.backup.replace import require_replaceable
 from service.backup.sqlite import copy_database, database_file
 from service.results.directories import remove_job_directory
-from service.store import contents
+from service.store import contents, installation
 from service.store.migrate import is_known, upgrade
 from service.store.session import Database
 
@@ -56,9 +61,11 @@ def restore_backup(
 ) -> Manifest:
     """Makes database and results what the backup holds, and the schema this version's.
 
-    Raises BackupError before anything is changed where the backup is not whole, is of another kind of database, or,
-    unless `replace`, where jobs are there already, or workers whose last sign of life is younger than `silence_ms`.
-    Results of jobs that are replaced stay behind; workers remove them a day later.
+    Raises BackupError before anything is changed where the backup is not whole or is of another kind of database, where
+    the database is not one of this version or an older one, where it has workers whose last sign of life is younger
+    than `silence_ms`, and, unless `replace`, where it holds jobs.
+    A database that is replaced stays the installation that it was; any other becomes a new one, which removes no file
+    in a results directory of another. Results of jobs that are replaced stay behind; workers remove them a day later.
     """
     manifest = check_backup(directory)
     kind = database.engine.dialect.name
@@ -67,8 +74,7 @@ def restore_backup(
             f"the backup is of a {manifest.database} database, and EVENKEEL_DATABASE_URL names one of {kind}",
             "A backup goes back to the kind of database that it came from.",
         )
-    if not replace:
-        _require_empty(database, silence_ms)
+    known_as = require_replaceable(database, silence_ms, replace=replace)
     tool = None if kind == "sqlite" else _restore_tool(database, manifest, postgresql_bin)
     _copy_results(directory, manifest, results)
     source = directory / DATABASE_FILES[kind]
@@ -76,22 +82,8 @@ def restore_backup(
         copy_database(source, database_file(database.engine))
     else:
         _replace_tables(database, tool, source)
-    _finish(database, manifest)
+    _finish(database, manifest, known_as)
     return manifest
-
-
-def _require_empty(database: Database, silence_ms: int) -> None:
-    with database.read() as session:
-        if contents.has_workers(session, database.now(session) - silence_ms):
-            raise BackupError(
-                "workers are at work on this database", "Stop the API and all workers first, then restore."
-            )
-        jobs = contents.count_jobs(session)
-    if jobs:
-        raise BackupError(
-            f"the database is not empty: it holds {jobs} jobs",
-            "Restore into a new one, or give --force to replace what is there.",
-        )
 
 
 def _restore_tool(database: Database, manifest: Manifest, directory: Path | None) -> PostgresTool:
@@ -101,17 +93,20 @@ def _restore_tool(database: Database, manifest: Manifest, directory: Path | None
 
 
 def _replace_tables(database: Database, tool: PostgresTool, source: Path) -> None:
-    with database.write() as session:
-        contents.drop_tables(session)
     try:
-        tool.restore(source)
-    except BackupError as error:
+        with database.write() as session:
+            contents.drop_tables(session)
+            tool.restore(source, session)
+    except (DBAPIError, psycopg.Error) as error:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        reason = str(cause).strip().split("\n", 1)[0]
         raise BackupError(
-            str(error), "The database is empty now; the backup is whole. Mend the cause and restore again."
+            f"the database does not take the backup: {reason}",
+            "It is what it was. Remove what is in the way, such as views of yours on Evenkeel's tables, and try again.",
         ) from None
 
 
-def _finish(database: Database, manifest: Manifest) -> None:
+def _finish(database: Database, manifest: Manifest, known_as: str | None) -> None:
     with database.read() as session:
         found = contents.count_rows(session)
     if found != manifest.rows:
@@ -123,6 +118,7 @@ def _finish(database: Database, manifest: Manifest) -> None:
     upgrade(database)
     with database.write() as session:
         contents.forget_processes(session)
+        installation.become(session, known_as)
 
 
 def _copy_results(directory: Path, manifest: Manifest, results: Path) -> None:

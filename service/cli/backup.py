@@ -28,8 +28,15 @@ def backup(directory: Directory) -> None:
     with opened_database(settings) as database, told_as_command_errors():
         manifest = make_backup(database, settings.results_dir, directory.absolute(), settings.backup.postgresql_bin)
     typer.echo(f"Copied {description(manifest)} to {directory}.")
-    if manifest.results_missing:
-        typer.echo(f"{manifest.results_missing:,} results were gone before they could be copied.")
+    removed = manifest.results_missing - manifest.results_lost
+    if removed:
+        typer.echo(f"{removed:,} results were removed before they could be copied.")
+    if manifest.results_lost:
+        raise CliError(
+            f"{manifest.results_lost:,} results that jobs name were not found in {settings.results_dir}",
+            "Look whether that is the service's results directory, and whole. The backup is finished without them.",
+            code=ExitCode.FAILED,
+        )
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from sqlalchemy import delete, func, inspect, select, text
 from sqlalchemy.engine import Connection
@@ -10,13 +11,42 @@ from sqlalchemy.orm import Session
 
 from service.store.deadlines import take_any_time
 from service.store.session import NO_SYNC
-from service.store.tables import Base, JobRow, LeaderRow, WorkerRow
+from service.store.tables import AttemptRow, Base, JobRow, LeaderRow, PlanRow, WorkerRow
 
 REVISIONS = "alembic_version"
 TABLES = (*sorted(Base.metadata.tables), REVISIONS)
 """Every table that is ours. A PostgreSQL database may hold others beside them."""
 
 _ROWS_AT_ONCE = 1000
+_OURS_FROM_THE_START = {row.__tablename__ for row in (JobRow, AttemptRow, PlanRow, WorkerRow, LeaderRow)}
+
+
+@dataclass(frozen=True)
+class Occupant:
+    """Whose tables a database holds. `revisions` are those that it says it is at."""
+
+    ours: frozenset[str]
+    """Tables with names of ours."""
+    others: frozenset[str]
+    revisions: frozenset[str]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in the way of our tables."""
+        return self.ours <= {REVISIONS} and not self.revisions
+
+    @property
+    def is_evenkeel(self) -> bool:
+        """Whether it has the tables that every revision of ours has, and a revision. Others have a table `jobs` too."""
+        return self.ours >= _OURS_FROM_THE_START and len(self.revisions) == 1
+
+
+def occupant(session: Session) -> Occupant:
+    """Whose the database is."""
+    there = _tables(session.connection())
+    revisions = session.scalars(text("SELECT * FROM alembic_version")) if REVISIONS in there else ()
+    ours = there & set(TABLES)
+    return Occupant(frozenset(ours), frozenset(there - ours), frozenset(str(revision) for revision in revisions))
 
 
 def count_rows(session: Session) -> dict[str, int]:
@@ -59,11 +89,13 @@ def forget_processes(session: Session) -> None:
 
 
 def drop_tables(session: Session) -> None:
-    """Removes our tables, whatever revision they are of."""
+    """PostgreSQL only: removes our tables, whatever revision they are of; fails where something of others needs one."""
     connection = session.connection()
     quote = connection.dialect.identifier_preparer.quote
-    for name in sorted(_tables(connection) & set(TABLES)):
-        connection.execute(text(f"DROP TABLE {quote(name)} CASCADE"))
+    names = [quote(name) for name in sorted(_tables(connection) & set(TABLES))]
+    if names:
+        # All at once: they need each other.
+        connection.execute(text(f"DROP TABLE {', '.join(names)}"))
 
 
 def export_snapshot(session: Session) -> tuple[str, int]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from contextlib import closing
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pytest
@@ -58,7 +59,7 @@ def test_what_changes_meanwhile_is_left_out_whole(
 
     monkeypatch.setattr("service.backup.make.sum_of", meanwhile)
     manifest = make_backup(here.database, here.results, tmp_path / "copy", here.tools)
-    assert (manifest.rows["jobs"], manifest.results, manifest.results_missing) == (5, 1, 1)
+    assert (manifest.rows["jobs"], manifest.results, manifest.results_missing, manifest.results_lost) == (5, 1, 1, 0)
     assert [path.name for path in (tmp_path / "copy" / "results").iterdir()] == [cut.partition("/")[0]]
     assert check_backup(tmp_path / "copy") == manifest
 
@@ -75,9 +76,34 @@ def test_a_result_that_vanishes_half_way_leaves_nothing(
 
     monkeypatch.setattr("service.backup.make.copy_with_sum", vanishing)
     manifest = make_backup(here.database, here.results, tmp_path / "copy", here.tools)
-    assert (manifest.results, manifest.results_missing) == (1, 1)
+    assert (manifest.results, manifest.results_missing, manifest.results_lost) == (1, 1, 1)
     assert len(list((tmp_path / "copy" / "results").iterdir())) == 1
     assert check_backup(tmp_path / "copy") == manifest
+
+
+@pytest.mark.one_database
+def test_a_result_that_may_not_be_read_is_told(
+    here: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of another user's."""
+
+    def scandir(path: Path) -> Any:
+        if "attempt-" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    real = os.scandir
+    monkeypatch.setattr("service.backup.make.os.scandir", scandir)
+    with pytest.raises(PermissionError):
+        make_backup(here.database, here.results, tmp_path / "copy", None)
+    assert not (tmp_path / "copy" / MANIFEST).exists()
+
+
+@pytest.mark.one_database
+def test_a_directory_that_others_may_read_is_shut(here: Installation, tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir(mode=0o755)
+    make_backup(here.database, here.results, tmp_path / "copy", None)
+    assert ((tmp_path / "copy").stat().st_mode & 0o777) == 0o700
 
 
 @pytest.mark.one_database

