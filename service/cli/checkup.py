@@ -239,6 +239,9 @@ def check_results_dir(settings: Settings) -> Finding:
     """Whether results can be written."""
     nearest = _nearest_existing(settings.results_dir)
     if _takes_files(nearest):
+        if settings.data.results is not None and nearest != settings.results_dir:
+            advice = "Mount the share, or make the directory; the service makes it where it starts."
+            return Finding("results", Level.WARN, f"{settings.results_dir} does not exist", advice)
         return Finding("results", Level.OK, str(settings.results_dir))
     return Finding(
         "results", Level.FAIL, f"{nearest} cannot be written to", "Set EVENKEEL_DATA_RESULTS to a directory of yours."

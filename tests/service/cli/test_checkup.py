@@ -91,6 +91,13 @@ def test_what_is_wrong_is_told_with_what_to_do(
     assert finding.advice
 
 
+def test_results_that_are_not_mounted(findings: Examine, tmp_path: Path) -> None:
+    finding = findings(DATA_RESULTS=str(tmp_path / "share" / "results"))["results"]
+    assert (finding.level, "does not exist" in finding.detail) == (Level.WARN, True)
+    (tmp_path / "share" / "results").mkdir(parents=True)
+    assert findings(DATA_RESULTS=str(tmp_path / "share" / "results"))["results"].level is Level.OK
+
+
 def test_an_empty_database_is_to_be_migrated(findings: Examine, tmp_path: Path) -> None:
     finding = findings(DATABASE_URL=f"sqlite:///{tmp_path / 'empty.db'}")["database"]
     assert finding.level is Level.WARN
