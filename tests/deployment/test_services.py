@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.client import JobClient
 from tests.support.compose_stack import ComposeStack
+from tests.support.processes import wait_for
 from tests.support.tables import write_orders
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -76,7 +77,9 @@ def test_the_services_run_a_job_and_stop_when_told(stack: ComposeStack) -> None:
                 "GROUP BY category ORDER BY category",
             }
         )
-        workers = client.http.get("/v1/workers").json()["workers"]
+        # The job may end before the heartbeat that tells of a Spark that is ready.
+        master = f"spark://127.0.0.1:{stack.ports['spark-master', 7077]}"
+        wait_for("a worker that is ready", lambda: workers_of(client) == [(master, "READY")])
         # By the names of Prometheus and of a proxy; the health check above has asked by the address.
         named = {host: client.http.get("/metrics", headers={"Host": host}) for host in ("api:8080", PROXY, "elsewhere")}
     assert {host: answer.status_code for host, answer in named.items()} == {
@@ -89,8 +92,6 @@ def test_the_services_run_a_job_and_stop_when_told(stack: ComposeStack) -> None:
     assert "Rolling executor logs enabled for" in stack.log("spark-worker")
     assert [(row["category"], row["n"]) for row in rows] == [(f"c{i}", len(range(i, 10_000, 7))) for i in range(7)]
     assert all(row["users"] == 100 for row in rows), rows
-    master = f"spark://127.0.0.1:{stack.ports['spark-master', 7077]}"
-    assert [(worker["cluster"], worker["status"]) for worker in workers] == [(master, "READY")]
 
     told = [line for process in stack.processes.values() for line in command_lines(process.pid)]
     assert [line for line in told for password in PASSWORDS.values() if password in line] == []
@@ -104,6 +105,11 @@ def test_the_services_run_a_job_and_stop_when_told(stack: ComposeStack) -> None:
         "spark-master": 128 + signal.SIGTERM,
         "redis": 0,
     }
+
+
+def workers_of(client: JobClient) -> list[tuple[str, str]]:
+    """Cluster and status of every worker."""
+    return [(worker["cluster"], worker["status"]) for worker in client.http.get("/v1/workers").json()["workers"]]
 
 
 def command_lines(pid: int) -> list[str]:
