@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -32,7 +33,7 @@ _START_SECONDS = 30
 _PORT_TRIES = 5
 
 
-class _Server:
+class _Server(ABC):
     """A process on a port that it keeps over restarts."""
 
     def __init__(self, log: Path, uid: int, gid: int) -> None:
@@ -96,11 +97,13 @@ class _Server:
         assert self._process is not None
         return self._process.poll() is not None or self._answers()
 
+    @abstractmethod
     def _command(self) -> Sequence[str]:
-        raise NotImplementedError
+        """What to run."""
 
+    @abstractmethod
     def _answers(self) -> bool:
-        raise NotImplementedError
+        """Whether it can be talked to."""
 
 
 class RedisServer(_Server):

@@ -171,23 +171,23 @@ def test_the_number_of_files_counts_over_all_directories(root: Path, monkeypatch
     assert refusal("many", root).code == "unsupported_construct"
 
 
-NAMES = ("a", "b", "root", "outside", "f")
+NAMES = ("a", "b", "base", "outside", "f")
 STEPS = st.lists(st.sampled_from((*NAMES, "..", ".", "", "link0", "link1", "link2", "%2e%2e")), max_size=6)
 PATHS = st.builds(lambda start, steps: start + "/".join(steps), st.sampled_from(("", "", "/", "TREE/", "URI/")), STEPS)
-LINKS = st.lists(st.tuples(st.sampled_from(("root", "root/a", "root/a/b", "outside")), PATHS), max_size=3)
+LINKS = st.lists(st.tuples(st.sampled_from(("base", "base/a", "base/a/b", "outside")), PATHS), max_size=3)
 
 
 def grown(tree: Path, links: list[tuple[str, str]]) -> Path:
     """A root with `inside` in its files, and `outside` in those all around it; its canonical path is returned."""
-    for directory in ("root/a/b", "outside/a", "root-beside", "a"):
+    for directory in ("base/a/b", "outside/a", "base-beside", "a"):
         (tree / directory).mkdir(parents=True)
-    for name in ("f", "a/f", "outside/f", "outside/a/f", "root-beside/f"):
+    for name in ("f", "a/f", "outside/f", "outside/a/f", "base-beside/f"):
         (tree / name).write_text("outside")
-    for name in ("root/f", "root/a/f", "root/a/b/f"):
+    for name in ("base/f", "base/a/f", "base/a/b/f"):
         (tree / name).write_text("inside")
     for number, (directory, target) in enumerate(links):
         (tree / directory / f"link{number}").symlink_to(told(target, tree) or ".")
-    return Path(os.path.realpath(tree / "root"))
+    return Path(os.path.realpath(tree / "base"))
 
 
 def told(path: str, tree: Path) -> str:
@@ -195,14 +195,14 @@ def told(path: str, tree: Path) -> str:
 
 
 @given(LINKS, PATHS)
-@example([("root", "../outside")], "link0/f")
-@example([("root", "../outside"), ("root/a", "../link0")], "a")
-@example([("root", "a"), ("root/a", "..")], "link0/link1/../f")
-@example([("root/a", "TREE/outside")], "a/link0/../outside/f")
-@example([("root", "link0")], "link0")
-@example([], "../root-beside/f")
-@example([], "TREE/root/a/../../outside/f")
-@example([], "URI/root/../outside/f")
+@example([("base", "../outside")], "link0/f")
+@example([("base", "../outside"), ("base/a", "../link0")], "a")
+@example([("base", "a"), ("base/a", "..")], "link0/link1/../f")
+@example([("base/a", "TREE/outside")], "a/link0/../outside/f")
+@example([("base", "link0")], "link0")
+@example([], "../base-beside/f")
+@example([], "TREE/base/a/../../outside/f")
+@example([], "URI/base/../outside/f")
 def test_no_path_and_no_link_leads_out_of_a_local_root(links: list[tuple[str, str]], path: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         tree = Path(name)
