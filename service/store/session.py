@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +23,7 @@ from service.store.urls import read_url
 
 _WRITES = "evenkeel_writes"
 _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+_SWITCH_AGAIN_SECONDS = 0.01
 _POSTGRESQL_OPTIONS: Mapping[str, str | int] = {
     # A server that went away without a word must not keep a thread, and with it a lease or a request.
     "keepalives": 1,
@@ -166,13 +169,28 @@ def _prepare_sqlite(connection: Any, busy_timeout_ms: int) -> None:
     # Without this, the driver opens transactions by itself, and only before writes.
     connection.isolation_level = None
     cursor = connection.cursor()
-    # busy_timeout first: switching to WAL takes a lock too.
+    # busy_timeout first: reading the journal mode takes a lock too.
     cursor.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
-    cursor.execute("PRAGMA journal_mode = WAL")
+    _switch_to_wal(cursor, busy_timeout_ms)
     # A 202 is a promise that survives a power cut.
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+
+
+def _switch_to_wal(cursor: Any, busy_timeout_ms: int) -> None:
+    """Raises OperationalError where others hold the file for longer than `busy_timeout_ms`."""
+    deadline = time.monotonic() + busy_timeout_ms / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            # Of two that switch a new file at once, SQLite refuses one without waiting: each waits for the other.
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_SWITCH_AGAIN_SECONDS)
+        else:
+            return
 
 
 def _begin_sqlite(connection: Connection) -> None:
