@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.class_archive import class_archive, reading
 from tests.support.databases import POSTGRESQL, SQLITE, PostgresDatabases, SqliteDatabases
 from tests.support.servers import PostgresServer, RedisServer, running_postgres, running_redis
 from tests.support.spark_cluster import SparkCluster, running_cluster
@@ -81,6 +82,17 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         new = sqlite_databases.new(tmp_path)
     with new as url:
         yield url
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Lets every JVM of the run start from Spark's classes as they were once loaded, where JVMs are to be started."""
+    if session.config.option.collectonly or hasattr(session.config, "workerinput"):
+        return
+    if session.config.cache is not None and any(
+        item.get_closest_marker("spark") or item.get_closest_marker("e2e") for item in session.items
+    ):
+        archive = class_archive(session.config.cache.mkdir("spark-classes"))
+        os.environ["JDK_JAVA_OPTIONS"] += f" {reading(archive)}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import select
 
-from service.store.tables import AttemptRow, WorkerRow
+from service.store.tables import AttemptRow, JobRow, WorkerRow
 from tests.support.burst import SLOW, SLOW_ANSWER, assert_ended_once, wait_until_ended, write_pairs, write_small
 from tests.support.processes import wait_for, wait_until_gone
 from tests.support.production import Part, Production, running_production, running_servers
 from tests.support.spark_cluster import SparkCluster, running_cluster
+from tests.support.tables import ENDLESS, write_endless
 from tests.support.traffic import traffic
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -45,6 +48,7 @@ def production(cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) 
     ):
         write_small(running.data)
         write_pairs(running.data)
+        write_endless(running.data)
         yield running
 
 
@@ -66,13 +70,53 @@ def application_of(production: Production, part: Part) -> str:
     return str(production.all(select(WorkerRow.app_id).where(WorkerRow.pid == part.process.pid))[0][0])
 
 
+def attempts_of(production: Production, job_id: str) -> list[str]:
+    """How a job's attempts stand, oldest first."""
+    statement = select(AttemptRow.status).where(AttemptRow.job_id == job_id).order_by(AttemptRow.fence)
+    return [status for (status,) in production.all(statement)]
+
+
+def wait_for_tasks(production: Production, job_id: str) -> None:
+    """Waits until Spark works on a job."""
+
+    def has_tasks() -> bool:
+        ((progress,),) = production.all(select(JobRow.progress).where(JobRow.id == job_id))
+        return bool(progress and progress["tasks_total"])
+
+    wait_for("tasks of the job", has_tasks, 120)
+
+
+def test_a_lost_executor_costs_no_attempt(production: Production, cluster: SparkCluster) -> None:
+    applications = production.all(select(WorkerRow.app_id, WorkerRow.slots).order_by(WorkerRow.app_id))
+    assert applications == [(application, 1) for application in sorted(cluster.applications())]
+
+    job_id = production.apis[0].submit(SLOW)
+    wait_for_tasks(production, job_id)
+    (executor,) = cluster.executors(application_of(production, worker_of(production, job_id)))
+    os.kill(executor, signal.SIGKILL)
+    wait_until_ended(production, [job_id], 300)
+    assert_ended_once(production, {job_id: SLOW_ANSWER})
+    assert attempts_of(production, job_id) == ["SUCCEEDED"]
+    assert executor not in cluster.executors()
+
+
 def test_the_spark_master_restarted_under_load(production: Production, cluster: SparkCluster) -> None:
+    client = production.apis[0]
+    endless = client.submit(ENDLESS)
+    wait_for_tasks(production, endless)
     with traffic(production, "master") as clients:
         clients.start_slow(2)
         clients.post(range(1, 5))
         cluster.restart_master()
         clients.post(range(5, 9))
         clients.finish()
+    # A driver never learns that the master has forgotten it, and would wait for executors for ever.
+    wait_for("another attempt", lambda: len(attempts_of(production, endless)) == 2, 120)
+    assert attempts_of(production, endless)[0] == "CRASHED"
+    (error,) = production.all(select(AttemptRow.error).where(AttemptRow.job_id == endless, AttemptRow.fence == 1))[0]
+    assert error["code"] == "driver_lost"
+    client.http.post(f"/v1/jobs/{endless}/cancel").raise_for_status()
+    assert client.wait(endless)["status"] == "CANCELLED"
 
 
 def test_a_worker_killed_with_its_job_is_replaced_by_the_other(production: Production, cluster: SparkCluster) -> None:
@@ -86,8 +130,7 @@ def test_a_worker_killed_with_its_job_is_replaced_by_the_other(production: Produ
     production.kill(killed)
     wait_until_ended(production, [job_id], 300)
     assert_ended_once(production, {job_id: SLOW_ANSWER})
-    attempts = select(AttemptRow.status).where(AttemptRow.job_id == job_id).order_by(AttemptRow.fence)
-    assert production.all(attempts) == [("CRASHED",), ("SUCCEEDED",)]
+    assert attempts_of(production, job_id) == ["CRASHED", "SUCCEEDED"]
     assert worker_of(production, job_id) is not killed
     # Nothing of it is left on the cluster, so that there is room for its successor.
     wait_until_gone(executors, 60)

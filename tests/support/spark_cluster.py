@@ -188,12 +188,10 @@ class SparkCluster:
         if self.recovers:
             recovery = self.directory / "recovery"
             options += f" -Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={recovery}"
-        for name in ("conf", "local"):
-            (self.directory / name).mkdir(exist_ok=True)
+        (self.directory / "local").mkdir(exist_ok=True)
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))},
             "SPARK_HOME": str(home),
-            "SPARK_CONF_DIR": str(self.directory / "conf"),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self.directory / "local"),
             "SPARK_DAEMON_MEMORY": "192m",

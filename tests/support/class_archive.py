@@ -1,0 +1,92 @@
+"""Spark's classes as the JVM keeps them once loaded and checked: a JVM that maps them starts in half the time.
+
+An application class-data-sharing archive, which Java 17 and later write (JEP 350). It is made once for each pyspark and
+Java, some twenty seconds, and kept in pytest's cache. A JVM to which it does not fit leaves it alone.
+
+Run as `python -m tests.support.class_archive ARCHIVE`: makes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[2]
+_TIMEOUT_SECONDS = 300
+
+
+def class_archive(directory: Path) -> Path:
+    """The archive in `directory`, made where it is missing."""
+    archive = directory / f"{_fingerprint()}.jsa"
+    if not archive.exists():
+        for old in directory.glob("*.jsa"):
+            old.unlink(missing_ok=True)
+        new = directory / f"{archive.name}.{os.getpid()}"
+        command = [sys.executable, "-m", "tests.support.class_archive", str(new)]
+        made = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
+        if made.returncode or not new.exists():
+            raise RuntimeError(f"no archive of Spark's classes was made:\n{made.stdout[-2000:]}{made.stderr[-2000:]}")
+        new.replace(archive)
+    return archive
+
+
+def reading(archive: Path) -> str:
+    """Options of a JVM that maps `archive`. What it says of one that does not fit is for no output that others read."""
+    return f"-XX:SharedArchiveFile={archive} -Xlog:disable -Xlog:all=error:stderr"
+
+
+def _fingerprint() -> str:
+    """What the archive depends on: the jars, where they lie, and Java."""
+    spec = find_spec("pyspark")
+    jars = Path(spec.origin).parent / "jars" if spec and spec.origin else _ROOT
+    java = os.environ.get("JAVA_HOME") or shutil.which("java") or ""
+    version = subprocess.run([_java(), "-version"], capture_output=True, text=True).stderr
+    parts = [str(jars), str(jars.stat().st_mtime_ns), java, version, os.environ.get("JDK_JAVA_OPTIONS", "")]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else "java"
+
+
+def _make(archive: Path) -> None:
+    """Starts a driver, lets it do a little of everything, and has it write down its classes as it ends."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    with tempfile.TemporaryDirectory() as scratch:
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.driver.extraJavaOptions", f"-XX:ArchiveClassesAtExit={archive}")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.local.dir", scratch)
+            .config("spark.sql.warehouse.dir", scratch)
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.ui.port", "0")
+            .config("spark.ui.showConsoleProgress", "false")
+            .getOrCreate()
+        )
+        table = f"{scratch}/table"
+        session.range(1000).selectExpr("id % 7 AS k", "id AS v", "CAST(id AS STRING) AS s").write.parquet(table)
+        rows = session.read.parquet(table)
+        grouped = rows.groupBy("k").agg({"v": "sum", "s": "count"}).join(session.range(7).toDF("k"), "k")
+        grouped.orderBy("k").collect()
+        rows.selectExpr("COUNT(DISTINCT v)", "COUNT(DISTINCT s)").collect()
+        gateway = SparkContext._gateway
+        session.stop()
+    assert gateway is not None
+    # The JVM ends, and writes, once nobody holds its standard input.
+    gateway.proc.stdin.close()
+    gateway.proc.wait(_TIMEOUT_SECONDS)
+
+
+if __name__ == "__main__":
+    _make(Path(sys.argv[1]))
