@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
 import subprocess
@@ -31,7 +32,7 @@ ENVIRONMENT = {
     "EVENKEEL_WORKER_DRAIN_SECONDS": "1",
 }
 
-ROWS = 14_000
+ROWS = 6_000
 # Every pair of rows is looked at: some seconds, in which a test can do its worst.
 SLOW = {
     "name": "slow",
@@ -109,7 +110,8 @@ def test_a_paused_worker_comes_too_late(workers: Fleet) -> None:
 
 def test_a_killed_jvm_is_replaced_and_cancel_still_works(workers: Fleet) -> None:
     # A task looks between two batches whether it was cancelled; compiled lightly, as elsewhere, one takes too long.
-    worker = workers.start_worker({"JDK_JAVA_OPTIONS": "-XX:+UseSerialGC"})
+    options = os.environ["JDK_JAVA_OPTIONS"].replace("-XX:TieredStopAtLevel=1", "")
+    worker = workers.start_worker({"JDK_JAVA_OPTIONS": options})
     job_id = workers.submit(SLOW)
     workers.wait_for_tasks(job_id)
     killed = jvm_of(worker)

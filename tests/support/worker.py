@@ -23,7 +23,7 @@ from service.store import migrate
 from service.store.attempts import attempts_of
 from service.store.session import Database
 from service.store.tables import AttemptRow, JobRow, WorkerRow
-from tests.support.processes import end, start_python, wait_for, wait_until_gone
+from tests.support.processes import start_python, wait_for, wait_until_gone
 
 TENANT = "default"
 
@@ -109,12 +109,12 @@ class Fleet:
         return "\n".join(f"--- {log.name}\n{log.read_text()[-4000:]}" for log in sorted(self._directory.glob("*.log")))
 
     def close(self) -> None:
-        """Ends every worker with its JVM."""
+        """Kills every worker with its JVM."""
+        families = [[process.pid, *(child.pid for child in _children(process.pid))] for process in self._workers]
         for process in self._workers:
-            family = [process.pid, *(child.pid for child in _children(process.pid))]
-            if process.poll() is None:
-                process.send_signal(18)  # SIGCONT, for one that a test has stopped
-                end(process)
+            process.kill()
+            process.wait()
+        for family in families:
             wait_until_gone(family)
         self._dispatcher.close()
         self.database.close()
