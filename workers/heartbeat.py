@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-import httpx
 import structlog
 
 from service import __version__
@@ -14,6 +13,7 @@ from service.store.leases import Claim
 from service.store.session import Database
 from service.store.workers import WorkerFacts
 from workers.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.engine.spark.status_store import MonitorError
 
 _log = structlog.get_logger(__name__)
 
@@ -96,7 +96,7 @@ class ProgressReporter:
                 continue
             try:
                 progress = attempt.driver.monitor.progress(attempt.tag)
-            except httpx.HTTPError as error:
+            except MonitorError as error:
                 # A driver that is busy, or gone: neither is for this thread to judge.
                 _log.debug("progress_missing", job_id=attempt.claim.job_id, error=type(error).__name__)
                 continue

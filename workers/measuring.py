@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import httpx
 import structlog
 
 from service.spec.options import JobSettings
 from service.store.publication import AttemptMetrics
 from workers.engine.spark.engine import PlannedQuery
 from workers.engine.spark.stage_metrics import SparkMonitor
+from workers.engine.spark.status_store import MonitorError
 from workers.engine.stats.skew import skew_report
 
 _log = structlog.get_logger(__name__)
@@ -24,7 +24,7 @@ def measure(
     try:
         stages, progress = monitor.outcome(tag)
         skew = skew_report(planned.statistics, planned.plan, stages, settings, planned.report.rules)
-    except (httpx.HTTPError, ValueError):
+    except (MonitorError, ValueError):
         _log.warning("metrics_missing", exc_info=True)
         return AttemptMetrics(execution_ms, (), None, None)
     return AttemptMetrics(execution_ms, stages, skew, progress)

@@ -16,9 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
-import httpx
 import psutil
 import structlog
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -250,7 +248,6 @@ class SparkRuntime:
             raise
         self._go_on()
         driver = _driver(session, settings)
-        threading.Thread(target=_warm_up, args=(driver.monitor,), name="spark-warm-up", daemon=True).start()
         if driver.on_cluster:
             try:
                 wait_for_executors(driver, settings, self._go_on)
@@ -259,7 +256,6 @@ class SparkRuntime:
             except BaseException:
                 # What it holds of the cluster is for others.
                 _stop_politely(driver)
-                driver.monitor.close()
                 raise
         _log.info("spark_started", app_id=driver.app_id, slots=driver.slots, pid=driver.process.pid)
         return driver
@@ -267,7 +263,6 @@ class SparkRuntime:
     def _forget(self, driver: Driver) -> None:
         self._driver = None
         driver.kill()
-        driver.monitor.close()
         _reset_pyspark()
 
 
@@ -290,8 +285,7 @@ def _driver(session: SparkSession, settings: SparkSettings) -> Driver:
         process=_process(),
         slots=max(1, context.defaultParallelism),
         shuffle_partitions=settings.shuffle_partitions,
-        # The address that Spark gives is the one for executors; its web server listens on loopback alone.
-        monitor=SparkMonitor(f"http://{LOOPBACK}:{urlsplit(context.uiWebUrl or '').port}", context.applicationId),
+        monitor=SparkMonitor(context),
         app_id=context.applicationId,
         on_cluster=not settings.is_local,
         seconds_alone=settings.executor_wait_seconds if needs_executors else None,
@@ -317,12 +311,6 @@ def _process() -> subprocess.Popen[bytes]:
     if not isinstance(process, subprocess.Popen):
         raise RuntimeError("the worker must start Spark's JVM itself: unset PYSPARK_GATEWAY_PORT")
     return process
-
-
-def _warm_up(monitor: SparkMonitor) -> None:
-    """Spark's web server takes seconds for its first answer: better now than at the end of the first job."""
-    with suppress(httpx.HTTPError, RuntimeError):  # it was closed meanwhile
-        monitor.progress("")
 
 
 def _stop_politely(driver: Driver) -> None:

@@ -110,7 +110,7 @@ class Bench:
 
 
 @pytest.fixture(scope="session")
-def driver(spark: SparkSession) -> Iterator[Driver]:
+def driver(spark: SparkSession) -> Driver:
     """The suite's Spark session as the workers see it."""
     from pyspark import SparkContext
 
@@ -122,8 +122,7 @@ def driver(spark: SparkSession) -> Iterator[Driver]:
     assert gateway is not None
     process = gateway.proc
     assert isinstance(process, Popen)
-    with SparkMonitor(context.uiWebUrl or "", context.applicationId) as monitor:
-        yield Driver(spark, context, process, slots=2, shuffle_partitions=4, monitor=monitor)
+    return Driver(spark, context, process, slots=2, shuffle_partitions=4, monitor=SparkMonitor(context))
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ class Driver:
     shuffle_partitions: int
     """0 takes twice the slots that there are when a job starts."""
     monitor: SparkMonitor
-    """Jobs, stages and tasks, from Spark's REST interface."""
+    """Jobs, stages and tasks."""
     app_id: str = ""
     """What the cluster knows it as."""
     on_cluster: bool = False

@@ -1,4 +1,4 @@
-"""Progress and task quantiles of running and finished jobs, from Spark's own REST endpoint on loopback.
+"""Progress and task quantiles of running and finished jobs, as Spark's own REST interface would tell them.
 
 The shapes below are those of `/api/v1/applications/{id}/jobs` and `/stages` of Spark 4.3, the used fields alone.
 """
@@ -6,22 +6,21 @@ The shapes below are those of `/api/v1/applications/{id}/jobs` and `/stages` of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import Self
 
-import httpx
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.alias_generators import to_camel
+from pyspark import SparkContext
 
 from service.spec.reports import Progress, Quantiles, StageMetrics
+from workers.engine.spark.status_store import StatusStore
 
-_QUANTILES = "0.0,0.25,0.5,0.75,1.0"
+_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fGMT"
 _SETTLE_SECONDS = 1.0
 _POLL_SECONDS = 0.03
-_SKIPPED = "SKIPPED"
+_ACTIVE, _SKIPPED = "ACTIVE", "SKIPPED"
 
 
 class _FromSpark(BaseModel):
@@ -83,41 +82,19 @@ class _Stage(_FromSpark):
     task_metrics_distributions: _Distributions | None = None
 
 
-_JOBS = TypeAdapter(tuple[_Job, ...])
 _STAGES = TypeAdapter(tuple[_Stage, ...])
 
 
 class SparkMonitor:
-    """Reads one application's jobs and stages. May be shared between threads; close it, or use it in `with`.
+    """Reads one application's jobs and stages. May be shared between threads.
 
-    Jobs are found by a job tag (`SparkContext.addJobTag`). Methods raise httpx.HTTPError when Spark does not answer.
+    Jobs are found by a job tag (`SparkContext.addJobTag`). Methods raise MonitorError when Spark does not answer; a JVM
+    that hangs keeps them waiting until it is killed.
     """
 
-    def __init__(
-        self,
-        ui_url: str,
-        app_id: str,
-        *,
-        timeout_seconds: float = 10.0,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        # No proxy of the environment: the endpoint is on loopback.
-        self._client = httpx.Client(
-            base_url=f"{ui_url.rstrip('/')}/api/v1/applications/{app_id}", timeout=timeout_seconds, trust_env=False
-        )
+    def __init__(self, context: SparkContext, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._status = StatusStore(context)
         self._sleep = sleep
-
-    def close(self) -> None:
-        """Closes the connections."""
-        self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def progress(self, tag: str) -> Progress:
         """How far the jobs with `tag` are. Stages that Spark skips, or has not started yet, are not in the totals."""
@@ -135,13 +112,12 @@ class SparkMonitor:
         """
         jobs = self._settled_jobs(tag)
         ids = sorted({stage_id for job in jobs for stage_id in job.stage_ids})
-        found = [stage for stage_id in ids for stage in self._stage(stage_id)]
-        # From the same answer: each holds all the jobs that Spark remembers.
+        found = self._stages(ids, summaries=True)
         return tuple(_metrics(stage) for stage in found if stage.status != _SKIPPED), self._progress(jobs)
 
     def _progress(self, jobs: Sequence[_Job]) -> Progress:
         running = {stage_id for job in jobs if job.is_running for stage_id in job.stage_ids}
-        active = [stage for stage in self._active_stages() if stage.stage_id in running] if running else []
+        active = [stage for stage in self._stages(running, summaries=False) if stage.status == _ACTIVE]
         done = sum(job.num_completed_tasks for job in jobs)
         ended = [job for job in jobs if not job.is_running]
         still_running = sum(job.num_completed_tasks for job in jobs if job.is_running)
@@ -166,23 +142,12 @@ class SparkMonitor:
             self._sleep(_POLL_SECONDS)
 
     def _jobs(self, tag: str) -> tuple[_Job, ...]:
-        jobs = _JOBS.validate_json(self._get("/jobs").content)
-        return tuple(job for job in jobs if tag in job.job_tags)
+        return tuple(_Job.model_validate_json(job) for job in self._status.jobs(tag))
 
-    def _active_stages(self) -> tuple[_Stage, ...]:
-        return _STAGES.validate_json(self._get("/stages", status="active").content)
-
-    def _stage(self, stage_id: int) -> tuple[_Stage, ...]:
-        """The attempts of a stage; none where Spark has dropped it, or never submitted it."""
-        response = self._client.get(
-            f"/stages/{stage_id}", params={"details": "false", "withSummaries": "true", "quantiles": _QUANTILES}
-        )
-        if response.status_code == httpx.codes.NOT_FOUND:
-            return ()
-        return _STAGES.validate_json(response.raise_for_status().content)
-
-    def _get(self, path: str, **params: str) -> httpx.Response:
-        return self._client.get(path, params=params).raise_for_status()
+    def _stages(self, ids: Iterable[int], *, summaries: bool) -> Iterator[_Stage]:
+        """Every attempt of these stages; none of one that Spark has dropped, or never submitted."""
+        for stage_id in ids:
+            yield from _STAGES.validate_json(self._status.stage(stage_id, _QUANTILES if summaries else ()))
 
 
 def _metrics(stage: _Stage) -> StageMetrics:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import pytest
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
@@ -19,12 +18,8 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def monitor(spark: SparkSession) -> Iterator[SparkMonitor]:
-    context = spark.sparkContext
-    url = context.uiWebUrl
-    assert url is not None
-    with SparkMonitor(url, context.applicationId) as opened:
-        yield opened
+def monitor(spark: SparkSession) -> SparkMonitor:
+    return SparkMonitor(spark.sparkContext)
 
 
 def tagged(spark: SparkSession, tag: str, run: Callable[[], object]) -> None:
@@ -104,8 +99,3 @@ def test_progress_while_running_and_at_the_end(spark: SparkSession, monitor: Spa
     assert end.tasks_done == end.tasks_total >= 9
     assert all(progress.tasks_done <= progress.tasks_total for progress in seen)
     assert any(0 < progress.tasks_done < progress.tasks_total for progress in seen)
-
-
-def test_a_spark_that_does_not_answer_is_an_http_error() -> None:
-    with SparkMonitor("http://127.0.0.1:9", "app", timeout_seconds=1) as monitor, pytest.raises(httpx.HTTPError):
-        monitor.progress("x")

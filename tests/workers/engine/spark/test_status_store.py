@@ -1,0 +1,43 @@
+"""What the JVM's store of jobs and stages tells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from workers.engine.spark.status_store import StatusStore
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def context(spark: SparkSession) -> Iterator[SparkContext]:
+    context = spark.sparkContext
+    context.addJobTag("told")
+    yield context
+    context.clearJobTags()
+
+
+def test_it_tells_what_the_rest_interface_tells(spark: SparkSession, context: SparkContext) -> None:
+    spark.range(100, numPartitions=3).selectExpr("id % 7 AS k").groupBy("k").count().collect()
+    store = StatusStore(context)
+    jobs = [json.loads(job) for job in store.jobs("told")]
+    assert jobs
+    address = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}"
+    for job in jobs:
+        assert httpx.get(f"{address}/jobs/{job['jobId']}", trust_env=False).json() == job
+        for stage_id in job["stageIds"]:
+            parameters = {"details": "false", "withSummaries": "true", "quantiles": "0.0,0.5,1.0"}
+            told = httpx.get(f"{address}/stages/{stage_id}", params=parameters, trust_env=False)
+            found = json.loads(store.stage(stage_id, (0.0, 0.5, 1.0)))
+            assert found == (told.json() if told.status_code == 200 else [])
+    assert store.jobs("another") == []
+
+
+def test_an_unknown_stage_has_no_attempts(context: SparkContext) -> None:
+    assert json.loads(StatusStore(context).stage(1_000_000)) == []
