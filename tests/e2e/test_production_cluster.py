@@ -109,14 +109,15 @@ def test_the_spark_master_restarted_under_load(production: Production, cluster: 
         clients.post(range(1, 5))
         cluster.restart_master()
         clients.post(range(5, 9))
+        # A driver never learns that the master has forgotten it, and would wait for executors for ever.
+        wait_for("another attempt", lambda: len(attempts_of(production, endless)) == 2, 120)
+        # Until then it keeps a worker's only core.
+        client.http.post(f"/v1/jobs/{endless}/cancel").raise_for_status()
         clients.finish()
-    # A driver never learns that the master has forgotten it, and would wait for executors for ever.
-    wait_for("another attempt", lambda: len(attempts_of(production, endless)) == 2, 120)
+    assert client.wait(endless)["status"] == "CANCELLED"
     assert attempts_of(production, endless)[0] == "CRASHED"
     (error,) = production.all(select(AttemptRow.error).where(AttemptRow.job_id == endless, AttemptRow.fence == 1))[0]
     assert error["code"] == "driver_lost"
-    client.http.post(f"/v1/jobs/{endless}/cancel").raise_for_status()
-    assert client.wait(endless)["status"] == "CANCELLED"
 
 
 def test_a_worker_killed_with_its_job_is_replaced_by_the_other(production: Production, cluster: SparkCluster) -> None:

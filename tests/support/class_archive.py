@@ -8,6 +8,7 @@ Run as `python -m tests.support.class_archive ARCHIVE`: makes it.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -22,18 +23,24 @@ _TIMEOUT_SECONDS = 300
 
 
 def class_archive(directory: Path) -> Path:
-    """The archive in `directory`, made where it is missing."""
+    """The archive in `directory`, made where it is missing; test processes that start together wait for one of them."""
     archive = directory / f"{_fingerprint()}.jsa"
-    if not archive.exists():
-        for old in directory.glob("*.jsa"):
-            old.unlink(missing_ok=True)
-        new = directory / f"{archive.name}.{os.getpid()}"
-        command = [sys.executable, "-m", "tests.support.class_archive", str(new)]
-        made = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
-        if made.returncode or not new.exists():
-            raise RuntimeError(f"no archive of Spark's classes was made:\n{made.stdout[-2000:]}{made.stderr[-2000:]}")
-        new.replace(archive)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            _replace_archive(archive)
     return archive
+
+
+def _replace_archive(archive: Path) -> None:
+    for old in archive.parent.glob("*.jsa"):
+        old.unlink(missing_ok=True)
+    new = archive.with_suffix(".new")
+    command = [sys.executable, "-m", "tests.support.class_archive", str(new)]
+    made = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
+    if made.returncode or not new.exists():
+        raise RuntimeError(f"no archive of Spark's classes was made:\n{made.stdout[-2000:]}{made.stderr[-2000:]}")
+    new.replace(archive)
 
 
 def reading(archive: Path) -> str:

@@ -61,7 +61,9 @@ def test_a_readme_without_a_place_is_refused() -> None:
         with_tables("# Evenkeel\n")
 
 
-@pytest.mark.parametrize(("name", "ends_with"), [("demo", ".venv/bin/evenkeel demo"), ("tests", ".venv/bin/pytest")])
+@pytest.mark.parametrize(
+    ("name", "ends_with"), [("demo", ".venv/bin/evenkeel demo"), ("tests", ".venv/bin/pytest -n 2 --dist loadfile")]
+)
 def test_each_of_the_two_commands_is_one_line_that_starts_from_nothing(name: str, ends_with: str) -> None:
     (command,) = re.findall(
         rf"<!-- command: {name} -->\n```sh\n(.*)\n```\n", (ROOT / README).read_text(encoding="utf-8")
