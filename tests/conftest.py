@@ -86,10 +86,12 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Lets every JVM of the run start from Spark's classes as they were once loaded, where JVMs are to be started."""
-    if session.config.option.collectonly or session.config.cache is None:
+    # None where pytest is told to keep no cache.
+    cache = getattr(session.config, "cache", None)
+    if session.config.option.collectonly or cache is None:
         return
     if any(item.get_closest_marker("spark") or item.get_closest_marker("e2e") for item in session.items):
-        archive = class_archive(session.config.cache.mkdir("spark-classes"))
+        archive = class_archive(cache.mkdir("spark-classes"))
         os.environ["JDK_JAVA_OPTIONS"] += f" {reading(archive)}"
 
 
