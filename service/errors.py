@@ -251,6 +251,14 @@ class DatabaseUnavailableError(UnavailableError):
     title = "The database does not answer"
 
 
+class StoppingError(UnavailableError):
+    """This process of the API is about to end, and has no more time for the request."""
+
+    status = 503
+    code = "stopping"
+    title = "The service is stopping"
+
+
 class StorageUnavailableError(UnavailableError):
     """The object store or HDFS behind a data root does not answer, or refuses the service's credentials."""
 

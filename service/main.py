@@ -20,7 +20,7 @@ from service.api.problems import add_problem_handlers, problems
 from service.api.request_context import RequestContext
 from service.api.retries import Outage
 from service.dispatch import Dispatcher
-from service.errors import DatabaseUnavailableError, HostNotAllowedError, OriginNotAllowedError
+from service.errors import DatabaseUnavailableError, HostNotAllowedError, OriginNotAllowedError, StoppingError
 from service.jobs.explain_job import forget_abandoned
 from service.jobs.watch import JobWatcher
 from service.logging import configure_logging
@@ -28,7 +28,7 @@ from service.settings import Settings
 from service.store.migrate import require_current
 from service.store.session import Database
 
-_EVERYWHERE = problems(HostNotAllowedError, OriginNotAllowedError, DatabaseUnavailableError)
+_EVERYWHERE = problems(HostNotAllowedError, OriginNotAllowedError, DatabaseUnavailableError, StoppingError)
 
 
 def create_app(settings: Settings, database: Database | None = None) -> FastAPI:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import uuid
@@ -11,11 +12,17 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.metrics import HttpMetrics
-from service.api.problems import internal_error_response
+from service.api.problems import internal_error_response, service_error_response
+from service.errors import StoppingError
 
 _ACCEPTED_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 _CLIENT_CLOSED = 499
+_STOPPING = StoppingError(
+    "This process of the service stops before it could answer. What the request was to change may have happened: look, "
+    "or repeat it with its Idempotency-Key.",
+    retry_after_seconds=1,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -28,7 +35,9 @@ class RequestContext:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Runs the application; an exception that nobody handled is logged and answered with 500."""
+        """Runs the application; an exception that nobody handled is logged and answered with 500, a request that the
+        server gives up because it stops with 503.
+        """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -40,6 +49,10 @@ class RequestContext:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
                 await self._app(scope, receive, answer.send)
+            except asyncio.CancelledError:
+                if answer.status is not None:
+                    raise
+                await service_error_response(_STOPPING, scope)(scope, receive, answer.send)
             except Exception:
                 _log.exception("request_failed", method=scope["method"], path=scope["path"])
                 if answer.status is not None:
