@@ -25,6 +25,7 @@ class StatusStore:
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
+        self._mapper: Any = None
 
     def jobs(self, tag: str) -> list[str]:
         """The jobs with this tag that Spark remembers, a `JobData` in JSON each, by no order."""
@@ -63,7 +64,8 @@ class StatusStore:
         if jvm is None or application is None:
             raise MonitorError("the Spark application was stopped")
         try:
-            mapper = jvm.org.apache.spark.status.api.v1.JacksonMessageWriter().mapper()
-            return read(jvm, application.sc(), mapper.writeValueAsString)
+            # Kept, since a mapper learns the classes that it writes anew.
+            self._mapper = self._mapper or jvm.org.apache.spark.status.api.v1.JacksonMessageWriter().mapper()
+            return read(jvm, application.sc(), self._mapper.writeValueAsString)
         except (Py4JError, OSError) as error:
             raise MonitorError(f"Spark does not tell: {type(error).__name__}") from error
