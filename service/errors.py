@@ -27,6 +27,7 @@
     │   └── WorkerSilentError               409     worker_silent
     └── UnavailableError                                    try again later
         ├── DatabaseUnavailableError        503     database_unavailable
+        ├── StoppingError                   503     stopping
         ├── StorageUnavailableError         503     storage_unavailable
         ├── NotReadyError                   503     not_ready
         └── WorkerUnavailableError          503     worker_unavailable

@@ -51,16 +51,8 @@ def test_a_second_signal_kills_at_once(tmp_path: Path) -> None:
         wait_until_gone(list(processes), 15)
 
 
-def test_a_killed_service_leaves_nothing(tmp_path: Path) -> None:
-    with running_service(tmp_path) as service:
-        processes = start_job(service)
-        service.process.kill()
-        service.process.wait(10)
-        wait_until_gone(list(processes), 15)
-
-
 def test_a_dead_api_is_started_again_at_the_same_address(tmp_path: Path) -> None:
-    with running_service(tmp_path) as service:
+    with running_service(tmp_path, {"EVENKEEL_SPARK_WARM_UP": "false"}) as service:
         (api,) = (pid for pid in family(service.process.pid) if "serve" in command_line(pid))
         os.kill(api, signal.SIGKILL)
         assert httpx.get(f"{service.address}/healthz", timeout=30, trust_env=False).status_code == 200
@@ -72,7 +64,9 @@ def test_a_dead_api_is_started_again_at_the_same_address(tmp_path: Path) -> None
         wait_until_gone(list(processes), 15)
 
 
-def test_two_services_side_by_side_do_not_disturb_each_other(service: Service, tmp_path: Path) -> None:
+def test_two_services_do_not_disturb_each_other_and_a_killed_one_leaves_nothing(
+    service: Service, tmp_path: Path
+) -> None:
     with running_service(tmp_path) as other:
         write_orders(other.data)
         assert other.address != service.address
@@ -81,6 +75,12 @@ def test_two_services_side_by_side_do_not_disturb_each_other(service: Service, t
             assert running.wait(job_id)["status"] == "SUCCEEDED"
             assert running.rows(job_id) == [{"n": 10_000}]
             assert running.http.get(f"/v1/jobs/{foreign}").status_code == 404
+        processes = family(other.process.pid)
+        assert any("java" in name for name in processes.values()), processes
+        other.process.kill()
+        other.process.wait(10)
+        wait_until_gone(list(processes), 15)
+    assert service.http.get("/healthz").status_code == 200
 
 
 def test_a_busy_port_is_told_before_anything_starts(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ ENVIRONMENT = {
     "EVENKEEL_WORKER_RING_AGAIN_SECONDS": "600",
 }
 COUNT = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
-ROWS = 8_000
+ROWS = 5_000
 # Every pair of rows is looked at: longer than the drain time, which is none.
 SLOW = {
     "tables": {"a": parquet("pairs"), "b": parquet("pairs")},

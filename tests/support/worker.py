@@ -138,10 +138,11 @@ def active_tasks(process: subprocess.Popen[bytes]) -> int:
         if connection.status == psutil.CONN_LISTEN:
             address = f"http://127.0.0.1:{connection.laddr.port}/api/v1/applications"
             try:
-                (application,) = httpx.get(address, timeout=5, trust_env=False).json()
+                # The first answer takes seconds.
+                (application,) = httpx.get(address, timeout=60, trust_env=False).json()
             except (httpx.HTTPError, ValueError):
                 continue
-            executors = httpx.get(f"{address}/{application['id']}/executors", timeout=5, trust_env=False).json()
+            executors = httpx.get(f"{address}/{application['id']}/executors", timeout=60, trust_env=False).json()
             return sum(int(executor["activeTasks"]) for executor in executors)
     raise AssertionError("the driver has no web server")
 
