@@ -56,6 +56,8 @@ class FolderChannel(filesystem.Channel):  # type: ignore[misc]
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
         binding = filesystem.exchange_queue_t(routing_key or "", pattern or "", queue or "")
         file: Path = self._exchange_file(exchange)
+        if binding in self.get_table(exchange):
+            return  # a process that stands still with the lock in its hands then holds up nobody but newcomers
         try:
             with (self.control_folder / "bindings.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)

@@ -37,6 +37,9 @@ class Attempt:
         self.claim = claim
         self.deadline = deadline
         self.tag = f"evenkeel-{claim.job_id}-{claim.fence}"
+        """What all its Spark jobs carry, by which they are cancelled."""
+        self.run_tag = self.tag
+        """What those of its last run carry, by which they are measured."""
         self.driver: Driver | None = None
         self.progress = Progress()
         self._clock = clock

@@ -95,7 +95,7 @@ class ProgressReporter:
             if attempt.driver is None or attempt.reason is not None:
                 continue
             try:
-                progress = attempt.driver.monitor.progress(attempt.tag)
+                progress = attempt.driver.monitor.progress(attempt.run_tag)
             except MonitorError as error:
                 # A driver that is busy, or gone: neither is for this thread to judge.
                 _log.debug("progress_missing", job_id=attempt.claim.job_id, error=type(error).__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 from sqlalchemy.orm import Session
@@ -28,6 +28,8 @@ from workers.attempt import Attempt, AttemptsAtHand, StopReason
 from workers.claiming import claim_job
 from workers.engine.spark.driver import Driver, DriverSource
 from workers.engine.spark.engine import Engine, PlannedQuery, TableInput
+from workers.engine.spark.late_statistics import LateStatistics
+from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.failures import HandBack, LeaseLost, Verdict, verdict_of
 from workers.handing_back import hand_back_job
 from workers.measuring import measure
@@ -43,7 +45,11 @@ class _Run:
     """What is known of an attempt once its query runs; needed for its metrics however it ends."""
 
     planned: PlannedQuery
+    tables: dict[str, TableInput]
+    planning_ms: int
     started: float
+    number: int = 1
+    beside: LateStatistics | None = None
 
 
 class JobRunner:
@@ -72,6 +78,7 @@ class JobRunner:
         self._clock = clock
         self._pause = pause
         self._metrics = metrics or WorkerMetrics()
+        self._known_files = StatisticsCache()
 
     def run(self, job_id: str) -> bool:
         """Claims the job and brings it to an end, or leaves it to another attempt.
@@ -120,12 +127,15 @@ class JobRunner:
             return verdict_of(error, attempt)
 
     def _compile(self, spec: JobSpec) -> tuple[BoundQuery, dict[str, TableInput]]:
-        """What submission checked, again: files may have changed since."""
+        """What submission checked, again, for files may have changed since; but for the settings, of which the version
+        that took the job may have refused fewer.
+        """
         tables = {}
         for name, source in spec.tables.items():
             files = find_table_files(name, source, self._roots)
             tables[name] = TableInput(source, files, read_schema(name, source, files))
-        return compile_job(spec, {name: table.schema for name, table in tables.items()}), tables
+        schemas = {name: table.schema for name, table in tables.items()}
+        return compile_job(spec, schemas, is_accepted=True), tables
 
     def _plan_and_run(
         self,
@@ -137,8 +147,8 @@ class JobRunner:
         started: float,
     ) -> Verdict:
         attempt.check()
-        engine = Engine(driver.session_for_job(), driver.slots)
-        planned = engine.plan(query, tables, spec.settings)
+        engine = Engine(driver.session_for_job(), driver.slots, self._known_files)
+        planned = engine.plan(query, tables, spec.settings, crashes=attempt.claim.crashes)
         planning_ms = round((self._clock() - started) * 1000)
         self._metrics.planned(planning_ms)
         if not patiently(lambda _: self._save_plan(attempt.claim, planned, planning_ms), pause=self._pause):
@@ -148,7 +158,7 @@ class JobRunner:
         attempt.check()
         if not patiently(lambda _: self._mark_running(attempt), pause=self._pause):
             return LeaseLost()
-        return self._execute(attempt, driver, spec, engine, _Run(planned, self._clock()))
+        return self._execute(attempt, driver, spec, engine, _Run(planned, tables, planning_ms, self._clock()))
 
     def _save_plan(self, claim: Claim, planned: PlannedQuery, planning_ms: int) -> bool:
         with self._database.write() as session:
@@ -171,24 +181,42 @@ class JobRunner:
         return False
 
     def _execute(self, attempt: Attempt, driver: Driver, spec: JobSpec, engine: Engine, run: _Run) -> Verdict:
+        run = replace(run, beside=engine.look_beside(run.planned, run.tables))
         try:
-            written = engine.execute(run.planned, self._results / relative_path(attempt.claim))
+            written = engine.execute(run.planned, self._results / relative_path(attempt.claim, run.number))
         except Exception as error:  # noqa: BLE001 - as above
+            execution_ms = round((self._clock() - run.started) * 1000)
             verdict = verdict_of(error, attempt)
             if not isinstance(verdict, Ending):
                 return verdict
+            if verdict.status is JobStatus.FAILED:
+                safer = engine.fall_back(run.planned, run.tables, error, execution_ms)
+                if safer is not None:
+                    self._metrics.executed(execution_ms)
+                    return self._execute_again(attempt, driver, spec, engine, replace(run, planned=safer))
             return Ending(verdict.status, verdict.error, metrics=self._measure(attempt, driver, spec, run))
         # A result that is complete is published even where the attempt was told to stop meanwhile.
         return Ending(
             JobStatus.SUCCEEDED,
-            result=PublishedResult(relative_path(attempt.claim), written.rows, written.bytes),
+            result=PublishedResult(relative_path(attempt.claim, run.number), written.rows, written.bytes),
             metrics=self._measure(attempt, driver, spec, run),
         )
+
+    def _execute_again(self, attempt: Attempt, driver: Driver, spec: JobSpec, engine: Engine, run: _Run) -> Verdict:
+        """Runs the plan that needs less memory, once: there is none to fall back to from it."""
+        _log.warning("query_fell_back", to="sort-merge")
+        if not patiently(lambda _: self._save_plan(attempt.claim, run.planned, run.planning_ms), pause=self._pause):
+            return LeaseLost()
+        attempt.check()
+        # A tag and a directory of its own: what is left of the run that failed is neither counted nor published.
+        attempt.run_tag = f"{attempt.tag}-2"
+        driver.label_further(attempt.run_tag)
+        return self._execute(attempt, driver, spec, engine, replace(run, number=2, started=self._clock()))
 
     def _measure(self, attempt: Attempt, driver: Driver, spec: JobSpec, run: _Run) -> AttemptMetrics:
         execution_ms = round((self._clock() - run.started) * 1000)
         self._metrics.executed(execution_ms)
-        return measure(driver.monitor, attempt.tag, run.planned, spec.settings, execution_ms)
+        return measure(driver.monitor, attempt.run_tag, run.planned, spec.settings, execution_ms, run.beside)
 
     def _end(self, attempt: Attempt, verdict: Verdict) -> None:
         attempt.settle()
@@ -234,7 +262,7 @@ class JobRunner:
             remove_attempt(self._results, claim)
         if published:
             self._metrics.ended(claim, ending.status)
-            remove_older_attempts(self._results, claim)
+            remove_older_attempts(self._results, claim, None if ending.result is None else ending.result.path)
             _log.info(
                 "attempt_ended",
                 status=ending.status.value,

@@ -30,7 +30,7 @@ FORMAT = 1
 
 _CHUNK_BYTES = 1 << 20
 _SUM_LINE = re.compile(r"([0-9a-f]{64})  (.+)\n")
-_RESULT_FILE = re.compile(r"results/[0-9a-f-]{36}/attempt-\d+/[^/\n\0]+\.parquet")
+_RESULT_FILE = re.compile(r"results/[0-9a-f-]{36}/attempt-\d+(-\d+)?/[^/\n\0]+\.parquet")
 
 
 class Manifest(Frozen):

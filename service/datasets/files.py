@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from service.datasets.local_files import LocalWalk, is_inside, real
-from service.datasets.reading import DataFile, UriFile, size_of
+from service.datasets.reading import DataFile, UriFile, size_of, version_of
 from service.datasets.roots import DirectoryRoot, Root, StoreRoot
 from service.datasets.store_files import find_in_store
 from service.spec.errors import SpecError
@@ -24,12 +24,15 @@ from service.spec.locations import Location, is_uri, path_of_file_uri, resolve
 
 @dataclass(frozen=True)
 class TableFiles:
-    """The files of one table, in order of path. `directory_or_file` is the resolved path; `bytes` the sum of sizes."""
+    """The files of one table, in order of path. `directory_or_file` is the resolved path; `bytes` the sum of sizes;
+    `versions` tell each file from what it was before, as `version_of` does, where the listing told.
+    """
 
     table: str
     directory_or_file: Path | Location
     files: tuple[DataFile, ...]
     bytes: int
+    versions: tuple[tuple[int, ...] | None, ...] = field(default=(), compare=False)
 
 
 def find_table_files(table: str, source: TableSource, roots: Sequence[Root]) -> TableFiles:
@@ -123,7 +126,12 @@ class _Search:
         if not found:
             detail = f"The directory '{self._given}' holds no data file."
             raise SpecError.of("empty_directory", detail, pointer=self._pointer)
-        return TableFiles(self._table, place, tuple(found), sum(map(size_of, found)))
+        # Of a file on this machine the version has the size: it is asked for once.
+        versions = tuple(map(version_of, found))
+        sizes = (
+            size_of(file) if version is None else version[0] for file, version in zip(found, versions, strict=True)
+        )
+        return TableFiles(self._table, place, tuple(found), sum(sizes), versions)
 
 
 def _path_of(root: Path | DirectoryRoot) -> Path:

@@ -19,12 +19,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class UriFile:
-    """A file that Spark is told by its URI. `path` is its name in the store; `store` None for this machine's files."""
+    """A file that Spark is told by its URI. `path` is its name in the store; `store` None for this machine's files.
+
+    `modified` is the time that a store's listing told, in nanoseconds since the epoch.
+    """
 
     uri: str
     path: str
     size: int
     store: Store | None = field(default=None, repr=False, compare=False)
+    modified: int | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -43,6 +47,19 @@ DataFile = Path | UriFile
 def size_of(file: DataFile) -> int:
     """Bytes of a file; of one in a store, as its listing told."""
     return file.stat().st_size if isinstance(file, Path) else file.size
+
+
+def version_of(file: DataFile) -> tuple[int, ...] | None:
+    """What is other once somebody has written the file: of one on this machine its size, number and times of change, of
+    one in a store what its listing told; the size first. None where nothing tells. Raises OSError for a file that is
+    gone.
+    """
+    path = local_path(file)
+    if path is not None:
+        found = path.stat()
+        return (found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
+    modified = file.modified if isinstance(file, UriFile) else None
+    return None if modified is None else (size_of(file), modified)
 
 
 def local_path(file: DataFile) -> Path | None:

@@ -147,8 +147,10 @@ _PLAIN: dict[pa.DataType, DataType] = {
     pa.float64(): DOUBLE,
     pa.string(): STRING,
     pa.large_string(): STRING,
+    pa.string_view(): STRING,
     pa.binary(): BINARY,
     pa.large_binary(): BINARY,
+    pa.binary_view(): BINARY,
     pa.date32(): DATE,
     pa.date64(): DATE,
 }

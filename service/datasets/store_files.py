@@ -47,7 +47,7 @@ def _find(store: Store, location: Location, given: str, pointer: str) -> list[Ur
 
 
 def _file(store: Store, location: Location, child: Child) -> UriFile:
-    return UriFile(str(location), location.path, child.size, store)
+    return UriFile(str(location), location.path, child.size, store, child.modified)
 
 
 class StoreWalk(Walk[Location, tuple[Location, Child]]):

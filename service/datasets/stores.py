@@ -67,12 +67,15 @@ class ListingOverdueError(StoreUnavailableError):
 
 @dataclass(frozen=True)
 class Child:
-    """What a listing tells of a file or directory; `size` in bytes, 0 for a directory."""
+    """What a listing tells of a file or directory; `size` in bytes, 0 for a directory. `modified` is in nanoseconds
+    since the epoch, None where the store does not tell.
+    """
 
     name: str
     is_file: bool
     is_directory: bool
     size: int
+    modified: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -245,7 +248,8 @@ def _hdfs_is_away() -> StoreUnavailableError:
 
 def _child(info: fs.FileInfo) -> Child:
     is_file = info.type is fs.FileType.File
-    return Child(info.base_name, is_file, info.type is fs.FileType.Directory, (info.size or 0) if is_file else 0)
+    size = (info.size or 0) if is_file else 0
+    return Child(info.base_name, is_file, info.type is fs.FileType.Directory, size, info.mtime_ns)
 
 
 def connect_s3(settings: DataSettings) -> fs.FileSystem:

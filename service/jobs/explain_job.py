@@ -81,7 +81,7 @@ def _report(session: Session, job_id: str) -> PlanReport:
     plan = plans.latest_plan(session, job_id)
     if plan is None:
         raise WorkerUnavailableError("The worker ended the explanation without a plan.")
-    return PlanReport.model_validate(plan.report)
+    return plans.report_of(plan)
 
 
 def _problem(error: object, status: str) -> Problem:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from service.errors import MetricsNotReadyError
 from service.jobs.find import require_job
-from service.spec.reports import MetricsReport, SkewReport, StageMetrics
+from service.spec.reports import EstimateReport, MetricsReport, SkewReport, StageMetrics
 from service.spec.status import JobStatus
 from service.store import plans
 from service.store.session import Database
@@ -19,13 +21,19 @@ def get_metrics(database: Database, tenant: str, job_id: str) -> MetricsReport:
             raise MetricsNotReadyError(_reason(JobStatus(row.status)))
         stages = plans.stage_metrics(session, row.id, plan.fence)
         return MetricsReport(
-            stages=tuple(StageMetrics.model_validate(stage.metrics) for stage in stages),
-            skew=SkewReport.model_validate(plan.skew),
+            stages=tuple(StageMetrics.model_validate(stage.metrics, extra="ignore") for stage in stages),
+            # A worker of the version after may tell more.
+            skew=SkewReport.model_validate(plan.skew, extra="ignore"),
+            estimates=_estimates(plan.estimates),
             planning_ms=plan.planning_ms,
             execution_ms=plan.execution_ms,
             result_rows=row.result_rows,
             result_bytes=row.result_bytes,
         )
+
+
+def _estimates(stored: dict[str, Any] | None) -> EstimateReport | None:
+    return None if stored is None else EstimateReport.model_validate(stored, extra="ignore")
 
 
 def _reason(status: JobStatus) -> str:

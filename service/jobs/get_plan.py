@@ -16,4 +16,4 @@ def get_plan(database: Database, tenant: str, job_id: str) -> PlanReport:
         plan = plans.latest_plan(session, row.id)
         if plan is None:
             raise PlanNotReadyError(f"The job is {row.status} and has not been planned.")
-        return PlanReport.model_validate(plan.report)
+        return plans.report_of(plan)

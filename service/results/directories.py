@@ -1,4 +1,5 @@
-"""The directories of results: `<results>/<job id>/attempt-<number>`. What else is in there is none of ours."""
+"""The directories of results: `<results>/<job id>/attempt-<number>`, or `attempt-<number>-2` where a query
+ran again. What else is in there is none of ours."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import structlog
 _log = structlog.get_logger(__name__)
 
 _JOB = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_ATTEMPT = re.compile(r"attempt-\d+")
+_ATTEMPT = re.compile(r"attempt-\d+(-\d+)?")
 
 
 class Freed(NamedTuple):

@@ -6,31 +6,38 @@ column, so that its rows can still be counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from service.spec import coercion
-from service.spec.aggregates import IDEMPOTENT, ORDERED, result_type, takes
-from service.spec.bound import BoundCall, BoundJoin, BoundName, BoundQuery, BoundSort, BoundTable
+from service.spec.aggregates import OF_GROUPING_SETS
+from service.spec.aliases import Aliases
+from service.spec.bound import (
+    BoundJoin,
+    BoundName,
+    BoundQuery,
+    BoundSort,
+    BoundSource,
+    BoundTable,
+    queries_of,
+    sources_of,
+)
+from service.spec.calls import bind_call, condition
+from service.spec.derived import Derived, check_name, check_size, derived_table
 from service.spec.dialect import Text
+from service.spec.equi_joins import Step, with_equalities
 from service.spec.errors import SpecError, did_you_mean, nearest_names
 from service.spec.expressions import scalar_of
-from service.spec.grouping import Grouped, Key
+from service.spec.grouping import Grouped, Key, check_keys, over_keys, positions_of
 from service.spec.inference import Typing
 from service.spec.parsing import read_expression
-from service.spec.query import (
-    AggregateCall,
-    AggregateFunction,
-    Join,
-    JoinKind,
-    NullsOrder,
-    Query,
-    SortDirection,
-    TableRef,
-)
+from service.spec.pruning import pruned
+from service.spec.query import JoinKind, NullsOrder, Query, QueryRef, SortDirection, Source, TableRef, UnionRef
 from service.spec.scalar import Scalar
 from service.spec.scope import TableScope, full_name, resolve
-from service.spec.tree import Cast, Column, Expression, Name, map_children
-from service.spec.types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Schema, TypeName
+from service.spec.tree import Cast, Expression, Name, columns_of, map_children, position_of
+from service.spec.types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Schema
+from service.spec.unions import united
 
 _ONE_SIDED = {JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
 
@@ -42,36 +49,57 @@ def bind(query: Query, schemas: Mapping[str, Schema], pointer: str = "/query") -
     `not_grouped`, `type_mismatch`, `unsupported_construct`, `unsupported_function`, `sql_syntax`, `query_too_deep`,
     with a pointer below `pointer` and, where an expression is at fault, line and column in its text.
     """
-    return _Binder(query, schemas, pointer).bind()
+    check_size(query, pointer)
+    bound = pruned(_Binder(query, schemas, pointer, Aliases(), "").bind())
+    _check_columns(bound, pointer)
+    return bound
+
+
+def _check_columns(query: BoundQuery, pointer: str) -> None:
+    """Raises SpecError where a column that is read has a name that Spark would read more into."""
+    for inner in queries_of(query):
+        for index, source in enumerate(sources_of(inner)):
+            at = "" if inner is not query else "/joins" if index else "/source"
+            for _, name in source.columns if isinstance(source, BoundTable) else ():
+                check_name(name, pointer + at)
 
 
 class _Binder:
-    def __init__(self, query: Query, schemas: Mapping[str, Schema], pointer: str) -> None:
+    """Binds one query. `within` is the plan's alias of the derived table that it is, empty for the outermost."""
+
+    def __init__(
+        self, query: Query, schemas: Mapping[str, Schema], pointer: str, aliases: Aliases, within: str
+    ) -> None:
         self._query = query
         self._schemas = schemas
         self._pointer = pointer
-        self._aliases: dict[str, tuple[str, Schema]] = {}
+        self._aliases = aliases
+        self._within = within
+        self._plan_names: dict[str, str] = {}
+        self._sources: dict[str, BoundSource] = {}
 
     def bind(self) -> BoundQuery:
+        """The query with every column of its tables; `pruned` leaves out those that nothing reads."""
         query = self._query
-        scope = TableScope({query.source.name: self._table(query.source, "/source")})
-        joins: list[tuple[Join, tuple[tuple[Scalar, Scalar], ...], Scalar | None]] = []
+        self._claim_aliases()
+        scope = self._scope(query.source, "/source")
+        steps: list[Step] = []
         for index, join in enumerate(query.joins):
             at = f"/joins/{index}"
-            right = self._table(join.right, f"{at}/right")
-            both = scope.with_table(join.right.name, right)
-            joins.append((join, *self._join(join, at, scope, TableScope({join.right.name: right}), both)))
+            right = self._scope(join.right, f"{at}/right")
+            both = scope.with_tables(right)
+            steps.append(self._join(index, scope, right, both))
             scope = both.without(join.right.name) if join.kind in _ONE_SIDED else both
-        where = self._condition(query.where, "/where", scope, "WHERE") if query.where is not None else None
+        where = self._where(scope, steps) if query.where is not None else None
         if query.group_by or query.aggregates:
-            return self._finish(scope, joins, where, self._grouped(scope))
+            return self._finish(scope, steps, where, self._grouped(scope))
         if query.having is not None:
             raise self._error("unsupported_construct", "HAVING needs GROUP BY or an aggregate.", "/having")
         if not query.select:
             raise self._error(
                 "unsupported_construct", "A query without group_by and aggregates needs 'select'.", "/select"
             )
-        return self._finish(scope, joins, where, None)
+        return self._finish(scope, steps, where, None)
 
     def _error(self, code: str, detail: str, at: str, suggestions: tuple[str, ...] = ()) -> SpecError:
         return SpecError.of(code, detail, pointer=self._pointer + at, suggestions=suggestions)
@@ -81,21 +109,50 @@ class _Binder:
 
     # FROM
 
+    def _claim_aliases(self) -> None:
+        # Before any inner query: those of the outer one keep the names that the caller gave them.
+        sources = [(self._query.source, "/source")]
+        sources += [(join.right, f"/joins/{index}/right") for index, join in enumerate(self._query.joins)]
+        for source, at in sources:
+            if source.name.casefold() in {name.casefold() for name in self._plan_names}:
+                raise self._error("duplicate_table", f"Two tables are called {source.name}: give one an alias.", at)
+            check_name(source.name, self._pointer + at)
+            self._plan_names[source.name] = self._aliases.claim(source.name, self._within)
+
+    def _scope(self, source: Source, at: str) -> TableScope:
+        """The scope of `source` alone, whose bound form it notes."""
+        alias = self._plan_names[source.name]
+        if isinstance(source, TableRef):
+            schema = self._table(source, at)
+            longest: Mapping[str, int] = {}
+            sizes: Mapping[str, int] = {}
+            columns = tuple((Field(full_name(alias, field.name), field.type), field.name) for field in schema.fields)
+            self._sources[source.name] = BoundTable(source.table, alias, columns)
+        else:
+            derived = self._derived(source, alias, at)
+            schema, longest, sizes = derived.schema, derived.longest, derived.sizes
+            self._sources[source.name] = derived.bound
+        return TableScope({source.name: schema}, plan_names={source.name: alias}, longest=longest, sizes=sizes)
+
     def _table(self, table: TableRef, at: str) -> Schema:
         if table.table not in self._schemas:
             suggestions = nearest_names(table.table, list(self._schemas))
             detail = f"The job has no table {table.table}.{did_you_mean(suggestions)}"
             raise self._error("unknown_table", detail, f"{at}/table", suggestions)
-        if table.name.casefold() in {alias.casefold() for alias in self._aliases}:
-            raise self._error("duplicate_table", f"Two tables are called {table.name}: give one an alias.", at)
-        self._check_name(table.name, at)
-        schema = self._schemas[table.table]
-        self._aliases[table.name] = (table.table, schema)
-        return schema
+        return self._schemas[table.table]
 
-    def _join(
-        self, join: Join, at: str, left: TableScope, right: TableScope, both: TableScope
-    ) -> tuple[tuple[tuple[Scalar, Scalar], ...], Scalar | None]:
+    def _derived(self, source: QueryRef | UnionRef, alias: str, at: str) -> Derived:
+        def bound(query: Query, pointer: str) -> BoundQuery:
+            return _Binder(query, self._schemas, pointer, self._aliases, alias).bind()
+
+        pointer = self._pointer + at
+        if isinstance(source, QueryRef):
+            return derived_table(bound(source.query, f"{pointer}/query"), alias, source.columns, pointer)
+        branches = [bound(query, f"{pointer}/queries/{index}") for index, query in enumerate(source.queries)]
+        return derived_table(united(branches, f"{pointer}/queries"), alias, source.columns, pointer)
+
+    def _join(self, index: int, left: TableScope, right: TableScope, both: TableScope) -> Step:
+        join, at = self._query.joins[index], f"/joins/{index}"
         if join.kind is JoinKind.CROSS and (join.on or join.residual is not None):
             raise self._error("unsupported_construct", "A cross join has no condition: use an inner join.", at)
         if join.kind is not JoinKind.CROSS and not join.on:
@@ -105,20 +162,34 @@ class _Binder:
                 at,
             )
         keys = []
-        for index, key in enumerate(join.on):
-            left_text = self._text(key.left, f"{at}/on/{index}/left")
-            right_text = self._text(key.right, f"{at}/on/{index}/right")
+        for number, key in enumerate(join.on):
+            left_text = self._text(key.left, f"{at}/on/{number}/left")
+            right_text = self._text(key.right, f"{at}/on/{number}/right")
             one = resolve(read_expression(left_text), left, left_text)
             other = resolve(read_expression(right_text), right, right_text)
+            for tree, text in ((one, left_text), (other, right_text)):
+                if not columns_of(tree):
+                    hint = "Put a condition on one side into `residual` or `where`."
+                    raise text.unsupported("A join key without a column", at=position_of(tree), hint=hint)
             keys.append(_join_key(one, left_text, other, right_text))
-        residual = self._condition(join.residual, f"{at}/residual", both, "ON") if join.residual is not None else None
-        return tuple(keys), residual
+        residual = None
+        if join.residual is not None:
+            residual = condition(self._text(join.residual, f"{at}/residual"), both, "ON")
+        columns = frozenset(field.name for field, _ in self._sources[join.right.name].columns)
+        return Step(index, join, join.right.name, columns, tuple(keys), residual)
 
-    def _condition(self, text: str, at: str, scope: TableScope, what: str) -> Scalar:
-        source = self._text(text, at)
+    def _where(self, scope: TableScope, steps: list[Step]) -> Scalar | None:
+        """WHERE without the equalities that it gives to `steps` as keys."""
+        source = self._text(self._query.where or "", "/where")
         tree = resolve(read_expression(source), scope, source)
-        Typing(source).require_condition(tree, what)
-        return scalar_of(tree, source)
+        Typing(source).require_condition(tree, "WHERE")
+        first = frozenset(field.name for field, _ in self._sources[self._query.source.name].columns)
+        joined, rest = with_equalities(first, steps, tree)
+        steps[:] = (
+            replace(step, keys=(*step.keys, *(_join_key(one, source, other, source) for one, other in step.moved)))
+            for step in joined
+        )
+        return scalar_of(rest, source) if rest is not None else None
 
     # GROUP BY and aggregates
 
@@ -132,76 +203,30 @@ class _Binder:
             tree = resolve(read_expression(source), scope, source)
             Typing(source).computable(tree)
             keys.append(Key(item.name, tree, scalar_of(tree, source)))
+        if self._query.grouping_sets:
+            check_keys(keys, self._pointer)
         calls = []
         for index, call in enumerate(self._query.aggregates):
             at = f"/aggregates/{index}"
             self._claim(call.name, taken, f"{at}/name")
-            calls.append(self._call(call, at, scope))
-        return Grouped(tuple(keys), tuple(calls), scope)
-
-    def _check_name(self, name: str, at: str) -> None:
-        # Spark replaces `${env:…}` by the worker's environment wherever it stands, and names cannot escape it.
-        if "${" in name:
-            raise self._error("unsupported_construct", f"The name {name} holds '${{', which no name may.", at)
+            bound = bind_call(call, self._pointer + at, scope)
+            if bound.function in OF_GROUPING_SETS:
+                bound = over_keys(bound, keys, bool(self._query.grouping_sets), self._pointer + at)
+            calls.append(bound)
+        return Grouped(tuple(keys), tuple(calls), scope, bool(self._query.grouping_sets))
 
     def _claim(self, name: str, taken: set[str], at: str) -> None:
-        self._check_name(name, at)
+        check_name(name, self._pointer + at)
         if name.casefold() in taken:
             raise self._error("duplicate_column", f"Two columns would be called {name} (case does not count).", at)
         taken.add(name.casefold())
-
-    def _call(self, call: AggregateCall, at: str, scope: TableScope) -> BoundCall:
-        self._check_shape(call, at)
-        arguments = []
-        for index, text in enumerate(call.arguments):
-            source = self._text(text, f"{at}/arguments/{index}")
-            tree = resolve(read_expression(source), scope, source)
-            type_ = Typing(source).type_of(tree)
-            counted = call.function is AggregateFunction.COUNT and not call.distinct
-            if type_ is not None and not counted and not _accepts(call, type_):
-                raise Typing(source).mismatch(f"{call.function} does not take {text}, which is {type_}.", tree)
-            arguments.append(scalar_of(tree, source))
-        order_by = None
-        if call.order_by is not None:
-            source = self._text(call.order_by, f"{at}/order_by")
-            tree = resolve(read_expression(source), scope, source)
-            Typing(source).computable(tree)
-            order_by = scalar_of(tree, source)
-        condition = self._condition(call.filter, f"{at}/filter", scope, "FILTER") if call.filter is not None else None
-        type_ = result_type(call.function, arguments[0].type if arguments else None)
-        distinct = call.distinct and call.function not in IDEMPOTENT
-        output = Field(call.name, type_ or UNKNOWN)
-        return BoundCall(call.function, tuple(arguments), distinct, condition, order_by, output)
-
-    def _check_shape(self, call: AggregateCall, at: str) -> None:
-        count = len(call.arguments)
-        refused = None
-        if call.function is AggregateFunction.COUNT:
-            if call.distinct and not count:
-                refused = "COUNT(DISTINCT *) is not supported: name the columns."
-            elif count > 1 and not call.distinct:
-                refused = "COUNT takes several arguments with DISTINCT alone."
-        elif count != 1:
-            refused = f"{call.function} takes one argument, not {count}."
-        if call.function in ORDERED:
-            if call.distinct:
-                refused = f"{call.function} has no DISTINCT."
-            if call.order_by is None:
-                refused = (
-                    f"{call.function} needs an order, for example {call.function}(x ORDER BY t): "
-                    "without one its result would be arbitrary."
-                )
-        elif call.order_by is not None:
-            refused = f"{call.function} does not depend on an order: remove it."
-        if refused is not None:
-            raise self._error("unsupported_construct", refused, at)
 
     # SELECT, HAVING, ORDER BY
 
     def _finish(
         self,
         scope: TableScope,
-        joins: list[tuple[Join, tuple[tuple[Scalar, Scalar], ...], Scalar | None]],
+        steps: Sequence[Step],
         where: Scalar | None,
         grouped: Grouped | None,
     ) -> BoundQuery:
@@ -216,11 +241,9 @@ class _Binder:
             having = scalar_of(tree, source)
         order_by = tuple(self._sorts(scope, grouped, trees))
         select = tuple(BoundName(scalar, name) for name, _, scalar in selected)
-        used = _Used(joins, where, grouped, select, order_by)
-        tables = {alias: self._pruned(alias, used.columns) for alias in self._aliases}
         return BoundQuery(
-            source=tables[query.source.name],
-            joins=tuple(BoundJoin(join.kind, tables[join.right.name], keys, rest) for join, keys, rest in joins),
+            source=self._sources[query.source.name],
+            joins=tuple(self._bound_join(step) for step in steps),
             where=where,
             is_aggregate=grouped is not None,
             keys=tuple(BoundName(key.scalar, key.name) for key in grouped.keys) if grouped is not None else (),
@@ -229,13 +252,19 @@ class _Binder:
             order_by=order_by,
             limit=query.limit,
             select=select,
+            grouping_sets=positions_of(query.grouping_sets, query.group_by, self._pointer),
             output=Schema(tuple(Field(item.name, item.expression.type or UNKNOWN) for item in select)),
         )
+
+    def _bound_join(self, step: Step) -> BoundJoin:
+        told = step.join
+        right = self._sources[step.alias]
+        return BoundJoin(step.kind, right, step.keys, step.residual, told.ship, told.local, told.skew, step.index)
 
     def _selected(self, scope: TableScope, grouped: Grouped | None) -> list[tuple[str, Expression, Scalar]]:
         items = self._query.select
         if not items and grouped is not None:
-            return [(column.name, column, Scalar(*_reference(column))) for column in grouped.columns]
+            return [(column.name, column, scalar_of(column, Text("", ""))) for column in grouped.columns]
         taken: set[str] = set()
         selected = []
         for index, item in enumerate(items):
@@ -262,40 +291,6 @@ class _Binder:
                 nulls = NullsOrder.FIRST if key.direction is SortDirection.ASC else NullsOrder.LAST
             yield BoundSort(scalar_of(tree, source), key.direction, nulls)
 
-    def _pruned(self, alias: str, used: frozenset[str]) -> BoundTable:
-        table, schema = self._aliases[alias]
-        fields = [field for field in schema.fields if full_name(alias, field.name) in used] or schema.fields[:1]
-        for field in fields:
-            self._check_name(field.name, "/source" if alias == self._query.source.name else "/joins")
-        columns = tuple((Field(full_name(alias, field.name), field.type), field.name) for field in fields)
-        return BoundTable(table, alias, columns)
-
-
-class _Used:
-    """The table columns that a query reads."""
-
-    def __init__(
-        self,
-        joins: list[tuple[Join, tuple[tuple[Scalar, Scalar], ...], Scalar | None]],
-        where: Scalar | None,
-        grouped: Grouped | None,
-        select: tuple[BoundName, ...],
-        order_by: tuple[BoundSort, ...],
-    ) -> None:
-        scalars: list[Scalar | None] = [where]
-        for _, keys, residual in joins:
-            scalars += [side for key in keys for side in key] + [residual]
-        if grouped is not None:
-            scalars += grouped.scalars
-        else:
-            scalars += [item.expression for item in select] + [item.expression for item in order_by]
-        self.columns = frozenset(name for scalar in scalars if scalar is not None for name in scalar.columns)
-
-
-def _reference(column: Column) -> tuple[str, tuple[str, ...], DataType | None]:
-    scalar = scalar_of(column, Text("", ""))
-    return scalar.sql, scalar.columns, scalar.type
-
 
 def _replace(tree: Expression, selected: Mapping[str, Expression], names: frozenset[str]) -> Expression:
     """`tree` with the aliases of SELECT put in place, except where `names` takes precedence."""
@@ -304,10 +299,6 @@ def _replace(tree: Expression, selected: Mapping[str, Expression], names: frozen
         replaces = tree.qualifier is None and folded in selected and folded not in names
         return selected[folded] if replaces else tree
     return map_children(tree, lambda child: _replace(child, selected, names))
-
-
-def _accepts(call: AggregateCall, type_: DataType) -> bool:
-    return takes(call.function, type_) and not (call.distinct and type_.name is TypeName.OTHER)
 
 
 def _join_key(left: Expression, left_text: Text, right: Expression, right_text: Text) -> tuple[Scalar, Scalar]:

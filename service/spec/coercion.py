@@ -146,7 +146,8 @@ def common_type(left: DataType, right: DataType, *, strings_convert: bool) -> Da
         return right
     names = {left.name, right.name}
     if TypeName.STRING in names:
-        if not strings_convert:
+        # Spark writes no nested value as a string by itself.
+        if not strings_convert or TypeName.OTHER in names:
             raise Incompatible
         other = right if left.name is TypeName.STRING else left
         if other.name in INTEGRAL:

@@ -4,23 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from service.spec.applicability import check_settings
 from service.spec.binding import bind
 from service.spec.bound import BoundQuery
-from service.spec.errors import SpecError
+from service.spec.errors import Issue, SpecError
 from service.spec.job import JobSpec
-from service.spec.sql import compile_sql
+from service.spec.sql import CompiledSql, compile_sql
 from service.spec.types import Schema
 
 
-def compile_job(spec: JobSpec, schemas: Mapping[str, Schema]) -> BoundQuery:
+def compile_job(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bool = False) -> BoundQuery:
     """The bound query of `spec`; `schemas` are those of its tables, by name.
 
-    Raises SpecError with pointers below `/query`, or at `/sql` with line and column in the SQL text.
+    `is_accepted`: the job has been taken, maybe by a version that refused less. Settings that the query cannot follow
+    are left to the rules then, which tell of them in the trace.
+
+    Raises SpecError with pointers below `/query`, or at `/sql` with line and column in the SQL text, or below
+    `/settings` where the query cannot follow a setting.
     """
     if spec.query is not None:
-        return bind(spec.query, schemas)
+        query = bind(spec.query, schemas)
+        if not is_accepted:
+            check_settings(query, spec.settings)
+        return query
     compiled = compile_sql(spec.sql or "", schemas)
     try:
-        return bind(compiled.query, schemas)
+        query = bind(compiled.query, schemas)
+        for index, unused in enumerate(compiled.unused):
+            bind(unused, schemas, f"/query/unused/{index}")
+        if not is_accepted:
+            check_settings(query, spec.settings)
+        return query
     except SpecError as error:
-        raise SpecError([compiled.locate(issue) for issue in error.issues]) from None
+        raise SpecError([_located(compiled, issue) for issue in error.issues]) from None
+
+
+def _located(compiled: CompiledSql, issue: Issue) -> Issue:
+    """An issue of the compiled query as one of the SQL text; one of a setting as it is."""
+    return issue if (issue.pointer or "").startswith("/settings/") else compiled.locate(issue)

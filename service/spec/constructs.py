@@ -47,21 +47,24 @@ TYPES: dict[exp.DType, TypeName] = {
 SUFFIXES = {"L": (TypeName.BIGINT, 63), "S": (TypeName.SMALLINT, 15), "Y": (TypeName.TINYINT, 7)}
 """The type of a number with this suffix, and its bits without the sign."""
 INTERVAL_UNITS = {"YEAR", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND"}
+INTERVAL_HINT = (
+    f"Write it like INTERVAL '1' DAY, one number of a unit of {', '.join(sorted(INTERVAL_UNITS))}; days from a column "
+    "are date_add(d, n)."
+)
 EXTRACT_PARTS = {"YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DAYOFWEEK", "DOY", "HOUR", "MINUTE", "SECOND"}
 SUFFIXED = re.compile(r"(\d+)([LSY])", re.ASCII | re.IGNORECASE)
 NUMBER = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,5})?", re.ASCII)
 INTERVAL_VALUE = re.compile(r"[+-]?\d{1,9}(?:\.\d{1,6})?", re.ASCII)
 HEX = re.compile(r"(?:[0-9A-Fa-f]{2})*")
-NOT_IN_THE_ALGEBRA = frozenset(
-    name
-    for names in (
-        "any any_value approx_count_distinct approx_percentile array_agg bit_and bit_or bit_xor bool_and bool_or",
-        "collect_list collect_set corr count_if covar_pop covar_samp every first kurtosis last listagg max_by mean",
-        "median min_by mode percentile percentile_approx skewness some std stddev stddev_pop stddev_samp string_agg",
-        "var_pop var_samp variance",
-    )
-    for name in names.split()
+_SUBQUERY = (
+    "Write IN (SELECT …) as a LEFT SEMI JOIN, NOT IN as a LEFT ANTI JOIN where none is NULL, and a single value as a "
+    "CROSS JOIN with a derived table of one row."
 )
+NESTED = "Nested values can be read but not computed with: keep their parts in columns of their own."
+QUANTIFIED = (
+    "Write = ANY as a LEFT SEMI JOIN; else compare with MIN or MAX of a derived table of one row, by CROSS JOIN."
+)
+PARAMETER_SIGNS = frozenset({":", "?", "@", "$", "{"})
 CONSTRUCTS: dict[type[exp.Expr], str] = {
     exp.Subquery: "A subquery",
     exp.Select: "A subquery",
@@ -87,9 +90,57 @@ CONSTRUCTS: dict[type[exp.Expr], str] = {
     exp.BitwiseOr: "The bitwise operator |",
     exp.BitwiseXor: "The bitwise operator ^",
     exp.BitwiseNot: "The bitwise operator ~",
+    exp.BitwiseLeftShift: "The bitwise operator <<",
+    exp.BitwiseRightShift: "The bitwise operator >>",
+    exp.Array: "An array ([…])",
+    exp.AtTimeZone: "AT TIME ZONE",
+    exp.SimilarTo: "SIMILAR TO",
+    exp.Glob: "GLOB",
+    exp.Coalesce: "The operator ??",
+    exp.StrToDate: "CAST with FORMAT",
+    exp.StrToTime: "CAST with FORMAT",
     exp.Collate: "COLLATE",
     exp.Filter: "FILTER",
 }
+HINTS: dict[type[exp.Expr], str] = {
+    exp.Subquery: _SUBQUERY,
+    exp.Select: _SUBQUERY,
+    exp.Exists: "Write a LEFT SEMI JOIN, or a LEFT ANTI JOIN for NOT EXISTS.",
+    exp.Window: "Aggregate in a derived table and join it back; the first of a group is FIRST_VALUE(x ORDER BY t).",
+    exp.Lambda: NESTED,
+    exp.JSONExtract: NESTED,
+    exp.Bracket: NESTED,
+    exp.Dot: NESTED,
+    exp.BitwiseXor: "Write power(x, n) for a power.",
+    exp.BitwiseLeftShift: "Write x * power(2, n).",
+    exp.BitwiseRightShift: "Write x DIV 4 for two bits.",
+    exp.Array: "Backquotes enclose names: `a name`.",
+    exp.AtTimeZone: "Times are in the session's zone, UTC.",
+    exp.SimilarTo: "Write RLIKE.",
+    exp.Glob: "Write LIKE or RLIKE.",
+    exp.Coalesce: "Write coalesce(a, b).",
+    exp.StrToDate: "Write to_date(x, 'yyyy-MM-dd').",
+    exp.StrToTime: "Write to_timestamp(x, 'yyyy-MM-dd HH:mm').",
+    exp.Placeholder: "Write the value.",
+    exp.Parameter: "Write the value.",
+    exp.Star: "Name the columns.",
+    exp.Tuple: "Compare the columns one by one.",
+    exp.Any: "Write IN with a list of values, or OR of comparisons.",
+    exp.All: "Write AND of comparisons.",
+    exp.IgnoreNulls: "Add FILTER (WHERE x IS NOT NULL).",
+    exp.RespectNulls: "Leave it out.",
+    exp.Collate: "Compare UPPER or LOWER of both sides.",
+}
+"""The form that works in place of some constructs."""
+LOST: dict[tuple[type[exp.Expr], str], tuple[str, str]] = {
+    (exp.In, "field"): ("IN without a list", "Write IN (1, 2); POSITION(a IN b) is position(a, b)."),
+    (exp.In, "unnest"): ("IN with UNNEST", "Write IN (1, 2)."),
+    (exp.Limit, "limit_options"): ("LIMIT with PERCENT or TIES", "Write a number of rows."),
+    (exp.Limit, "expressions"): ("LIMIT … BY", "The first of each group is FIRST_VALUE(x ORDER BY t) with GROUP BY."),
+    (exp.TryCast, "format"): ("CAST with FORMAT", "Write date_format(t, 'yyyy-MM-dd')."),
+    (exp.Cast, "format"): ("CAST with FORMAT", "Write date_format(t, 'yyyy-MM-dd')."),
+}
+"""Parts of accepted nodes that would be lost, by sqlglot's name, and the form that works."""
 ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
     kind: frozenset(names.split())
     for kind, names in {
@@ -116,6 +167,7 @@ ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
         exp.Interval: "this unit",
         exp.Extract: "this expression",
         exp.Filter: "this expression",
+        exp.WithinGroup: "this expression",
         exp.Anonymous: "this expressions",
         exp.Distinct: "expressions",
         exp.Order: "this expressions",
@@ -130,3 +182,43 @@ ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
     }.items()
 }
 """What each accepted node may hold; anything more is a clause that would be lost."""
+CLAUSES = {
+    "offset": "OFFSET",
+    "qualify": "QUALIFY",
+    "windows": "WINDOW",
+    "laterals": "LATERAL VIEW",
+    "sort": "SORT BY",
+    "cluster": "CLUSTER BY",
+    "distribute": "DISTRIBUTE BY",
+    "pivots": "PIVOT",
+    "into": "INTO",
+    "locks": "FOR UPDATE",
+    "kind": "AS STRUCT",
+    "connect": "CONNECT BY",
+    "match": "MATCH_RECOGNIZE",
+    "sample": "TABLESAMPLE",
+    "by_name": "UNION BY NAME",
+    "joins": "A nested join",
+    "version": "A version of a table (time travel)",
+    "hints": "WITH behind a table",
+}
+"""Clauses of a query and of a table, by sqlglot's name."""
+CLAUSE_HINTS = {
+    "offset": "Use ORDER BY and LIMIT, and leave the first rows of the result out.",
+    "windows": "Aggregate in a derived table and join it back.",
+    "laterals": "Write a row for each element into the files.",
+    "pivots": "Write one aggregate with FILTER (WHERE …) for each column.",
+    "sample": "Filter by a hash of a key: pmod(xxhash64(k), 100) < 10.",
+    "into": "The result is the job's: see its sink.",
+    "sort": "Use ORDER BY.",
+    "cluster": "Use ORDER BY.",
+    "distribute": "The engine decides where rows go; see the settings.",
+    "qualify": "Put the query into a derived table and use WHERE.",
+    "by_name": "Name the columns in one order in both queries.",
+    "joins": "Write each join with its own ON, one after the other.",
+    "version": "Tables are read as they are: keep older files under a path of their own.",
+    "locks": "Nothing is written: leave it out.",
+    "connect": "Write as many joins as there are levels.",
+    "hints": "Hints stand behind SELECT: /*+ BROADCAST(t) */.",
+}
+"""The form that works in place of some of them."""

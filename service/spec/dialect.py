@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +20,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from service.spec.errors import SpecError
+from service.spec.syntax_errors import dangling, misplaced, what_is_wrong
 
 MAX_TEXT_LENGTH = 100_000
 MAX_TOKENS = 20_000
@@ -29,11 +30,12 @@ MAX_DEPTH = 64
 
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
+_SET_OPERATORS = {TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT}
 _SUFFIXES = {TokenType.BIGINT, TokenType.SMALLINT, TokenType.TINYINT}
 _CODE_POINT = r"[0-3][0-7]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}"
 _UNREADABLE = re.compile(r"(?:Missing (?P<quote>.+)|(?P<other>.+)) from \d+:(?P<at>\d+)", re.DOTALL)
 _CLOSED = re.compile(r"""--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|(?!/\*)[^'"`]""", re.DOTALL)
-_MISSING = re.compile(r"Required keyword: '(\w+)' missing for <class '.*\.(\w+)'>")
+_COMMENTS = re.compile(r"""--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`""", re.DOTALL)
 _ESCAPE = re.compile(rf"\\({_CODE_POINT}|.)", re.DOTALL)
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
@@ -89,6 +91,22 @@ class _Parser(SparkParser):
     # In Spark `||` binds as tightly as `+`.
     TERM: ClassVar = {**SparkParser.TERM, TokenType.DPIPE: exp.DPipe}
 
+    def _parse_hint(self) -> exp.Hint | None:
+        """The comment as it is, and where it stands: `service.spec.sql_hints` reads it."""
+        if not self._match(TokenType.HINT):
+            return None
+        hint = exp.Hint(expressions=[exp.Var(this=self._prev.text)])
+        hint.meta["start"] = self._prev.start
+        return hint
+
+    EXPRESSION_PARSERS: ClassVar = {
+        **SparkParser.EXPRESSION_PARSERS,
+        # sqlglot's own reads none that begins with a parenthesis.
+        exp.Select: lambda parser: parser._parse_query_modifiers(
+            parser._parse_set_operations(parser._parse_select(nested=True, parse_subquery_alias=False))
+        ),
+    }
+
 
 class _Dialect(Spark):
     Parser = _Parser
@@ -113,7 +131,7 @@ def parse_query(source: Text) -> exp.Expr:
 def tokens_of(source: Text) -> list[Token]:
     """The tokens of a text within the limits; string literals have their value as `text`.
 
-    Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct` (hints).
+    Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`.
     """
     _check_characters(source)
     try:
@@ -127,20 +145,35 @@ def tokens_of(source: Text) -> list[Token]:
         depth += (token.token_type in _OPENING) - (token.token_type in _CLOSING)
         if depth > MAX_NESTING:
             raise _too_deep(source, token.start)
-        if token.token_type is TokenType.HINT:
-            raise source.unsupported("A hint", at=token.start, hint="Use the job's settings.")
     return _with_spark_strings(source, tokens)
 
 
-def place_of(source: Text, keyword: TokenType) -> int | None:
-    """Offset of the last `keyword` outside of parentheses, if there is one. Raises SpecError as `tokens_of` does."""
+def place_of(source: Text, keyword: TokenType, within: int | None = None) -> int | None:
+    """Offset of the last `keyword` of the SELECT that the offset `within` stands in, those nested in it left out.
+
+    Without `within`, or where none begins before it, that of the outermost. Raises SpecError as `tokens_of` does.
+    """
+    tokens = tokens_of(source)
+    starts = [index for index, token in enumerate(tokens) if token.token_type is TokenType.SELECT]
+    first = next((index for index in reversed(starts) if within is not None and tokens[index].start <= within), 0)
     depth = 0
     found: int | None = None
-    for token in tokens_of(source):
+    for index, token in enumerate(tokens[first:]):
         depth += (token.token_type in _OPENING) - (token.token_type in _CLOSING)
+        if depth < 0 or (first and index and depth == 0 and token.token_type in _SET_OPERATORS):
+            break
         if token.token_type is keyword and depth == 0:
             found = token.start
     return found
+
+
+def _check_hints(source: Text, tokens: Iterable[Token]) -> None:
+    """Refuses hints that no SELECT would see: to the parser they are comments."""
+    seen = {token.start for token in tokens if token.token_type is TokenType.HINT}
+    for comment in _COMMENTS.finditer(source.text):
+        if comment.group().startswith("/*+") and comment.start() not in seen:
+            hint = "Write all hints of a SELECT in one comment right behind SELECT."
+            raise source.unsupported("A hint", at=comment.start(), hint=hint)
 
 
 def _check_characters(source: Text) -> None:
@@ -157,13 +190,23 @@ def _parse(source: Text, into: type[exp.Expr]) -> exp.Expr:
         tokens.pop()
     for token in tokens:
         if token.token_type is TokenType.SEMICOLON:
-            raise source.unsupported("A second statement", at=token.start)
+            raise source.unsupported("A second statement", at=token.start, hint="Post one job for each.")
+        if token.token_type is TokenType.PIPE_GT:
+            raise source.unsupported("The pipe operator |>", at=token.start, hint="Write SELECT … FROM …")
     if not tokens:
         raise source.error("sql_syntax", "The text is empty.")
+    lost = dangling(tokens)
+    if lost is not None:
+        raise source.error("sql_syntax", f"Something is missing behind '{lost.text}'.", at=lost.start)
+    behind = misplaced(tokens)
+    if behind is not None:
+        raise source.error("sql_syntax", behind[1], at=behind[0].start)
+    if into is exp.Select:
+        _check_hints(source, tokens)
     try:
         trees = _Dialect().parser().parse_into(into, tokens, source.text)
     except ParseError as error:
-        raise _syntax_error(source, error) from None
+        raise _syntax_error(source, error, tokens) from None
     except RecursionError:
         raise _too_deep(source, None) from None
     except (SqlglotError, ValueError) as error:
@@ -195,17 +238,9 @@ def _unclosed(source: Text) -> SpecError:
     return source.error("sql_syntax", "A comment is not closed.", at=max(source.text.rfind("/*"), 0))
 
 
-def _syntax_error(source: Text, error: ParseError) -> SpecError:
-    facts = error.errors[0] if error.errors else {}
-    line, column = facts.get("line"), facts.get("col")
-    highlight = str(facts.get("highlight") or "")
-    what = str(facts.get("description") or "Invalid expression").rstrip(".")
-    what = _MISSING.sub(r"An operand of \2 is missing", what)
-    near = f" near '{highlight[:40]}'" if highlight else ""
-    if isinstance(column, int):
-        # sqlglot counts to the end of the token.
-        column = max(1, column - len(highlight) + 1)
-    return SpecError.of("sql_syntax", f"{what}{near}.", pointer=source.pointer, line=line, column=column)
+def _syntax_error(source: Text, error: ParseError, tokens: Sequence[Token]) -> SpecError:
+    detail, line, column = what_is_wrong(error, tokens)
+    return SpecError.of("sql_syntax", detail, pointer=source.pointer, line=line, column=column)
 
 
 def _too_deep(source: Text, at: int | None) -> SpecError:

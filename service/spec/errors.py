@@ -73,12 +73,15 @@ class SpecError(Exception):
         )
 
 
-def nearest_names(name: str, candidates: Sequence[str], limit: int = 3) -> tuple[str, ...]:
-    """The candidates that read most like `name`, best first; compared without regard to case."""
+def nearest_names(name: str, candidates: Sequence[str], limit: int = 3, *, alike: float = 0.5) -> tuple[str, ...]:
+    """The candidates that read most like `name`, best first; compared without regard to case.
+
+    `alike` is the least share of letters that two names have in common, from 0 to 1.
+    """
     by_folded: dict[str, str] = {}
     for candidate in candidates:
         by_folded.setdefault(candidate.casefold(), candidate)
-    close = get_close_matches(name.casefold(), list(by_folded), n=limit, cutoff=0.5)
+    close = get_close_matches(name.casefold(), list(by_folded), n=limit, cutoff=alike)
     return tuple(by_folded[folded] for folded in close)
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from service.spec.bound import BoundCall
 from service.spec.dialect import Text
 from service.spec.errors import SpecError, did_you_mean, nearest_names
+from service.spec.query import AggregateFunction, NamedExpression
 from service.spec.scalar import Scalar
 from service.spec.scope import TableScope, resolve
-from service.spec.tree import Column, Expression, Name, map_children, walk
+from service.spec.tree import Column, Expression, Name, Negation, Number, map_children, walk
 from service.spec.types import known
 
 
@@ -31,6 +32,8 @@ class Grouped:
     keys: tuple[Key, ...]
     calls: tuple[BoundCall, ...]
     tables: TableScope
+    has_sets: bool = False
+    """Whether there are grouping sets: a key is NULL outside of its own then, a constant too."""
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -47,14 +50,6 @@ class Grouped:
     def names(self) -> frozenset[str]:
         """Names of the columns, case-folded."""
         return frozenset(column.name.casefold() for column in self.columns)
-
-    @property
-    def scalars(self) -> list[Scalar | None]:
-        """Every expression that is evaluated over the tables."""
-        scalars: list[Scalar | None] = [key.scalar for key in self.keys]
-        for call in self.calls:
-            scalars += [*call.arguments, call.filter, call.order_by]
-        return scalars
 
     def resolve(self, tree: Expression, source: Text) -> Expression:
         """`tree` over keys and aggregates: by name, else as an expression that equals a group key.
@@ -75,10 +70,14 @@ class Grouped:
             if call is None:
                 raise self._not_grouped(tree, source)
             return call
+        if isinstance(tree, Negation) and isinstance(tree.operand, Number):
+            # To Spark a negative number is one literal: the key 5 is no part of -5.
+            return tree
         return map_children(tree, lambda child: self.resolve(child, source))
 
     def _key_that_equals(self, tree: Expression, source: Text) -> Column | None:
-        if not any(isinstance(part, Name) for part in walk(tree)):
+        if not self.has_sets and not any(isinstance(part, Name) for part in walk(tree)):
+            # A constant is itself, whether it is a key or not.
             return None
         try:
             resolved = resolve(tree, self.tables, source)
@@ -112,8 +111,61 @@ class Grouped:
         )
 
 
+def over_keys(call: BoundCall, keys: Sequence[Key], has_sets: bool, pointer: str) -> BoundCall:
+    """GROUPING of a group key, or GROUPING_ID of all of them, which needs no arguments then.
+
+    Raises SpecError `unsupported_construct`.
+    """
+    if not has_sets:
+        detail = f"{call.function} needs ROLLUP, CUBE or GROUPING SETS."
+        raise SpecError.of("unsupported_construct", detail, pointer=pointer)
+    wanted = [key.scalar for key in keys]
+    if call.function is AggregateFunction.GROUPING:
+        if call.arguments[0] not in wanted:
+            detail = "GROUPING takes one of the group keys."
+            raise SpecError.of("unsupported_construct", detail, pointer=pointer)
+        return call
+    if call.arguments and list(call.arguments) != wanted:
+        detail = "GROUPING_ID takes all group keys in the order of GROUP BY, or no argument, which is the same."
+        raise SpecError.of("unsupported_construct", detail, pointer=pointer)
+    return replace(call, arguments=())
+
+
+def check_keys(keys: Sequence[Key], pointer: str) -> None:
+    """Raises SpecError `unsupported_construct` where a key of grouping sets stands twice, under two names.
+
+    It would be NULL in the sets of one name and not in those of the other, but both are one expression to GROUPING and
+    to SELECT.
+    """
+    for index, key in enumerate(keys):
+        first = next(other for other in keys if other.tree == key.tree)
+        if first is not key:
+            detail = f"{key.name} is the same key as {first.name}: grouping sets have each once, SELECT may repeat it."
+            raise SpecError.of("unsupported_construct", detail, pointer=f"{pointer}/group_by/{index}/expression")
+
+
+def positions_of(
+    sets: Sequence[Sequence[str]], keys: Sequence[NamedExpression], pointer: str
+) -> tuple[tuple[int, ...], ...]:
+    """Grouping sets, given as names of keys, as positions in `keys`. Raises SpecError `unknown_column`."""
+    names = [key.name.casefold() for key in keys]
+    found = []
+    for index, one in enumerate(sets):
+        for name in one:
+            if name.casefold() not in names:
+                suggestions = nearest_names(name, [key.name for key in keys])
+                detail = f"{name} is no name of group_by.{did_you_mean(suggestions)}"
+                at = f"{pointer}/grouping_sets/{index}"
+                raise SpecError.of("unknown_column", detail, pointer=at, suggestions=suggestions)
+        found.append(tuple(dict.fromkeys(names.index(name.casefold()) for name in one)))
+    if sets and not keys:
+        detail = "grouping_sets needs group_by."
+        raise SpecError.of("unsupported_construct", detail, pointer=f"{pointer}/grouping_sets")
+    return tuple(found)
+
+
 def _column(key: Key) -> Column:
-    return Column(key.name, key.scalar.type, longest=key.scalar.longest)
+    return Column(key.name, key.scalar.type, longest=key.scalar.longest, size=key.scalar.size)
 
 
 def _longest(arguments: Iterable[Scalar]) -> int | None:

@@ -21,6 +21,7 @@ from service.spec.tree import (
     String,
     children,
     position_of,
+    walk,
 )
 from service.spec.types import DataType, TypeName
 
@@ -28,6 +29,8 @@ MAX_VALUE_BYTES = 1 << 20
 COLUMN_BYTES = 256
 # The longest decimal, time or hash that is written out; sha2 gives 128 digits.
 _SHORT = 128
+MAX_EXPANDED = 20_000
+"""Nodes of an expression, the columns of derived tables written out: Spark writes them out to push a filter down."""
 _CHARACTER_BYTES = 4
 # A letter of a date format stands for the name of a time zone at most.
 _DATE_PART_BYTES = 32
@@ -51,6 +54,21 @@ def longest(node: Expression, source: Text) -> int:
             at=position_of(node),
         )
     return bytes_
+
+
+def expanded(tree: Expression, source: Text) -> int:
+    """Nodes of the resolved `tree`, each column of a derived table counted as what it stands for.
+
+    Raises SpecError `query_too_deep` where there are more than MAX_EXPANDED.
+    """
+    nodes = sum(part.size if isinstance(part, Column) else 1 for part in walk(tree))
+    if nodes > MAX_EXPANDED:
+        detail = (
+            f"An expression has more than {MAX_EXPANDED} parts, columns of derived tables counted as what they are "
+            "computed from: use each of them less often."
+        )
+        raise source.error("query_too_deep", detail, at=position_of(tree))
+    return nodes
 
 
 def of_column(type_: DataType | None) -> int:

@@ -17,9 +17,11 @@ from service.spec.queues import QueueChoice
 
 MAX_SQL_LENGTH = 100_000
 
-SPEC_VERSION = 2
+SPEC_VERSION = 3
 """Grows with everything that a job may hold and workers of the version before do not know; stored with each job, so
-that they leave it to newer ones. 1: the first. 2: `queue`."""
+that they leave it to newer ones. 1: the first. 2: `queue`. 3: queries in FROM, UNION, grouping sets, more aggregates,
+`distinct_method`, `eager_aggregation`, and `join.*` for all joins or one. `skew.join_strategy`, which did nothing until
+then, is read as `join.skew`: a job that still waits with `forced` runs as ISOLATE, with the same result."""
 
 
 class TableFormat(StrEnum):

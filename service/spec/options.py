@@ -21,48 +21,9 @@ from pydantic_core import PydanticCustomError
 from service.spec.errors import did_you_mean, nearest_names
 from service.spec.model import Frozen
 from service.spec.quantities import ByteSize, Duration, format_bytes, format_duration
+from service.spec.strategies import AggPhase, DistinctMethod, JoinLocal, JoinShip, JoinSkew, Toggle
 
 _BARE_NUMBER = re.compile(r"\s*[0-9]+\s*")
-
-
-class Toggle(StrEnum):
-    """A rewrite that is decided by cost (`auto`), forced (`true`) or forbidden (`false`)."""
-
-    AUTO = "auto"
-    TRUE = "true"
-    FALSE = "false"
-
-    @classmethod
-    def _missing_(cls, value: object) -> Toggle | None:
-        if isinstance(value, bool):
-            return cls.TRUE if value else cls.FALSE
-        return cls.__members__.get(value.upper()) if isinstance(value, str) else None
-
-
-class AggPhase(StrEnum):
-    """In how many phases an aggregate runs. Flink's older NONE is read as AUTO."""
-
-    AUTO = "AUTO"
-    ONE_PHASE = "ONE_PHASE"
-    TWO_PHASE = "TWO_PHASE"
-
-    @classmethod
-    def _missing_(cls, value: object) -> AggPhase | None:
-        if not isinstance(value, str):
-            return None
-        return cls.__members__.get("AUTO" if value.upper() == "NONE" else value.upper())
-
-
-class JoinSkewStrategy(StrEnum):
-    """Whether joins are rewritten against skew: by cost, always, never."""
-
-    AUTO = "auto"
-    FORCED = "forced"
-    NONE = "none"
-
-    @classmethod
-    def _missing_(cls, value: object) -> JoinSkewStrategy | None:
-        return cls.__members__.get(value.upper()) if isinstance(value, str) else None
 
 
 def _aliases(*keys: str) -> dict[str, Any]:
@@ -130,11 +91,25 @@ class SkewSettings(Frozen):
         description="A key is hot only when its rows are estimated to take at least this many bytes.",
         json_schema_extra=_aliases("table.optimizer.skewed-join-optimization.skewed-threshold"),
     )
-    join_strategy: JoinSkewStrategy = Field(
-        default=JoinSkewStrategy.AUTO,
-        description="Rewrite skewed joins as the cost tells, always, or never. Accepted and without effect in this "
-        "version: joins are left to Spark.",
-        json_schema_extra=_aliases("table.optimizer.skewed-join-optimization.strategy"),
+
+
+class JoinSettings(Frozen):
+    """How joins run, all of a query's that are not told otherwise one by one: by a hint, or in `query.joins`."""
+
+    ship: JoinShip = Field(
+        default=JoinShip.AUTO,
+        description="Part both sides by the key (`REPARTITION`), or send one side whole to every task.",
+    )
+    local: JoinLocal = Field(
+        default=JoinLocal.AUTO,
+        description="Sort and merge both sides in a task, or build a hash table of one. Spark has five of the nine "
+        "pairs with `join.ship`: a broadcast side is the hashed one.",
+    )
+    skew: JoinSkew = Field(
+        default=JoinSkew.AUTO,
+        description="Join hot keys apart from the rest (`ISOLATE`), salt the key (`SALT`), neither (`NONE`), or as "
+        "the cost tells.",
+        json_schema_extra=_aliases("table.optimizer.skewed-join-optimization.strategy", "skew.join_strategy"),
     )
 
 
@@ -147,13 +122,21 @@ class JobSettings(Frozen):
         "or as the estimated reduction tells (`AUTO`).",
         json_schema_extra=_aliases("table.optimizer.agg-phase-strategy", "sql.optimizer.agg.phase.enforcer"),
     )
+    distinct_method: DistinctMethod = Field(
+        default=DistinctMethod.AUTO,
+        description="How the values of DISTINCT are told apart; `auto` weighs the ways that apply.",
+    )
     distinct_split: DistinctSplitSettings = DistinctSplitSettings()
     incremental_agg: bool = Field(
         default=True,
-        description="Merge the two aggregations of a split distinct aggregate into one with state; concerns the "
-        "streaming modes alone.",
+        description="Merge the middle two of the four phases of a split distinct aggregate into one.",
         json_schema_extra=_aliases("table.optimizer.incremental-agg-enabled", "sql.exec.incremental-agg.enabled"),
     )
+    eager_aggregation: Toggle = Field(
+        default=Toggle.AUTO,
+        description="Aggregate below joins, one side or both, where the result is the same.",
+    )
+    join: JoinSettings = JoinSettings()
     mini_batch: MiniBatchSettings = MiniBatchSettings()
     skew: SkewSettings = SkewSettings()
 
@@ -280,10 +263,14 @@ def _text(key: str, value: Any) -> str:
 
 __all__ = [
     "AggPhase",
+    "DistinctMethod",
     "DistinctSplitSettings",
     "Duration",
     "JobSettings",
-    "JoinSkewStrategy",
+    "JoinLocal",
+    "JoinSettings",
+    "JoinShip",
+    "JoinSkew",
     "SettingDeclaration",
     "SkewSettings",
     "Toggle",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlglot import exp
 
 from service.spec.constructs import (
@@ -11,20 +13,26 @@ from service.spec.constructs import (
     CONSTRUCTS,
     EXTRACT_PARTS,
     HEX,
+    HINTS,
+    INTERVAL_HINT,
     INTERVAL_UNITS,
     INTERVAL_VALUE,
     LIKES,
-    NOT_IN_THE_ALGEBRA,
+    LOST,
+    NESTED,
     NUMBER,
+    PARAMETER_SIGNS,
     PREDICATES,
+    QUANTIFIED,
     SUFFIXED,
     SUFFIXES,
     TYPES,
 )
-from service.spec.dialect import Text, parse_expression
-from service.spec.errors import SpecError, did_you_mean, nearest_names
+from service.spec.dialect import Text, parse_expression, tokens_of
+from service.spec.errors import SpecError
 from service.spec.functions import FUNCTIONS
 from service.spec.query import AggregateFunction
+from service.spec.sql_aggregates import AggregateReader, function_named
 from service.spec.tree import (
     Aggregate,
     Arithmetic,
@@ -50,6 +58,7 @@ from service.spec.tree import (
     Test,
 )
 from service.spec.types import MAX_PRECISION, DataType, TypeName, decimal
+from service.spec.unknown_functions import unknown_function, wrong_arity
 
 
 def read_expression(source: Text) -> Expression:
@@ -115,6 +124,8 @@ class ExpressionReader:
                 return Not(Comparison("<=>", self._operand(node.this), self._operand(node.expression)))
             case exp.Is():
                 return self._test(node)
+            case exp.In(expressions=[]):
+                raise self._source.error("sql_syntax", "IN lists no value.", at=position(node))
             case exp.In():
                 return InList(self._operand(node.this), tuple(self.read(item) for item in node.expressions))
             case exp.Between():
@@ -136,15 +147,31 @@ class ExpressionReader:
             case exp.Extract():
                 part = str(node.this.name).upper()
                 if part not in EXTRACT_PARTS:
-                    raise self._unsupported(node, f"EXTRACT({part} …)")
+                    hint = f"Write {', '.join(sorted(EXTRACT_PARTS))}, or unix_timestamp(t) for seconds since 1970."
+                    raise self._unsupported(node, f"EXTRACT({part} …)", hint)
                 return Extract(part, self.read(node.expression))
             case exp.Filter():
                 call = self._filtered(node)
                 if call is not None:
                     return call
+            case exp.WithinGroup():
+                call = self._within_group(node)
+                if call is not None:
+                    return call
             case exp.Anonymous():
                 return self._call(node)
-        raise self._unsupported(node, CONSTRUCTS.get(type(node), f"The construct {node.key.upper()}"))
+        raise self._refused(node)
+
+    def _refused(self, node: exp.Expr) -> SpecError:
+        construct = CONSTRUCTS.get(type(node), f"The construct {node.key.upper()}")
+        hint = HINTS.get(type(node), "")
+        at = position(node)
+        if isinstance(node, exp.Any | exp.All) and isinstance(node.this, exp.Query):
+            hint = QUANTIFIED
+        if isinstance(node, exp.Placeholder | exp.Parameter) and at is None:
+            signs = (token.start for token in tokens_of(self._source) if token.text in PARAMETER_SIGNS)
+            at = next(signs, None)
+        return self._source.unsupported(construct, at=at, hint=hint)
 
     def _unsupported(self, node: exp.Expr, construct: str, hint: str = "") -> SpecError:
         return self._source.unsupported(construct, at=position(node), hint=hint)
@@ -154,42 +181,45 @@ class ExpressionReader:
         allowed = ARGUMENTS.get(type(node))
         for key, value in node.args.items() if allowed is not None else ():
             if key not in (allowed or ()) and value not in (None, False, []):
-                name = "A subquery" if key == "query" else f"{node.key.upper()} with {key.upper()}"
-                raise self._unsupported(node, name)
+                if key == "query":
+                    raise self._unsupported(node, "A subquery", HINTS[exp.Subquery])
+                construct, hint = LOST.get((type(node), key), (f"{node.key.upper()} with {key.upper()}", ""))
+                raise self._unsupported(node, construct, hint)
 
     def _operand(self, node: exp.Expr) -> Expression:
         if isinstance(node, PREDICATES):
-            raise self._unsupported(node, "A comparison of a comparison", "Put the inner one in parentheses.")
+            hint = "Join two with AND, or put the inner one in parentheses."
+            raise self._unsupported(node, "A comparison of a comparison", hint)
         return self.read(node)
 
     def _name(self, node: exp.Column) -> Name:
         if not isinstance(node.this, exp.Identifier):
-            raise self._unsupported(node, "*")
+            raise self._unsupported(node, "*", "Name the columns; COUNT(*) counts rows.")
         if node.args.get("db"):
-            raise self._unsupported(node, "A name of more than two parts")
+            raise self._unsupported(node, "A name of more than two parts", "Write alias.column. " + NESTED)
         return Name(node.table or None, node.name, position(node))
 
     def _literal(self, node: exp.Expr, *, negative: bool = False) -> Expression:
         text = str(node.this)
         if isinstance(node, exp.RawString) or node.is_string:
             return String(text)
-        suffixed = SUFFIXED.fullmatch(text)
+        at, suffixed = position(node), SUFFIXED.fullmatch(text)
         if suffixed is None:
-            return self._number(text)
-        number, suffix = self._number(suffixed.group(1)), suffixed.group(2).upper()
+            return self._number(text, at)
+        number, suffix = self._number(suffixed.group(1), at), suffixed.group(2).upper()
         type_, bits = SUFFIXES[suffix]
         # The least value of each integer type exists with its sign alone.
         fits = int(number.text) < (1 << bits) + negative
         return Number(number.text, suffix) if fits else Cast(number, DataType(type_), tries=False)
 
-    def _number(self, text: str) -> Number:
+    def _number(self, text: str, at: int | None) -> Number:
         if not NUMBER.fullmatch(text):
-            raise self._source.error("sql_syntax", f"'{text[:40]}' is not a number.")
+            raise self._source.error("sql_syntax", f"'{text[:40]}' is not a number.", at=at)
         if "e" in text.lower():
             if float(text) == float("inf"):
-                raise self._source.error("sql_syntax", f"The number {text[:40]} is too large.")
+                raise self._source.error("sql_syntax", f"The number {text[:40]} is too large.", at=at)
         elif len(text.replace(".", "").lstrip("0")) > MAX_PRECISION or len(text.partition(".")[2]) > MAX_PRECISION:
-            raise self._source.error("sql_syntax", f"A number has at most {MAX_PRECISION} digits.")
+            raise self._source.error("sql_syntax", f"A number has at most {MAX_PRECISION} digits.", at=at)
         return Number(text)
 
     def _negation(self, node: exp.Neg) -> Expression:
@@ -224,7 +254,7 @@ class ExpressionReader:
         return Cast(self.read(node.this), self._type(node.to, position(node)), tries)
 
     def _type(self, node: exp.DataType, at: int | None) -> DataType:
-        told = f"The type {node.sql('spark')[:60]}"
+        told = f"The type {node.sql()[:60]}"
         name = TYPES.get(node.this) if isinstance(node.this, exp.DType) else None
         parameters = [str(part.this.name) for part in node.expressions if isinstance(part, exp.DataTypeParam)]
         if name is None or node.args.get("nested") or (node.expressions and name is not TypeName.DECIMAL):
@@ -235,14 +265,15 @@ class ExpressionReader:
             raise self._source.unsupported(told, at=at)
         precision, scale = [*map(int, parameters), *(10, 0)[len(parameters) :]]
         if not 1 <= precision <= MAX_PRECISION or scale > precision:
-            raise self._source.unsupported(f"DECIMAL({precision},{scale})", at=at, hint="Its precision is at most 38.")
+            hint = f"The precision is from 1 to {MAX_PRECISION}, the scale at most the precision."
+            raise self._source.unsupported(f"DECIMAL({precision},{scale})", at=at, hint=hint)
         return decimal(precision, scale)
 
     def _interval(self, node: exp.Interval) -> Interval:
         value, unit = node.this, node.args.get("unit")
         name = str(unit.this).upper().removesuffix("S") if isinstance(unit, exp.Var) else ""
         if not isinstance(value, exp.Literal) or not INTERVAL_VALUE.fullmatch(value.name) or name not in INTERVAL_UNITS:
-            raise self._unsupported(node, "This interval", "Write it like INTERVAL '1' DAY.")
+            raise self._unsupported(node, "This interval", INTERVAL_HINT)
         return Interval(value.name, name)
 
     def _filtered(self, node: exp.Filter) -> Expression | None:
@@ -250,7 +281,7 @@ class ExpressionReader:
         if not isinstance(call, Aggregate) or not isinstance(node.expression, exp.Where):
             return None
         condition = self._inside_aggregate().read(node.expression.this)
-        return Aggregate(call.function, call.arguments, call.distinct, condition, call.order_by, call.at)
+        return replace(call, filter=condition)
 
     def _inside_aggregate(self) -> ExpressionReader:
         return ExpressionReader(self._source, aggregates=False)
@@ -260,70 +291,34 @@ class ExpressionReader:
         if not isinstance(node.this, str):
             raise self._unsupported(node, f"The quoted function name {node.name}")
         name = node.this.lower()
-        if name.upper() in AggregateFunction.__members__:
-            return self._aggregate(AggregateFunction[name.upper()], node, at)
+        aggregate = function_named(name)
+        if aggregate is not None:
+            return self._aggregate(aggregate, node, at)
         function = FUNCTIONS.get(name)
         if function is None:
-            raise self._unknown_function(name, at)
+            detail, suggestions = unknown_function(name)
+            raise self._source.error("unsupported_function", detail, at=at, suggestions=suggestions)
         arguments = tuple(self.read(argument) for argument in node.expressions)
         if not function.accepts(len(arguments)):
-            raise self._source.error(
-                "unsupported_function", f"{name} takes {function.arity} arguments, not {len(arguments)}.", at=at
-            )
+            raise self._source.error("unsupported_function", wrong_arity(name, len(arguments)), at=at)
         return Call(name, arguments, at)
-
-    def _unknown_function(self, name: str, at: int | None) -> SpecError:
-        if name in NOT_IN_THE_ALGEBRA:
-            detail = f"The aggregate function {name} is not supported; there are {', '.join(AggregateFunction)}."
-            if name in {"first", "last"}:
-                detail = f"Write {name}_value(x ORDER BY t): without an order the result would be arbitrary."
-            return self._source.error("unsupported_function", detail, at=at)
-        suggestions = nearest_names(name, sorted({*FUNCTIONS, *(item.lower() for item in AggregateFunction)}))
-        return self._source.error(
-            "unsupported_function",
-            f"There is no function {name[:60]} here.{did_you_mean(suggestions)}",
-            at=at,
-            suggestions=suggestions,
-        )
 
     def _aggregate(self, function: AggregateFunction, node: exp.Anonymous, at: int | None) -> Aggregate:
         if not self._aggregates:
-            raise self._source.unsupported(
-                f"The aggregate {function}",
-                at=at,
-                hint="Aggregates stand in SELECT, HAVING and ORDER BY, and not inside each other.",
-            )
-        inner = self._inside_aggregate()
-        raw = list(node.expressions)
-        order_by: Expression | None = None
-        if len(raw) == 1 and isinstance(raw[0], exp.Order):
-            order_by = inner.read(self._order_of(function, raw[0]))
-            raw = [raw[0].this]
-        distinct = len(raw) == 1 and isinstance(raw[0], exp.Distinct)
-        if distinct:
-            self.check_clauses(raw[0])
-            raw = list(raw[0].expressions)
-        if function is AggregateFunction.COUNT and not distinct and len(raw) == 1 and isinstance(raw[0], exp.Star):
-            self.check_clauses(raw[0])
-            return Aggregate(function, (), False, None, order_by, at)
-        if not raw:
-            raise self._source.error("unsupported_function", f"{function} needs an argument.", at=at)
-        arguments = tuple(inner.read(argument) for argument in raw)
-        return Aggregate(function, arguments, distinct, None, order_by, at)
+            where = "SELECT, HAVING and ORDER BY"
+            if self._source.pointer != "/sql":
+                where = "the query's `aggregates`, whose names `select`, `having` and `order_by` use"
+            hint = f"Aggregates stand in {where}, and not inside each other."
+            raise self._source.unsupported(f"The aggregate {function}", at=at, hint=hint)
+        return self._aggregate_reader().call(function, node, at)
 
-    def _order_of(self, function: AggregateFunction, order: exp.Order) -> exp.Expr:
-        self.check_clauses(order)
-        keys = order.expressions
-        if len(keys) != 1 or not isinstance(keys[0], exp.Ordered):
-            raise self._unsupported(order, f"More than one order in {function}")
-        if keys[0].args.get("desc"):
-            other = "LAST_VALUE" if function is AggregateFunction.FIRST_VALUE else "FIRST_VALUE"
-            raise self._unsupported(order, f"A descending order in {function}", f"Use {other} with an ascending one.")
-        self.check_clauses(keys[0])
-        if not keys[0].args.get("nulls_first"):
-            raise self._unsupported(order, f"NULLS LAST in {function}", "Rows whose order is NULL never count.")
-        key: exp.Expr = keys[0].this
-        return key
+    def _within_group(self, node: exp.WithinGroup) -> Aggregate | None:
+        call = self.read(node.this)
+        return self._aggregate_reader().within_group(call, node) if isinstance(call, Aggregate) else None
+
+    def _aggregate_reader(self) -> AggregateReader:
+        inner = self._inside_aggregate()
+        return AggregateReader(self._source, inner.read, self.check_clauses, self._unsupported)
 
 
 def _terms(node: exp.And | exp.Or) -> list[exp.Expr]:

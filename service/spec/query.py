@@ -13,9 +13,20 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from service.spec.model import Frozen
+from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 
 MAX_NAME_LENGTH = 255
 MAX_LIMIT = 2_147_483_647
+MAX_COLUMNS = 1024
+"""Output columns of one query."""
+MAX_GROUPING_SETS = 256
+MAX_QUERY_DEPTH = 12
+"""Queries inside each other, the outermost included."""
+MAX_QUERIES = 128
+"""Queries in one job, each use of a common table expression counted."""
+
+MAX_JOINS = 32
+"""Joins of one query."""
 
 ExpressionText = Annotated[str, Field(min_length=1, max_length=100_000, examples=["o.amount * 2"])]
 Identifier = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH, examples=["orders"])]
@@ -48,7 +59,7 @@ class NullsOrder(StrEnum):
 
 
 class AggregateFunction(StrEnum):
-    """The aggregate functions of the algebra. Each but the last two also over DISTINCT values."""
+    """The aggregate functions. GROUPING and GROUPING_ID tell grouping sets apart, and need them."""
 
     COUNT = "COUNT"
     SUM = "SUM"
@@ -57,6 +68,15 @@ class AggregateFunction(StrEnum):
     MAX = "MAX"
     FIRST_VALUE = "FIRST_VALUE"
     LAST_VALUE = "LAST_VALUE"
+    VAR_POP = "VAR_POP"
+    VAR_SAMP = "VAR_SAMP"
+    STDDEV_POP = "STDDEV_POP"
+    STDDEV_SAMP = "STDDEV_SAMP"
+    LISTAGG = "LISTAGG"
+    APPROX_COUNT_DISTINCT = "APPROX_COUNT_DISTINCT"
+    PERCENTILE = "PERCENTILE"
+    GROUPING = "GROUPING"
+    GROUPING_ID = "GROUPING_ID"
 
 
 class TableRef(Frozen):
@@ -72,6 +92,48 @@ class TableRef(Frozen):
         return self.alias or self.table
 
 
+class QueryRef(Frozen):
+    """A query in the place of a table (a derived table), under an alias. ORDER BY and LIMIT may stand in it."""
+
+    kind: Literal["query"]
+    query: Query
+    alias: Identifier = Field(description="Its name in expressions.")
+    columns: tuple[Identifier, ...] = Field(
+        default=(), max_length=MAX_COLUMNS, description="Names of its columns in order; those of its output by default."
+    )
+
+    @property
+    def name(self) -> str:
+        """The name under which expressions see it."""
+        return self.alias
+
+
+class UnionRef(Frozen):
+    """The rows of all `queries`, one after the other and duplicates included (UNION ALL), under an alias.
+
+    The columns have the names of the first query's output and types that hold those of all; they are matched by
+    position.
+    """
+
+    kind: Literal["union_all"]
+    queries: tuple[Query, ...] = Field(min_length=2, max_length=64)
+    alias: Identifier = Field(description="Its name in expressions.")
+    columns: tuple[Identifier, ...] = Field(
+        default=(),
+        max_length=MAX_COLUMNS,
+        description="Names of its columns in order; those of the first query by default.",
+    )
+
+    @property
+    def name(self) -> str:
+        """The name under which expressions see it."""
+        return self.alias
+
+
+Source = Annotated[TableRef | QueryRef | UnionRef, Field(discriminator="kind")]
+"""What stands in FROM."""
+
+
 class JoinKey(Frozen):
     """One equality of a join: `left = right`, NULL matches nothing."""
 
@@ -83,9 +145,12 @@ class Join(Frozen):
     """Joins one more table to everything before it."""
 
     kind: JoinKind
-    right: TableRef
+    right: Source
     on: tuple[JoinKey, ...] = Field(default=(), max_length=16, description="Equi-keys; none for `cross` alone.")
     residual: ExpressionText | None = Field(default=None, description="A further condition on both sides.")
+    ship: JoinShip | None = Field(default=None, description="`join.ship` for this join alone.")
+    local: JoinLocal | None = Field(default=None, description="`join.local` for this join alone.")
+    skew: JoinSkew | None = Field(default=None, description="`join.skew` for this join alone.")
 
 
 class NamedExpression(Frozen):
@@ -100,14 +165,18 @@ class AggregateCall(Frozen):
 
     function: AggregateFunction
     arguments: tuple[ExpressionText, ...] = Field(
-        default=(), max_length=16, description="Empty for COUNT(*); several for COUNT(DISTINCT a, b) alone."
+        default=(),
+        max_length=16,
+        description="Empty for COUNT(*); several for COUNT(DISTINCT a, b), LISTAGG(x, ', ') and PERCENTILE(x, 0.9).",
     )
     distinct: bool = False
     filter: ExpressionText | None = Field(default=None, description="Only rows for which this is true count.")
     order_by: ExpressionText | None = Field(
         default=None,
-        description="What FIRST_VALUE and LAST_VALUE are first or last by; required there, refused elsewhere.",
+        description="What FIRST_VALUE and LAST_VALUE are first or last by, and LISTAGG's order; required there, "
+        "refused elsewhere.",
     )
+    descending: bool = Field(default=False, description="Whether the order of LISTAGG is a descending one.")
     name: Identifier
 
 
@@ -127,12 +196,22 @@ class Query(Frozen):
     aggregates.
     """
 
-    source: TableRef = Field(description="The first table (FROM).")
-    joins: tuple[Join, ...] = Field(default=(), max_length=32)
+    source: Source = Field(description="The first table (FROM).")
+    joins: tuple[Join, ...] = Field(default=(), max_length=MAX_JOINS)
     where: ExpressionText | None = None
     group_by: tuple[NamedExpression, ...] = Field(default=(), max_length=64)
+    grouping_sets: tuple[tuple[Identifier, ...], ...] = Field(
+        default=(),
+        max_length=MAX_GROUPING_SETS,
+        description="Names of `group_by` entries: groups by each of these sets, keys outside of a set being NULL. "
+        "`[[a, b], [a], []]` is ROLLUP (a, b).",
+    )
     aggregates: tuple[AggregateCall, ...] = Field(default=(), max_length=256)
     having: ExpressionText | None = None
-    select: tuple[NamedExpression, ...] = Field(default=(), max_length=1024)
+    select: tuple[NamedExpression, ...] = Field(default=(), max_length=MAX_COLUMNS)
     order_by: tuple[SortKey, ...] = Field(default=(), max_length=64)
     limit: int | None = Field(default=None, ge=0, le=MAX_LIMIT)
+
+
+for _model in (QueryRef, UnionRef, Join, Query):
+    _model.model_rebuild()

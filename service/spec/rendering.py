@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
+from service.spec.query import AggregateFunction
 from service.spec.scalar import quoted
 from service.spec.tree import (
     Aggregate,
@@ -202,10 +203,15 @@ class _Writer:
     def _aggregate(self, node: Aggregate) -> None:
         self.mark(node.at)
         self.add(node.function.value + ("(DISTINCT " if node.distinct else "("))
-        self._list(node.arguments) if node.arguments else self.add("*")
+        if node.arguments:
+            self._list(node.arguments)
+        elif node.function is AggregateFunction.COUNT:
+            self.add("*")
+        behind = node.function is AggregateFunction.LISTAGG
         if node.order_by is not None:
-            self.add(" ORDER BY ")
+            self.add(") WITHIN GROUP (ORDER BY " if behind else " ORDER BY ")
             self.write(node.order_by, _OR)
+            self.add(" DESC" if node.descending else "")
         self.add(")")
         if node.filter is not None:
             self.add(" FILTER (WHERE ")

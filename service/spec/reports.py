@@ -30,10 +30,14 @@ class PlanNodeReport(Frozen):
 
 
 class PlanTree(Frozen):
-    """A plan as nodes and as indented text."""
+    """A plan as nodes, as indented text and as SQL."""
 
     nodes: tuple[PlanNodeReport, ...]
     text: str
+    sql: str = Field(
+        default="",
+        description="What the plan is equivalent to in Spark SQL over the job's tables, a step of WITH for each part.",
+    )
 
 
 class RuleOutcome(StrEnum):
@@ -93,6 +97,19 @@ class TableStatistics(Frozen):
     bytes: int
     rows: int
     rows_are_exact: bool
+    cached: bool = Field(
+        default=False, description="Whether an earlier query of the worker had read the same files, and none was now."
+    )
+
+
+class FirstRun(Frozen):
+    """A run that memory did not suffice for; the attempt then ran the query again, by the plan that is told beside."""
+
+    after: PlanTree = Field(description="The plan that it ran by.")
+    rules: tuple[RuleTrace, ...] = Field(description="What each rule did to make it.")
+    physical_plan: str | None = Field(default=None, description="Spark's physical plan of it, as Spark prints it.")
+    failure: str = Field(description="What Spark said.")
+    execution_ms: int = Field(description="From its begin to its failure; no part of the metrics' `execution_ms`.")
 
 
 class PlanReport(Frozen):
@@ -105,6 +122,9 @@ class PlanReport(Frozen):
     keys: tuple[KeyStatistics, ...]
     statistics_ms: int = Field(description="What gathering the statistics took.")
     physical_plan: str | None = Field(default=None, description="Spark's physical plan, as Spark prints it.")
+    first_run: FirstRun | None = Field(
+        default=None, description="The run before this one, where the attempt ran out of memory and fell back."
+    )
 
 
 class Quantiles(Frozen):
@@ -173,12 +193,55 @@ class SkewReport(Frozen):
     value: str | None = Field(default=None, description="The value to give it.", examples=["true"])
 
 
+class ChoiceOutcome(Frozen):
+    """One choice of the cost model: what the chosen way was estimated to do, and what it did."""
+
+    rule: str = Field(examples=["two_phase_aggregate"])
+    node: str = Field(description="The node that was decided on, on one line, as in the rule's trace.")
+    alternative: str = Field(description="The way that was chosen.", examples=["TWO_PHASE"])
+    estimated_rows_shuffled: int
+    estimated_rows_on_hottest_task: int
+    measured_rows_shuffled: int | None = Field(
+        description="Null where the query sends rows for another operator too: Spark tells stages and not operators."
+    )
+    measured_rows_on_hottest_task: int | None = Field(description="Null where the rows shuffled are.")
+
+
+class EstimateReport(Frozen):
+    """The estimates that the plan was chosen by, beside what was measured when it ran."""
+
+    choices: tuple[ChoiceOutcome, ...] = Field(description="One for each trace of the plan report with alternatives.")
+    estimated_rows_read: int | None = Field(
+        description="Rows of all scans, a table that is read twice counted twice; null where a table's are not known."
+    )
+    measured_rows_read: int = Field(description="Less where Spark passed over row groups that hold no such rows.")
+    estimated_rows_shuffled: int | None = Field(
+        description="The sum over the operators that were decided by cost; null where there is none."
+    )
+    measured_rows_shuffled: int = Field(description="Of the whole query, operators without an estimate included.")
+    estimated_rows_on_hottest_task: int | None = Field(description="The largest of these operators' estimates.")
+    measured_rows_on_hottest_task: int | None = Field(
+        description="The most rows that one task took from a shuffle; at most so many where its stage reads files too. "
+        "Spark joins small partitions into one task."
+    )
+    estimated_result_rows: int | None = Field(description="To compare with `result_rows`.")
+    all_estimated: bool = Field(
+        description="Whether every operator that may send rows was decided by cost, so that the sums can be compared."
+    )
+    summary: str = Field(description="One sentence: how far the estimate was from what happened.")
+
+
 class MetricsReport(Frozen):
     """Measured facts of the attempt that ended the job."""
 
     stages: tuple[StageMetrics, ...]
     skew: SkewReport
+    estimates: EstimateReport | None = Field(
+        default=None, description="What was estimated beside what happened; null for a job of an earlier version."
+    )
     planning_ms: int
-    execution_ms: int
+    execution_ms: int = Field(
+        description="Of the run that ended the job. Where it fell back, `first_run` of the plan has the other's."
+    )
     result_rows: int | None
     result_bytes: int | None

@@ -13,13 +13,15 @@ class Scalar:
 
     `sql` is canonical Spark SQL, rendered by `service.spec.expressions` and never a caller's text; every column stands
     in it back-quoted under its full output name (`` `o.amount` ``). `columns` are those names, in order of appearance.
-    `type` is None where only Spark knows it. `longest` bounds the bytes of a value (see `service.spec.growth`).
+    `type` is None where only Spark knows it. `longest` bounds the bytes of a value (see `service.spec.growth`), `size`
+    is how many nodes it has, columns of derived tables written out.
     """
 
     sql: str
     columns: tuple[str, ...]
     type: DataType | None
     longest: int | None = field(default=None, compare=False, repr=False)
+    size: int = field(default=1, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.sql.replace("`", "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from service.spec.dialect import Text
 from service.spec.errors import SpecError, did_you_mean, nearest_names
@@ -22,26 +22,44 @@ def full_name(alias: str, column: str) -> str:
 class TableScope:
     """The columns of the tables in sight, each emitted as `alias.column`; names match without regard to case.
 
-    `hidden` are tables that a semi or anti join has consumed: told apart from unknown ones in messages.
+    `hidden` are tables that a semi or anti join has consumed: told apart from unknown ones in messages. `plan_names`
+    are the aliases under which the plan knows tables, where they differ from the caller's; `longest` bounds the bytes
+    of computed columns, and `sizes` are the nodes of their expressions, by full name; `unnamed` are queries in FROM to
+    which the caller gave no name, so that no name can be qualified by theirs.
     """
 
     tables: Mapping[str, Schema]
     hidden: frozenset[str] = frozenset()
+    plan_names: Mapping[str, str] = field(default_factory=dict)
+    longest: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    unnamed: frozenset[str] = frozenset()
 
-    def with_table(self, alias: str, schema: Schema) -> TableScope:
-        """This scope and one more table."""
-        return TableScope({**self.tables, alias: schema}, self.hidden)
+    def with_tables(self, other: TableScope) -> TableScope:
+        """This scope and the tables of another."""
+        return TableScope(
+            {**self.tables, **other.tables},
+            self.hidden | other.hidden,
+            {**self.plan_names, **other.plan_names},
+            {**self.longest, **other.longest},
+            {**self.sizes, **other.sizes},
+            self.unnamed | other.unnamed,
+        )
 
     def without(self, alias: str) -> TableScope:
         """This scope after a semi or anti join with the table `alias`."""
-        return TableScope(
-            {name: schema for name, schema in self.tables.items() if name != alias}, self.hidden | {alias}
-        )
+        left = {name: schema for name, schema in self.tables.items() if name != alias}
+        return replace(self, tables=left, hidden=self.hidden | {alias})
+
+    def full_name(self, alias: str, column: str) -> str:
+        """The name under which the plan knows a column of the table `alias`."""
+        return full_name(self.plan_names.get(alias, alias), column)
 
     def find(self, name: Name, source: Text) -> Column:
         """The column that `name` means. Raises SpecError as `locate` does."""
-        alias, field = self.locate(name, source)
-        return Column(full_name(alias, field.name), known(field.type), name.at)
+        alias, found = self.locate(name, source)
+        full = self.full_name(alias, found.name)
+        return Column(full, known(found.type), name.at, self.longest.get(full), self.sizes.get(full, 1))
 
     def locate(self, name: Name, source: Text) -> tuple[str, Field]:
         """The alias and the field that `name` means.
@@ -53,10 +71,10 @@ class TableScope:
         alias = matching(name.qualifier, self.tables)
         if alias is None:
             raise self._unknown_table(name, source)
-        field = _field(self.tables[alias], name, source)
-        if field is None:
+        found = _field(self.tables[alias], name, source)
+        if found is None:
             raise _unknown_column(f"{name.qualifier}.{name.name}", name, self.tables[alias].names, source, alias)
-        return alias, field
+        return alias, found
 
     def call_by_name(self, name: Name, source: Text) -> Call | None:
         """The call of a function that needs no parentheses, where `name` is that of one and of no column.
@@ -71,15 +89,18 @@ class TableScope:
 
     def _unqualified(self, name: Name, source: Text) -> tuple[str, Field]:
         found = [
-            (alias, field)
+            (alias, column)
             for alias, schema in self.tables.items()
-            if (field := _field(schema, name, source)) is not None
+            if (column := _field(schema, name, source)) is not None
         ]
         if len(found) > 1:
-            choices = [full_name(alias, field.name) for alias, field in found]
+            choices = [full_name(alias, column.name) for alias, column in found if alias not in self.unnamed]
+            ways = [f"write {' or '.join(choices)}"] if choices else []
+            if len(choices) < len(found):
+                ways.append("give the query in FROM a name with AS")
             raise source.error(
                 "ambiguous_column",
-                f"{name.name} is a column of several tables: write {' or '.join(choices)}.",
+                f"{name.name} is a column of several tables: {', or '.join(ways)}.",
                 at=name.at,
                 suggestions=choices,
             )
@@ -98,13 +119,16 @@ class TableScope:
             )
         nested = Name(None, qualifier)
         for schema in self.tables.values():
-            field = schema.find(nested.name)
-            if field is not None and field.type.name is TypeName.OTHER:
-                return source.unsupported(f"Access to a field of {field.name}", at=name.at)
-        suggestions = nearest_names(qualifier, list(self.tables))
+            outer = schema.find(nested.name)
+            if outer is not None and outer.type.name is TypeName.OTHER:
+                hint = "Nested values can be read but not computed with: keep their parts in columns of their own."
+                return source.unsupported(f"Access to a field of {outer.name}", at=name.at, hint=hint)
+        named = [alias for alias in self.tables if alias not in self.unnamed]
+        suggestions = nearest_names(qualifier, named)
+        others = f", only {', '.join(named[:8])}" if named and not suggestions else ""
         return source.error(
             "unknown_table",
-            f"There is no table or alias {qualifier} here.{did_you_mean(suggestions)}",
+            f"There is no table or alias {qualifier} here{others}.{did_you_mean(suggestions)}",
             at=name.at,
             suggestions=suggestions,
         )
@@ -126,8 +150,8 @@ def matching(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def _field(schema: Schema, name: Name, source: Text) -> Field | None:
-    field = schema.find(name.name)
-    if field is None:
+    found = schema.find(name.name)
+    if found is None:
         alike = [other for other in schema.names if other.casefold() == name.name.casefold()]
         if alike:
             raise source.error(
@@ -136,7 +160,7 @@ def _field(schema: Schema, name: Name, source: Text) -> Field | None:
                 at=name.at,
                 suggestions=alike,
             )
-    return field
+    return found
 
 
 def _unknown_column(

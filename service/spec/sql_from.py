@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
 
-from service.spec.dialect import Text
+from service.spec.constructs import CLAUSE_HINTS, CLAUSES
+from service.spec.dialect import Text, place_of
 from service.spec.errors import SpecError, did_you_mean, nearest_names
 from service.spec.parsing import ExpressionReader, position
-from service.spec.query import MAX_NAME_LENGTH, JoinKind, TableRef
+from service.spec.query import MAX_JOINS, MAX_NAME_LENGTH, JoinKind, QueryRef, TableRef, UnionRef
+from service.spec.query import Source as Relation
 from service.spec.scope import TableScope, matching
 from service.spec.tree import Boolean, Call, Comparison, Connective, Expression, Name, map_children, walk
 from service.spec.types import Schema
@@ -39,7 +42,7 @@ class JoinedTable:
     """One join: equalities of an expression over the tables before with one over `table`, and the rest of ON."""
 
     kind: JoinKind
-    table: TableRef
+    table: Relation
     keys: tuple[tuple[Expression, Expression], ...]
     residual: Expression | None
     at: int | None
@@ -52,7 +55,7 @@ class Sources:
     `merged` are the columns of USING, by folded name: one column for both sides.
     """
 
-    first: TableRef
+    first: Relation
     joins: tuple[JoinedTable, ...]
     scope: TableScope
     visible: Visible
@@ -72,43 +75,59 @@ class Sources:
         return map_children(tree, lambda child: self.qualify(child, source))
 
 
-def read_from(select: exp.Select, source: Text, schemas: Mapping[str, Schema]) -> Sources:
-    """The tables of `select`.
+Derived = Callable[[exp.Expr, str], tuple[QueryRef | UnionRef, Schema] | None]
+"""Gives the query that a node of FROM stands for, and its columns; None for a table. Takes its JSON pointer too."""
 
-    Raises SpecError `unknown_table`, `duplicate_table`, `unsupported_construct`, `name_too_long` and what expressions
-    raise.
+
+def read_from(
+    select: exp.Select, source: Text, schemas: Mapping[str, Schema], derived: Derived, at: str = ""
+) -> Sources:
+    """The tables of `select`; `derived` compiles the queries among them, `at` is the pointer of the query.
+
+    Raises SpecError `unknown_table`, `duplicate_table`, `unsupported_construct`, `name_too_long`, `query_too_deep` and
+    what expressions raise.
     """
     clause = select.args.get("from_")
     if clause is None:
-        raise source.unsupported("A SELECT without FROM")
-    reader = _FromReader(source, schemas)
-    first, schema = reader.table(clause.this)
-    sources = Sources(first, (), TableScope({first.name: schema}), Visible.of_table(first.name, schema))
-    for join in select.args.get("joins") or []:
+        place = place_of(source, TokenType.SELECT, position(select))
+        raise source.unsupported("A SELECT without FROM", at=place, hint="FROM names one of the job's tables.")
+    reader = _FromReader(source, schemas, derived, at)
+    first, schema = reader.table(clause.this, f"{at}/source")
+    sources = Sources(first, (), _scope(clause.this, first, schema), Visible.of_table(first.name, schema))
+    joins = select.args.get("joins") or []
+    if len(joins) > MAX_JOINS:
+        # Before any is read: USING builds an expression that grows with each.
+        place = position(joins[MAX_JOINS].this)
+        raise source.error("query_too_deep", f"A query has {len(joins)} joins; at most {MAX_JOINS}.", at=place)
+    for join in joins:
         sources = reader.joined(sources, join)
     return sources
 
 
 class _FromReader:
-    def __init__(self, source: Text, schemas: Mapping[str, Schema]) -> None:
+    def __init__(self, source: Text, schemas: Mapping[str, Schema], derived: Derived, at: str) -> None:
         self._source = source
         self._schemas = schemas
+        self._derived = derived
+        self._at = at
         self._reader = ExpressionReader(source, aggregates=False)
 
-    def table(self, node: exp.Expr) -> tuple[TableRef, Schema]:
-        """The table that `node` names, and its columns."""
+    def table(self, node: exp.Expr, pointer: str) -> tuple[Relation, Schema]:
+        """The table or query that `node` names or holds, and its columns."""
         at = position(node)
+        derived = self._derived(node, pointer)
+        if derived is not None:
+            return derived
         if isinstance(node, exp.Subquery):
-            derived = isinstance(node.this, exp.Query)
             raise self._source.unsupported(
-                "A derived table (a subquery in FROM)" if derived else "A join in parentheses", at=at
+                "A join in parentheses", at=at, hint="Write the joins in order, or as SELECT * FROM … in parentheses."
             )
         if isinstance(node, exp.Lateral | exp.Unnest):
-            raise self._source.unsupported("LATERAL", at=at)
+            raise self._source.unsupported("LATERAL", at=at, hint="Join a derived table on a key.")
         if isinstance(node, exp.Values):
-            raise self._source.unsupported("VALUES", at=at)
+            raise self._source.unsupported("VALUES", at=at, hint="Put the rows into a file and name it in tables.")
         if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
-            raise self._source.unsupported("A table function", at=at)
+            raise self._source.unsupported("A table function", at=at, hint="FROM names the job's own tables.")
         alias = node.args.get("alias")
         self._check_table(node, alias, at)
         name = matching(node.name, self._schemas)
@@ -122,18 +141,14 @@ class _FromReader:
             raise self._source.unsupported(
                 "A table name of several parts", at=at, hint="FROM names the job's own tables."
             )
-        refused = {
-            "joins": "A nested join",
-            "pivots": "PIVOT",
-            "sample": "TABLESAMPLE",
-            "version": "A version of a table (time travel)",
-            "laterals": "LATERAL VIEW",
-        }
         for key, value in node.args.items():
             if value and key not in {"this", "alias"}:
-                raise self._source.unsupported(refused.get(key, f"A table with {key.upper()}"), at=at)
+                construct = CLAUSES.get(key, f"A table with {key.upper()}")
+                if key == "pivots" and value[0].args.get("unpivot"):
+                    raise self._source.unsupported("UNPIVOT", at=at, hint="Write one SELECT a column, with UNION ALL.")
+                raise self._source.unsupported(construct, at=at, hint=CLAUSE_HINTS.get(key, ""))
         if alias is not None and alias.args.get("columns"):
-            raise self._source.unsupported("A list of column aliases", at=at)
+            raise self._source.unsupported("A list of column aliases", at=at, hint="Rename in a derived table.")
 
     def _unknown(self, name: str, at: int | None) -> SpecError:
         suggestions = nearest_names(name, list(self._schemas))
@@ -148,14 +163,18 @@ class _FromReader:
         """`before` and one more join."""
         at = position(join.this)
         kind = self._kind(join, at)
-        table, schema = self.table(join.this)
+        table, schema = self.table(join.this, f"{self._at}/joins/{len(before.joins)}/right")
         if matching(table.name, [*before.scope.tables, *before.scope.hidden]) is not None:
             raise self._source.error(
                 "duplicate_table", f"Two tables are called {table.name}: give one an alias.", at=at
             )
-        both = Sources(before.first, (), before.scope.with_table(table.name, schema), before.visible, before.merged)
+        both = Sources(
+            before.first, (), before.scope.with_tables(_scope(join.this, table, schema)), before.visible, before.merged
+        )
         merged = dict(before.merged)
         columns = join.args.get("using") or []
+        if "using" in join.args and not columns:
+            raise self._source.error("sql_syntax", "USING names no column.", at=at)
         keys = [self._using(column, before, table, schema, kind, merged) for column in columns]
         visible = before.visible.joined(Visible.of_table(table.name, schema), kind, keys)
         rest: list[Expression] = []
@@ -167,7 +186,10 @@ class _FromReader:
         if kind is JoinKind.CROSS and (keys or rest):
             kind = JoinKind.INNER
         if kind is not JoinKind.CROSS and not keys:
-            raise self._source.unsupported(f"A join with {table.name} without an equality between both sides", at=at)
+            hint = "Write CROSS JOIN, and the condition in WHERE." if kind is JoinKind.INNER else "Add one to ON."
+            raise self._source.unsupported(
+                f"A join with {table.name} without an equality between both sides", at=at, hint=hint
+            )
         residual = None if not rest else rest[0] if len(rest) == 1 else Connective("AND", tuple(rest))
         scope = both.scope.without(table.name) if kind in _ONE_SIDED else both.scope
         step = JoinedTable(kind, table, tuple(keys), residual, at)
@@ -177,17 +199,19 @@ class _FromReader:
         for key, value in join.args.items():
             if value and key not in {"this", "side", "kind", "on", "using"}:
                 named = f"{value} JOIN" if key == "method" else f"A join with {key.upper()}"
-                raise self._source.unsupported(named, at=at, hint="Write ON or USING.")
+                hint = "Write ON or USING." if named == "NATURAL JOIN" else ""
+                raise self._source.unsupported(named, at=at, hint=hint)
         kind = _KINDS.get((join.side.upper(), join.kind.upper()))
         if kind is None:
-            raise self._source.unsupported(f"{join.side} {join.kind} JOIN".strip(), at=at)
+            hint = "Let both sides change places, and write LEFT." if join.side.upper() == "RIGHT" else ""
+            raise self._source.unsupported(f"{join.side} {join.kind} JOIN".strip(), at=at, hint=hint)
         return kind
 
     def _using(
         self,
         using: exp.Expr,
         before: Sources,
-        table: TableRef,
+        table: Relation,
         schema: Schema,
         kind: JoinKind,
         merged: dict[str, Expression],
@@ -222,6 +246,12 @@ class _FromReader:
             else:
                 keys.append(pair)
         return keys, rest
+
+
+def _scope(node: exp.Expr, table: Relation, schema: Schema) -> TableScope:
+    """The scope of `table` alone, for which `node` stands in FROM."""
+    is_unnamed = isinstance(node, exp.Subquery) and node.args.get("alias") is None
+    return TableScope({table.name: schema}, unnamed=frozenset({table.name} if is_unnamed else ()))
 
 
 def name_of(alias: exp.Expr | None, source: Text, at: int | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 
 from pydantic import ValidationError
 from sqlglot import exp
@@ -12,7 +13,6 @@ from service.spec.dialect import Text, place_of
 from service.spec.errors import SpecError
 from service.spec.parsing import ExpressionReader, position
 from service.spec.query import (
-    MAX_LIMIT,
     AggregateCall,
     Join,
     JoinKey,
@@ -24,50 +24,90 @@ from service.spec.query import (
 )
 from service.spec.rendering import render
 from service.spec.sql_from import Sources
-from service.spec.sql_items import LONGEST_TOLD, Item, read_items, told
+from service.spec.sql_grouping import read_grouping
+from service.spec.sql_hints import read_hints
+from service.spec.sql_items import LONGEST_TOLD, Item, qualified, read_items, told
+from service.spec.sql_order import Order, is_whole, over_columns, read_limit
 from service.spec.tree import Aggregate, Expression, Name, map_children, position_of, walk
+
+Origins = dict[str, tuple[tuple[int, int], ...]]
 
 
 class SelectCompiler:
-    """Compiles one SELECT; `origins` fills while it does."""
+    """Compiles one SELECT; fills `origins` while it does, by pointers below `at`, that of the query.
 
-    def __init__(self, source: Text, select: exp.Select, sources: Sources) -> None:
-        self.origins: dict[str, tuple[tuple[int, int], ...]] = {}
+    `order` stands for an ORDER BY that was read before; `repeats_names`: its columns may be called alike.
+    """
+
+    def __init__(
+        self,
+        source: Text,
+        select: exp.Select,
+        sources: Sources,
+        at: str,
+        origins: Origins,
+        order: Order | None = None,
+        *,
+        repeats_names: bool = False,
+    ) -> None:
+        self.sources = sources
+        self.repeats_names = repeats_names
+        self._origins = origins
+        self._at = at
         self._source = source
         self._select = select
-        self._sources = sources
+        self._read_order = order
+        self._sets: tuple[tuple[Expression, ...], ...] = ()
         self._reader = ExpressionReader(source, aggregates=True)
         self._plain = ExpressionReader(source, aggregates=False)
         self._names: set[str] = set()
         self._calls: dict[Aggregate, str] = {}
 
+    @cached_property
+    def items(self) -> list[Item]:
+        """The output columns. Raises SpecError."""
+        return read_items(self._select, self.sources, self._source, repeats_names=self.repeats_names)
+
+    def repeats_aggregates(self) -> bool:
+        """Whether a DISTINCT here removes rows that GROUP BY has told apart. Raises SpecError."""
+        if self._select.args.get("distinct") is None:
+            return False
+        trees = [item.tree for item in self.items]
+        keys = self._group_by(self.items) or []
+        # Rows of two grouping sets may be alike, all keys selected or not.
+        return bool(self._sets) or any(key not in trees for key in keys)
+
     def query(self) -> Query:
         """The structured query. Raises SpecError."""
-        items = read_items(self._select, self._sources, self._source)
+        items = self.items
         for index, item in enumerate(items):
             if item.at is not None:
-                self.origins[f"/select/{index}"] = ((0, item.at),)
+                self._origins[f"{self._at}/select/{index}"] = ((0, item.at),)
         keys = self._group_by(items)
         having = self._having(items, keys)
-        order = self._order(items)
+        order = self.order()
         distinct = self._select.args.get("distinct")
         trees = [*(item.tree for item in items), *(tree for tree, _ in order)]
         aggregates = _aggregates_in(trees if having is None else [having, *trees])
         if distinct is not None:
+            if keys is None and not aggregates:
+                # Raises for what is not selected.
+                over_columns(order, items, "", self._source)
             keys = self._distinct(distinct, items, keys, aggregates)
         is_aggregate = aggregates or keys is not None
         self._names = {item.name.casefold() for item in items}
-        group_by = self._named_keys(keys or [], items)
         if is_aggregate:
             self._name_calls(items)
         where = self._select.args.get("where")
-        condition = self._sources.qualify(self._plain.read(where.this), self._source) if where is not None else None
+        condition = self._where(where.this, items) if where is not None else None
         try:
+            group_by = self._named_keys(keys or [], items)
             return Query(
-                source=self._sources.first,
+                source=self.sources.first,
                 joins=self._joins(),
                 where=self._optional(condition, "/where"),
                 group_by=group_by,
+                grouping_sets=self._named_sets(keys or [], group_by),
                 select=tuple(
                     NamedExpression(
                         expression=self._text(self._extracted(item.tree), f"/select/{index}/expression", item.at),
@@ -84,7 +124,7 @@ class SelectCompiler:
                 ),
                 # Last: the expressions above have found every call by now.
                 aggregates=self._aggregates(),
-                limit=self._limit(),
+                limit=read_limit(self._select, self._source),
             )
         except ValidationError as error:
             first = error.errors()[0]
@@ -97,11 +137,14 @@ class SelectCompiler:
         rendered = render(tree)
         marks = rendered.marks or (((0, place),) if place is not None else ())
         if marks:
-            self.origins[at] = marks
+            self._origins[self._at + at] = marks
         return rendered.text
 
     def _optional(self, tree: Expression | None, at: str, place: int | None = None) -> str | None:
         return self._text(tree, at, place) if tree is not None else None
+
+    def _where(self, node: exp.Expr, items: list[Item]) -> Expression:
+        return qualified(self._plain.read(node), self.sources, self._source, items, "WHERE")
 
     # GROUP BY, DISTINCT
 
@@ -109,39 +152,38 @@ class SelectCompiler:
         clause = self._select.args.get("group")
         if clause is None:
             return None
-        for key, value in clause.args.items():
-            if value and key != "expressions":
-                at = place_of(self._source, TokenType.GROUP_BY)
-                raise self._source.unsupported(f"GROUP BY with {key.upper()}", at=at)
-        keys: list[Expression] = []
-        for node in clause.expressions:
-            if isinstance(node, exp.Rollup | exp.Cube | exp.GroupingSets):
-                raise self._source.unsupported(_GROUPINGS[type(node)], at=position(node))
+
+        def read_key(node: exp.Expr) -> Expression:
             tree = self._group_key(node, items)
             if _aggregates_in([tree]):
                 raise self._source.unsupported("An aggregate in GROUP BY", at=position_of(tree))
-            if tree not in keys:
-                keys.append(tree)
-        return keys
+            return tree
+
+        grouping = read_grouping(clause, self._source, read_key, position(self._select))
+        self._sets = grouping.sets
+        return list(grouping.keys)
 
     def _group_key(self, node: exp.Expr, items: list[Item]) -> Expression:
         ordinal = self._ordinal(node, items)
         if ordinal is not None:
             return ordinal
+        if isinstance(node, exp.Tuple):
+            at = place_of(self._source, TokenType.GROUP_BY, position(self._select))
+            raise self._source.unsupported("A row value in GROUP BY", at=at, hint="Name the keys without parentheses.")
         tree = self._plain.read(node)
         alias = self._alias(tree, items)
         if alias is None:
-            return self._sources.qualify(tree, self._source)
+            return self.sources.qualify(tree, self._source)
         try:
             # A column of the tables comes before an alias of SELECT.
-            return self._sources.qualify(tree, self._source)
+            return self.sources.qualify(tree, self._source)
         except SpecError as error:
             if error.code != "unknown_column":
                 raise
             return alias
 
     def _ordinal(self, node: exp.Expr, items: list[Item]) -> Expression | None:
-        if not _is_whole(node):
+        if not is_whole(node):
             return None
         number = int(node.name) if len(node.name) < 6 else 0
         if not 1 <= number <= len(items):
@@ -158,17 +200,12 @@ class SelectCompiler:
         self, node: exp.Expr, items: list[Item], keys: list[Expression] | None, aggregates: bool
     ) -> list[Expression] | None:
         if node.args.get("on"):
-            raise self._source.unsupported("DISTINCT ON", at=position(node))
+            hint = "Write GROUP BY, with FIRST_VALUE(x ORDER BY t) of the others."
+            raise self._source.unsupported("DISTINCT ON", at=position(node), hint=hint)
         trees = [item.tree for item in items]
         if keys is None and not aggregates:
             return list(dict.fromkeys(trees))
-        # Rows that hold all their group keys differ already.
-        if any(key not in trees for key in keys or []):
-            raise self._source.unsupported(
-                "SELECT DISTINCT over aggregates",
-                at=items[0].at,
-                hint="Leave DISTINCT out, and remove the duplicates from the result.",
-            )
+        # Rows that hold all their group keys differ already; others: see `repeats_aggregates`.
         return keys
 
     def _named_keys(self, keys: list[Expression], items: list[Item]) -> tuple[NamedExpression, ...]:
@@ -180,6 +217,9 @@ class SelectCompiler:
             named.append(NamedExpression(expression=text, name=name))
         return tuple(named)
 
+    def _named_sets(self, keys: list[Expression], named: tuple[NamedExpression, ...]) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(named[keys.index(key)].name for key in one) for one in self._sets)
+
     # HAVING, ORDER BY, LIMIT
 
     def _having(self, items: list[Item], keys: list[Expression] | None) -> Expression | None:
@@ -188,13 +228,16 @@ class SelectCompiler:
             return None
         tree = self._reader.read(clause.this)
         if keys is None and not _aggregates_in([tree, *(item.tree for item in items)]):
-            at = place_of(self._source, TokenType.HAVING)
+            at = place_of(self._source, TokenType.HAVING, position(clause))
             raise self._source.unsupported("HAVING without GROUP BY", at=at, hint="Use WHERE.")
         return self._over_output(tree, items, keys or [])
 
-    def _order(self, items: list[Item]) -> list[tuple[Expression, SortKey]]:
-        clause = self._select.args.get("order")
-        order = []
+    def order(self) -> Order:
+        """ORDER BY: what to sort by, and how. Raises SpecError."""
+        if self._read_order is not None:
+            return self._read_order
+        clause, items = self._select.args.get("order"), self.items
+        order: Order = []
         for node in clause.expressions if clause is not None else []:
             self._reader.check_clauses(node)
             if isinstance(node.this, exp.Var):
@@ -211,7 +254,7 @@ class SelectCompiler:
     def _over_output(self, tree: Expression, items: list[Item], keys: list[Expression] | None) -> Expression:
         """`tree` with aliases of SELECT replaced; with `keys`, what equals a group key comes first (HAVING)."""
         if isinstance(tree, Aggregate):
-            return self._sources.qualify(tree, self._source)
+            return self.sources.qualify(tree, self._source)
         key = self._key_that_equals(tree, keys or [])
         if key is not None:
             return key
@@ -219,44 +262,29 @@ class SelectCompiler:
         if alias is not None:
             return alias
         if isinstance(tree, Name):
-            return self._sources.qualify(tree, self._source)
+            return self.sources.qualify(tree, self._source)
         return map_children(tree, lambda child: self._over_output(child, items, keys))
 
     def _key_that_equals(self, tree: Expression, keys: list[Expression]) -> Expression | None:
         if not keys:
             return None
         try:
-            qualified = self._sources.qualify(tree, self._source)
+            qualified = self.sources.qualify(tree, self._source)
         except SpecError:
             # It holds an alias of SELECT, or is wrong as it is: told where it is read as such.
             return None
         return qualified if qualified in keys else None
 
-    def _limit(self) -> int | None:
-        clause = self._select.args.get("limit")
-        if clause is None:
-            return None
-        if isinstance(clause, exp.Fetch):
-            raise self._source.unsupported("FETCH", at=position(clause), hint="Write LIMIT.")
-        self._reader.check_clauses(clause)
-        value = clause.expression
-        if isinstance(value, exp.Var) and value.name.upper() == "ALL":
-            return None
-        at = place_of(self._source, TokenType.LIMIT)
-        if not _is_whole(value):
-            raise self._source.unsupported("LIMIT with anything but a number", at=at)
-        if len(value.name) > 20 or int(value.name) > MAX_LIMIT:
-            raise self._source.error("limit_out_of_range", f"LIMIT is at most {MAX_LIMIT}.", at=at)
-        return int(value.name)
-
     # Joins and aggregates
 
     def _joins(self) -> tuple[Join, ...]:
         joins = []
-        for index, join in enumerate(self._sources.joins):
+        named = [(join.kind, join.table.name) for join in self.sources.joins]
+        hints = read_hints(self._select, self.sources.first.name, named, self._source)
+        for index, join in enumerate(self.sources.joins):
             at = f"/joins/{index}"
             if join.at is not None:
-                self.origins[at] = ((0, join.at),)
+                self._origins[self._at + at] = ((0, join.at),)
             keys = tuple(
                 JoinKey(
                     left=self._text(left, f"{at}/on/{number}/left"), right=self._text(right, f"{at}/on/{number}/right")
@@ -264,7 +292,15 @@ class SelectCompiler:
                 for number, (left, right) in enumerate(join.keys)
             )
             residual = self._optional(join.residual, f"{at}/residual")
-            joins.append(Join(kind=join.kind, right=join.table, on=keys, residual=residual))
+            hint = hints.get(index)
+            if hint is None:
+                joins.append(Join(kind=join.kind, right=join.table, on=keys, residual=residual))
+                continue
+            for part in ("ship", "local"):
+                self._origins[f"{self._at}{at}/{part}"] = ((0, hint.at),)
+            joins.append(
+                Join(kind=join.kind, right=join.table, on=keys, residual=residual, ship=hint.ship, local=hint.local)
+            )
         return tuple(joins)
 
     def _name_calls(self, items: list[Item]) -> None:
@@ -286,7 +322,7 @@ class SelectCompiler:
         for index, (call, name) in enumerate(self._calls.items()):
             at = f"/aggregates/{index}"
             if call.at is not None:
-                self.origins[at] = ((0, call.at),)
+                self._origins[self._at + at] = ((0, call.at),)
             calls.append(
                 AggregateCall(
                     function=call.function,
@@ -299,6 +335,7 @@ class SelectCompiler:
                     order_by=self._text(call.order_by, f"{at}/order_by", call.at)
                     if call.order_by is not None
                     else None,
+                    descending=call.descending,
                     name=name,
                 )
             )
@@ -315,16 +352,5 @@ class SelectCompiler:
         return name
 
 
-_GROUPINGS: dict[type[exp.Expr], str] = {
-    exp.Rollup: "ROLLUP",
-    exp.Cube: "CUBE",
-    exp.GroupingSets: "GROUPING SETS",
-}
-
-
 def _aggregates_in(trees: Iterable[Expression]) -> bool:
     return any(isinstance(part, Aggregate) for tree in trees for part in walk(tree))
-
-
-def _is_whole(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Literal) and not node.is_string and node.name.isascii() and node.name.isdigit()

@@ -30,13 +30,15 @@ class Name:
 class Column:
     """A resolved column under its full output name. `type` is None where only Spark knows it.
 
-    `longest` bounds its values in bytes where it is computed; None for a table's.
+    `longest` bounds its values in bytes where it is computed; None for a table's. `size` is how many nodes the
+    expression has that it stands for.
     """
 
     name: str
     type: DataType | None
     at: int | None = _position()
     longest: int | None = field(default=None, compare=False)
+    size: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,7 @@ class Aggregate:
     filter: Expression | None
     order_by: Expression | None
     at: int | None = _position()
+    descending: bool = False
 
 
 Expression = (

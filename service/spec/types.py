@@ -65,6 +65,7 @@ class DataType:
 
 
 BOOLEAN = DataType(TypeName.BOOLEAN)
+TINYINT = DataType(TypeName.TINYINT)
 INT = DataType(TypeName.INT)
 BIGINT = DataType(TypeName.BIGINT)
 FLOAT = DataType(TypeName.FLOAT)

@@ -47,6 +47,8 @@ class Claim:
     timeout_ms: int
     queue: str = field(default=Queue.SHORT.value, compare=False)
     submitted_at: int | None = field(default=None, compare=False)
+    crashes: int = field(default=0, compare=False)
+    """Earlier attempts of the job that lost their worker or its Spark driver."""
 
     @property
     def waited_ms(self) -> int | None:
@@ -119,6 +121,7 @@ def claim(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -
         timeout_ms=row.timeout_ms,
         queue=row.queue,
         submitted_at=row.submitted_at,
+        crashes=crashed_attempts(session, job_id) if row.fence > 1 else 0,
     )
     start_attempt(session, job_id=job_id, tenant=taken.tenant, fence=taken.fence, worker=worker, now=now)
     tell_status(session, taken, JobStatus.PLANNING, now)

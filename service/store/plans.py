@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.spec.reports import PlanReport
 from service.store.tables import PlanRow, StageMetricsRow
 
 
@@ -24,3 +26,26 @@ def stage_metrics(session: Session, job_id: str, fence: int) -> Sequence[StageMe
         .order_by(StageMetricsRow.stage_id, StageMetricsRow.stage_attempt)
     )
     return session.scalars(statement).all()
+
+
+def split(report: PlanReport) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`report` as `plans.report` and `plans.details` hold it: the API of a version before may still read the former,
+    and refuses what it does not know.
+    """
+    told = report.model_dump(mode="json")
+    details = {"sql": [told[side].pop("sql") for side in ("before", "after")]}
+    details["cached"] = [table.pop("cached") for table in told["tables"]]
+    details["first_run"] = told.pop("first_run")
+    return told, details
+
+
+def report_of(plan: PlanRow) -> PlanReport:
+    """The report that `plan` holds, by whichever version's worker it was written: what is not known yet is left out."""
+    told = dict(plan.report)
+    if plan.details is not None:
+        for side, sql in zip(("before", "after"), plan.details["sql"], strict=True):
+            told[side] = {**told[side], "sql": sql}
+        known = zip(told["tables"], plan.details["cached"], strict=True)
+        told["tables"] = [{**table, "cached": cached} for table, cached in known]
+        told["first_run"] = plan.details.get("first_run")
+    return PlanReport.model_validate(told, extra="ignore")

@@ -9,11 +9,12 @@ from sqlalchemy import null, select, update
 from sqlalchemy.orm import Session
 
 from service.spec.problem import Problem
-from service.spec.reports import PlanReport, Progress, RuleOutcome, SkewReport, StageMetrics
+from service.spec.reports import EstimateReport, PlanReport, Progress, RuleOutcome, SkewReport, StageMetrics
 from service.spec.status import AttemptStatus, JobStatus
 from service.store.attempts import end_attempt
 from service.store.events import append_event
 from service.store.leases import NO_LEASE, Claim, tell_status, update_fenced
+from service.store.plans import split
 from service.store.session import NO_SYNC
 from service.store.tables import JobRow, PlanRow, StageMetricsRow
 
@@ -31,12 +32,13 @@ class PublishedResult:
 
 @dataclass(frozen=True)
 class AttemptMetrics:
-    """What was measured. `skew` and `progress`, the last one, are None where Spark did not tell."""
+    """What was measured. `skew`, `progress`, the last one, and `estimates` are None where Spark did not tell."""
 
     execution_ms: int
     stages: Sequence[StageMetrics]
     skew: SkewReport | None
     progress: Progress | None
+    estimates: EstimateReport | None = None
 
 
 @dataclass(frozen=True)
@@ -50,23 +52,21 @@ class Ending:
 
 
 def save_plan(session: Session, held: Claim, report: PlanReport, planning_ms: int, now: int) -> bool:
-    """Stores the plan of an attempt, with an event. False, and nothing changed, where the lease is lost.
+    """Stores the plan of an attempt, with an event, in place of one that it had. False, and nothing changed, where the
+    lease is lost.
 
     Storing it once more, after an answer that was lost, changes nothing.
     """
     if not update_fenced(session, held, now):
         return False
-    if session.get(PlanRow, (held.job_id, held.fence)) is not None:
+    told, details = split(report)
+    stored = session.get(PlanRow, (held.job_id, held.fence))
+    if stored is not None and (stored.report, stored.details) == (told, details):
         return True
-    session.add(
-        PlanRow(
-            job_id=held.job_id,
-            fence=held.fence,
-            tenant=held.tenant,
-            report=report.model_dump(mode="json"),
-            planning_ms=planning_ms,
-        )
-    )
+    if stored is None:
+        stored = PlanRow(job_id=held.job_id, fence=held.fence, tenant=held.tenant, planning_ms=planning_ms)
+        session.add(stored)
+    stored.report, stored.details = told, details
     fired = sorted({trace.rule for trace in report.rules if trace.outcome is RuleOutcome.FIRED})
     data = {"attempt": held.fence, "rules_fired": fired}
     append_event(session, job_id=held.job_id, tenant=held.tenant, now=now, type="plan", data=data)
@@ -141,10 +141,11 @@ def published_paths(session: Session, job_ids: Sequence[str]) -> dict[str, str |
 
 def _save_metrics(session: Session, held: Claim, metrics: AttemptMetrics) -> None:
     skew = null() if metrics.skew is None else metrics.skew.model_dump(mode="json")
+    estimates = null() if metrics.estimates is None else metrics.estimates.model_dump(mode="json")
     session.execute(
         update(PlanRow)
         .where(PlanRow.job_id == held.job_id, PlanRow.fence == held.fence)
-        .values(execution_ms=metrics.execution_ms, skew=skew)
+        .values(execution_ms=metrics.execution_ms, skew=skew, estimates=estimates)
         .execution_options(**NO_SYNC)
     )
     for stage in metrics.stages:

@@ -119,7 +119,7 @@ class JobEventRow(Base):
 
 
 class PlanRow(Base):
-    """The plan and skew reports of one attempt."""
+    """The plan of one attempt, and what its run told of it."""
 
     __tablename__ = "plans"
 
@@ -127,11 +127,15 @@ class PlanRow(Base):
     fence: Mapped[int] = mapped_column(Integer, primary_key=True)
     tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH))
     report: Mapped[dict[str, Any]]
-    """A `PlanReport`."""
+    """A `PlanReport` as version 1 had it: `details` has the rest."""
+    details: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """The SQL of both plans, and which tables were known already: see `service.store.plans`."""
     planning_ms: Mapped[int] = mapped_column(BigInteger)
     execution_ms: Mapped[int | None] = mapped_column(BigInteger)
     skew: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """A `SkewReport`, once the attempt has run."""
+    estimates: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """An `EstimateReport`, once the attempt has run."""
 
 
 class StageMetricsRow(Base):

@@ -31,6 +31,7 @@ from service.spec.types import (
     TypeName,
     decimal,
 )
+from workers.engine.plan.nodes import Node
 from workers.engine.planner import Plan, plan_query
 from workers.engine.spark.lowering import lower
 from workers.engine.stats.statistics import Statistics
@@ -122,14 +123,19 @@ class Oracle:
 
         Gives the plan and the rows of the query as written.
         """
-        plan, scans = self.plan(query, settings, statistics), self.scans(query)
-        expected = _outcome(lower(plan.before, scans))
-        if plan.after == plan.before:
-            return plan, expected.rows
-        got = _outcome(lower(plan.after, scans))
+        plan = self.plan(query, settings, statistics)
+        return plan, self.check_plan(query, plan.before, plan.after)
+
+    def check_plan(self, query: Mapping[str, Any], before: Node, after: Node) -> list[Row]:
+        """Asserts the same of two plans of the query; gives the rows of the first."""
+        scans = self.scans(query)
+        expected = _outcome(lower(before, scans))
+        if after == before:
+            return expected.rows
+        got = _outcome(lower(after, scans))
         assert got.columns == expected.columns
         assert_same_rows(expected.rows, got.rows)
-        return plan, expected.rows
+        return expected.rows
 
 
 def _renamed(frame: DataFrame, alias: str) -> DataFrame:

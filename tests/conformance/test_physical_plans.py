@@ -84,9 +84,8 @@ def test_spark_alone_shuffles_a_distinct_by_key_and_value(shape: Shape) -> None:
 
 
 def test_one_phase_distinct_has_one_exchange_by_the_key(shape: Shape) -> None:
-    operators, hashed = shape(DISTINCT, agg_phase="ONE_PHASE")
-    assert operators.count("Exchange") == 1
-    assert operators[-1] == "Exchange"
+    operators, hashed = shape(DISTINCT, SUM, agg_phase="ONE_PHASE")
+    assert operators == ["HashAggregate", "HashAggregate", "Exchange"]
     assert hashed == ["t.k"]
 
 
@@ -136,3 +135,31 @@ def test_several_distincts_are_spread_by_branch(shape: Shape) -> None:
     assert "Expand" in native
     split, _ = shape(DISTINCT, other, **{"distinct_split.enabled": True})
     assert "Generate" in split
+
+
+def test_several_distincts_are_copied_behind_one_exchange_by_the_key(shape: Shape) -> None:
+    other = {"function": "COUNT", "arguments": ["t.n"], "distinct": True, "name": "o", "filter": "t.d > 1"}
+    joined = shape(DISTINCT, other, SUM, joins=(JOIN,), distinct_method="branches")
+    assert joined[0][:4] == ["HashAggregate", "HashAggregate", "Generate", "Exchange"]
+    assert "Expand" not in joined[0]
+
+
+def test_several_distincts_that_are_split_are_not_copied_again(shape: Shape) -> None:
+    other = {"function": "SUM", "arguments": ["t.n"], "distinct": True, "name": "o"}
+    operators, hashed = shape(DISTINCT, other, SUM, distinct_method="split", incremental_agg=False)
+    assert "Expand" not in operators
+    assert operators.count("Exchange") == 2
+    assert hashed[-1] == "k"
+
+
+def test_merged_phases_save_a_shuffle_and_two_aggregates(shape: Shape) -> None:
+    four, _ = shape(DISTINCT, distinct_method="split", incremental_agg=False)
+    merged, hashed = shape(DISTINCT, distinct_method="split")
+    assert (four.count("Exchange"), merged.count("Exchange")) == (3, 2)
+    assert (four.count("HashAggregate"), merged.count("HashAggregate")) == (6, 4)
+    assert hashed[-1] == "k"
+
+
+def test_bitmaps_are_hashed_and_counted_in_the_stage_that_unites_them(shape: Shape) -> None:
+    operators, _ = shape(DISTINCT, distinct_method="bitmap")
+    assert operators == ["HashAggregate", "Exchange", "HashAggregate", "HashAggregate", "Exchange", "HashAggregate"]

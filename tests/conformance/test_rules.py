@@ -60,7 +60,7 @@ def queries(draw: st.DrawFn) -> Json:
     """Mostly with a group key and with a DISTINCT call: what the rules are about."""
     key_count = draw(st.sampled_from([1, 1, 2, 1, 2, 0]))
     keys = draw(st.lists(st.sampled_from(KEYS), min_size=key_count, max_size=key_count, unique=True))
-    distinct_count = draw(st.sampled_from([1, 1, 2, 1, 0]))
+    distinct_count = draw(st.sampled_from([1, 2, 2, 1, 0]))
     aggregates = draw(st.lists(DISTINCT_CALLS, min_size=distinct_count, max_size=distinct_count))
     aggregates += draw(st.lists(ANY_CALLS, min_size=0 if aggregates else 1, max_size=2))
     query: Json = {
@@ -77,14 +77,30 @@ def queries(draw: st.DrawFn) -> Json:
     return query
 
 
+DISTINCT_WAYS: tuple[Json, ...] = (
+    {"distinct_split.enabled": "true"},
+    {"distinct_method": "branches"},
+    {"distinct_split.enabled": "auto"},
+    {"distinct_method": "bitmap"},
+    {"distinct_split.enabled": "false"},
+    {"distinct_split.enabled": "true"},
+)
+
+
+def _with_distinct_way(drawn: Json) -> Json:
+    return {**drawn["distinct"], **{key: value for key, value in drawn.items() if key != "distinct"}}
+
+
 options = st.fixed_dictionaries(
     {
         "agg_phase": st.sampled_from(["ONE_PHASE", "AUTO", "TWO_PHASE"]),
-        "distinct_split.enabled": st.sampled_from(["true", "auto", "true", "false"]),
+        "distinct": st.sampled_from(DISTINCT_WAYS),
         "distinct_split.bucket_num": st.sampled_from(BUCKETS),
+        "eager_aggregation": st.sampled_from(["true", "auto"]),
+        "join.ship": st.sampled_from(["AUTO", "REPARTITION"]),
         "skew.threshold": st.just(0),
     }
-)
+).map(_with_distinct_way)
 
 
 def _sketch(columns: tuple[str, ...], distinct: int, hot: float) -> KeySketch:
@@ -131,6 +147,8 @@ def cases_by_cost(draw: st.DrawFn) -> tuple[Json, Json, str]:
     if query["order_by"]:
         query["limit"] = draw(st.sampled_from([None, 3]))
     chosen = {"agg_phase": phase, "distinct_split": {"bucket_num": draw(st.sampled_from(BUCKETS))}, "skew.threshold": 0}
+    if phase == "AUTO":
+        chosen["distinct_method"] = draw(st.sampled_from(["bitmap", "auto"]))
     return query, chosen, known
 
 
@@ -144,23 +162,31 @@ def test_any_query_means_the_same_after_the_rules(oracle: Any, case: tuple[Json,
     oracle.check(query, chosen, KNOWN[known])
 
 
-def test_such_queries_make_both_rules_fire(oracle: Any) -> None:
-    fired: Counter[tuple[str, bool]] = Counter()
+FORCED_BY = {
+    "split_distinct_aggregate": ("distinct_split.enabled", "auto"),
+    "two_phase_aggregate": ("agg_phase", "AUTO"),
+}
+"""Of the rules that fire by cost here too: the setting that forces it, and its value that does not."""
+
+
+def test_such_queries_make_every_rule_fire(oracle: Any) -> None:
+    fired: Counter[str] = Counter()
+    by_cost: Counter[str] = Counter()
 
     @settings(max_examples=200, database=None)
     @given(case=cases)
     def count(case: tuple[Json, Json, str]) -> None:
         query, chosen, known = case
         plan = oracle.plan(query, chosen, KNOWN[known])
-        by_cost = {
-            "split_distinct_aggregate": chosen.get("distinct_split.enabled", "auto") == "auto",
-            "two_phase_aggregate": chosen["agg_phase"] == "AUTO",
-        }
-        fired.update((trace.rule, by_cost[trace.rule]) for trace in plan.trace if trace.outcome is RuleOutcome.FIRED)
+        rules = {trace.rule for trace in plan.trace if trace.outcome is RuleOutcome.FIRED}
+        fired.update(rules)
+        chosen_by_cost = {rule for rule, (key, auto) in FORCED_BY.items() if chosen.get(key, auto) == auto}
+        by_cost.update(rules & chosen_by_cost)
 
     count()
-    assert set(fired) == {(rule.name, by_cost) for rule in RULES for by_cost in (False, True)}
-    assert all(times >= (5 if by_cost else 20) for (_, by_cost), times in fired.items()), fired
+    # Which keys of a join are hot is only known with literals of them: test_settings has such statistics.
+    assert set(fired) == {rule.name for rule in RULES} - {"skewed_join"}
+    assert all(5 <= by_cost[rule] <= fired[rule] - 20 for rule in FORCED_BY), (fired, by_cost)
 
 
 DISTINCT_OR_NOT = [False, True]

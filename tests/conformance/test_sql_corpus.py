@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from service.spec.bound import tables_of
 from service.spec.compile import compile_job
 from service.spec.job import JobSpec
 from service.spec.options import JobSettings
@@ -72,6 +73,13 @@ ORDERED = [
     "SELECT t.id, u.name FROM t JOIN u ON t.g = u.g ORDER BY t.id, u.name",
     "SELECT id, m FROM t WHERE id < 0 ORDER BY m",
     "SELECT id FROM t ORDER BY id LIMIT 0",
+    "SELECT id, g FROM (SELECT id, g FROM t ORDER BY id DESC LIMIT 9) x ORDER BY g, id",
+    "SELECT g, 1 AS n FROM t UNION ALL SELECT b, m FROM t ORDER BY g, n LIMIT 40",
+    "SELECT g FROM t UNION SELECT g FROM u ORDER BY 1",
+    "SELECT DISTINCT COUNT(*) AS n FROM t GROUP BY g, k ORDER BY n DESC",
+    "SELECT DISTINCT q, COUNT(*) AS n FROM t GROUP BY q, k ORDER BY n + 1, q",
+    "SELECT g, q, SUM(b) AS s FROM t GROUP BY ROLLUP (g, q) ORDER BY GROUPING_ID(), g, q",
+    "SELECT 'all' AS label, g, COUNT(*) AS n FROM t GROUP BY ROLLUP (label, g) ORDER BY label, g, n",
 ]
 
 UNORDERED = [
@@ -137,6 +145,64 @@ UNORDERED = [
     "SELECT t.g, COUNT(DISTINCT u.name) FROM t LEFT JOIN u ON t.g = u.g GROUP BY t.g",
     "SELECT a.g, COUNT(*) FROM t a JOIN u ON a.g = u.g JOIN u AS v ON u.g = v.g GROUP BY a.g",
     "SELECT COUNT(*) FROM t JOIN u ON t.g = u.g WHERE u.name IS NOT NULL",
+    # Queries in the place of tables
+    "SELECT * FROM (SELECT g, COUNT(*) AS n FROM t GROUP BY g) x WHERE n > 5",
+    "SELECT n, COUNT(*) FROM (SELECT g, k, COUNT(*) FROM t GROUP BY g, k) AS x (a, b, n) GROUP BY n",
+    "SELECT x.g, y.name, n FROM (SELECT g, COUNT(DISTINCT k) AS n FROM t GROUP BY g) x LEFT JOIN u AS y ON x.g = y.g",
+    "SELECT AVG(s), COUNT(DISTINCT c) FROM (SELECT g, SUM(m) AS s, MIN(k) AS c, MAX(x) FROM t GROUP BY g) a",
+    "SELECT a.g, SUM(a.n * b.n) FROM (SELECT g, COUNT(*) AS n FROM t GROUP BY g) a "
+    "JOIN (SELECT g, COUNT(*) AS n FROM u GROUP BY g) b ON a.g = b.g GROUP BY a.g",
+    "SELECT COUNT(*) FROM (SELECT DISTINCT g, k FROM t) x",
+    "SELECT COUNT(*) FROM (SELECT 1 FROM t LIMIT 7) x",
+    "SELECT g, COUNT(*) FROM (SELECT * FROM (SELECT * FROM t WHERE q) t WHERE g > 0) t GROUP BY g",
+    "SELECT a.id, c.id AS other FROM (SELECT * FROM t WHERE q) a, (SELECT * FROM t WHERE NOT q) c "
+    "WHERE a.g = c.g AND a.k = c.k",
+    "WITH a AS (SELECT g, m FROM t WHERE m > 0), b AS (SELECT g, SUM(m) AS s FROM a GROUP BY g) "
+    "SELECT a.g, a.m, b.s FROM a JOIN b ON a.g = b.g",
+    "WITH t AS (SELECT g, k FROM t WHERE q) SELECT k, COUNT(DISTINCT g) FROM t GROUP BY k",
+    "WITH a (p, r) AS (SELECT g, COUNT(*) FROM t GROUP BY g) SELECT x.p, y.r FROM a x LEFT JOIN a y ON x.p = y.p + 1",
+    "SELECT g, k FROM t UNION ALL SELECT g, name FROM u UNION ALL SELECT b, NULL FROM t",
+    "SELECT m FROM t UNION ALL SELECT m FROM u UNION ALL SELECT g FROM t",
+    "SELECT x FROM t UNION SELECT m FROM u",
+    "SELECT d FROM t UNION ALL SELECT TIMESTAMP '2013-01-02 03:04:05' FROM u",
+    "SELECT g, COUNT(DISTINCT k) FROM (SELECT g, k FROM t UNION ALL SELECT g, name FROM u) x GROUP BY g",
+    "(SELECT g FROM t ORDER BY id LIMIT 3) UNION ALL (SELECT g FROM u)",
+    "SELECT DISTINCT SUM(b) > 0, MAX(q) FROM t GROUP BY g",
+    "SELECT u.name FROM t, u WHERE t.g = u.g AND t.id < 9",
+    "SELECT v.name, COUNT(*) FROM u, u AS v, t WHERE u.g = t.g AND v.g = t.g GROUP BY v.name",
+    "SELECT COUNT(*) FROM t, u WHERE (t.g = u.g AND u.x > 0) OR (t.g = u.g AND t.q)",
+    # Further aggregates
+    "SELECT VAR_POP(b), VAR_SAMP(x), VARIANCE(m), STDDEV_POP(g), STDDEV_SAMP(m), STDDEV(b), STD(x) FROM t WHERE x < 9",
+    "SELECT g, VAR_SAMP(id), STDDEV_POP(m) FILTER (WHERE q), VAR_POP(DISTINCT b) FROM t GROUP BY g",
+    "SELECT g, LISTAGG(k, ', ') WITHIN GROUP (ORDER BY id), STRING_AGG(k) WITHIN GROUP (ORDER BY id DESC) "
+    "FROM t GROUP BY g",
+    "SELECT LISTAGG(DISTINCT k, '|') WITHIN GROUP (ORDER BY k DESC) FROM t",
+    "SELECT q, LISTAGG(id) WITHIN GROUP (ORDER BY id) FILTER (WHERE g > 0) FROM t GROUP BY q",
+    "SELECT g, APPROX_COUNT_DISTINCT(k), APPROX_COUNT_DISTINCT(x) FILTER (WHERE q) FROM t GROUP BY g",
+    "SELECT g, PERCENTILE(b, 0.5), PERCENTILE(m, 0.9) FILTER (WHERE q), MEDIAN(id) FROM t GROUP BY g",
+    "SELECT PERCENTILE_CONT(0.25) WITHIN GROUP (ORDER BY id), MEAN(m), PERCENTILE(id, 1) FROM t",
+    "SELECT COUNT(DISTINCT k), VAR_POP(id), LISTAGG(k, '') WITHIN GROUP (ORDER BY id) FROM t",
+    # Grouping sets
+    "SELECT g, k, COUNT(*), SUM(m), COUNT(DISTINCT b) FROM t GROUP BY ROLLUP (g, k)",
+    "SELECT g, q, GROUPING(g), GROUPING(q), GROUPING_ID(), COUNT(*) FROM t GROUP BY CUBE (g, q)",
+    "SELECT g, k, q, COUNT(*), GROUPING_ID(k, g, q) FROM t GROUP BY GROUPING SETS ((k), (g, q), (), (g, k, q))",
+    "SELECT g, k, COUNT(*) FROM t GROUP BY g, ROLLUP (k, q)",
+    "SELECT g, SUM(g), COUNT(g) FROM t GROUP BY CUBE (g)",
+    "SELECT g % 2 AS p, UPPER(k), GROUPING(UPPER(k)), MAX(g) FROM t GROUP BY ROLLUP (g % 2, UPPER(k)) "
+    "HAVING MAX(g) > 0",
+    "SELECT g, k, COUNT(*) FROM t GROUP BY g, k WITH ROLLUP",
+    "SELECT g, k, COUNT(*) FROM t GROUP BY g, k WITH CUBE",
+    "SELECT g, k, COUNT(*) FROM t GROUP BY GROUPING SETS ((g), (g), (k))",
+    "SELECT g, k FROM t GROUP BY ROLLUP (g, k)",
+    "SELECT DISTINCT g FROM t GROUP BY ROLLUP (g)",
+    "SELECT g, COUNT(*) FROM t WHERE id < 0 GROUP BY ROLLUP (g)",
+    "SELECT u.name, t.g, SUM(t.m) FROM t JOIN u ON t.g = u.g GROUP BY GROUPING SETS ((u.name), (t.g), ())",
+    "SELECT g, MAX(n) FROM (SELECT g, k, COUNT(*) AS n FROM t GROUP BY CUBE (g, k)) x GROUP BY g",
+    # Constants among the keys
+    "SELECT 'x' AS c, concat('x', k) AS d, k, COUNT(*) FROM t GROUP BY ROLLUP (1, k)",
+    "SELECT 5 AS five, g, g + 5, g * -5, COUNT(*) FROM t GROUP BY CUBE (five, g) HAVING five IS NULL OR g > 0",
+    "SELECT current_date = current_date, current_date AS today, g, COUNT(*) FROM t GROUP BY ROLLUP (today, g)",
+    "SELECT DISTINCT 'x' AS c, g FROM t GROUP BY GROUPING SETS ((1), (2), ())",
 ]
 
 REWRITES = [
@@ -214,7 +280,7 @@ def test_a_text_means_what_it_means_to_spark(
     query = compile_job(JobSpec.model_validate({"tables": sources, "sql": text}), SCHEMAS)
     scans = {
         table.alias: tables[table.table].toDF(*[f"{table.alias}.{name}" for name in tables[table.table].columns])
-        for table in (query.source, *(join.right for join in query.joins))
+        for table in tables_of(query)
     }
     built = build(query)
     assert outcome(lower(built, scans), ordered) == expected

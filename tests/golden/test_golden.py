@@ -26,11 +26,14 @@ from service.spec.ddl import parse_schema
 from service.spec.job import JobSpec
 from service.spec.options import JobSettings
 from service.spec.reports import HotKey, RuleOutcome, RuleTrace
+from service.spec.scalar import Scalar
+from service.spec.types import DataType
 from workers.engine.plan.explain import text_of
+from workers.engine.plan.literals import literal
 from workers.engine.plan.schema import output_of
 from workers.engine.planner import Plan, plan_query
 from workers.engine.rules.rulebook import RULES
-from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
+from workers.engine.stats.statistics import KeySketch, Statistics, TableSize, ValueRange
 
 FOLDER = Path(__file__).parent
 CASES = sorted(path.relative_to(FOLDER) for path in FOLDER.glob("*/*.yaml"))
@@ -51,14 +54,19 @@ class GivenTable(Strict):
 
 
 class GivenKey(Strict):
-    """Known of one key: its distinct values in the whole table, its frequent ones with their share of the rows."""
+    """Known of one key: its distinct values in the whole table, its frequent ones with their share of the rows (several
+    columns' separated by `, `), and the share of those that have a NULL in them.
+    """
 
     distinct: int
     hot: dict[str, float] = Field(default_factory=dict)
+    nulls: float = 0.0
 
 
 class Given(Strict):
-    """The first document. Tables stand under their aliases; keys under emitted columns: `o.uid, o.day`."""
+    """The first document. Tables stand under their aliases; keys, and ranges of integers, under emitted
+    columns: `o.uid, o.day`.
+    """
 
     about: str
     tables: dict[str, GivenTable]
@@ -66,6 +74,8 @@ class Given(Strict):
     settings: dict[str, Any] = Field(default_factory=dict)
     slots: int = 16
     keys: dict[str, GivenKey] = Field(default_factory=dict)
+    ranges: dict[str, tuple[int, int]] = Field(default_factory=dict)
+    widths: dict[str, float] = Field(default_factory=dict)
 
 
 class ExpectedAlternative(Strict):
@@ -118,8 +128,19 @@ def statistics(given: Given) -> Statistics:
         hot = tuple(
             HotKey(value=value, share=share, estimated_rows=round(share * rows)) for value, share in key.hot.items()
         )
-        keys[columns] = KeySketch(alias, columns, min(rows, 64_000), min(key.distinct, 64_000), key.distinct, 0.0, hot)
-    return Statistics(sizes, keys, given.slots)
+        types = {field.name: field.type for field in parse_schema(given.tables[alias].columns, "/").fields}
+        literals = tuple(_literals(value, [types[column.split(".")[1]] for column in columns]) for value in key.hot)
+        sampled = min(rows, 64_000)
+        distinct = min(key.distinct, 64_000)
+        keys[columns] = KeySketch(alias, columns, sampled, distinct, key.distinct, key.nulls, hot, literals=literals)
+    ranges = {name: ValueRange(low, high) for name, (low, high) in given.ranges.items()}
+    return Statistics(sizes, keys, given.slots, ranges=ranges, widths=given.widths)
+
+
+def _literals(value: str, types: list[DataType]) -> tuple[Scalar, ...] | None:
+    found = [literal(part, type_) for part, type_ in zip(value.split(", "), types, strict=True)]
+    known = tuple(one for one in found if one is not None)
+    return known if len(known) == len(found) else None
 
 
 def planned(given: Given) -> Plan:

@@ -39,6 +39,16 @@ def test_publication_leaves_the_newest_alone(tmp_path: Path) -> None:
     assert left(tmp_path) == ["job-1/attempt-3", "job-1/attempt-4"]
 
 
+def test_publication_of_a_second_run_leaves_it_alone(tmp_path: Path) -> None:
+    write(tmp_path, 1, 3)
+    for fence in (1, 3):
+        (tmp_path / relative_path(replace(CLAIM, fence=fence), run=2)).mkdir()
+    remove_older_attempts(tmp_path, CLAIM, relative_path(CLAIM, run=2))
+    assert left(tmp_path) == ["job-1/attempt-3-2"]
+    remove_attempt(tmp_path, CLAIM)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_last_attempt_takes_the_directory_along(tmp_path: Path) -> None:
     write(tmp_path, 2, 3)
     remove_attempt(tmp_path, CLAIM)

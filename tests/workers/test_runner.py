@@ -15,11 +15,13 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
-from service.spec.reports import PlanReport, SkewReport
+from service.spec import ends
+from service.spec.reports import EstimateReport, PlanReport, SkewReport
 from service.spec.status import AttemptStatus
 from service.store import leases
 from service.store.attempts import attempts_of
 from service.store.jobs import EXPLAIN
+from service.store.plans import report_of
 from service.store.session import Database
 from service.store.tables import AttemptRow, JobEventRow, JobRow, PlanRow, StageMetricsRow
 from tests.support.processes import wait_for
@@ -31,6 +33,8 @@ from workers.heartbeat import Heartbeat, ProgressReporter
 from workers.runner import JobRunner
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.workers.conftest import Bench
     from workers.engine.spark.driver import Driver
 
@@ -79,6 +83,9 @@ def test_success(bench: Bench) -> None:
         stages = session.scalars(select(StageMetricsRow)).all()
     assert PlanReport.model_validate(plan.report).physical_plan
     assert SkewReport.model_validate(plan.skew).advice
+    estimates = EstimateReport.model_validate(plan.estimates)
+    assert estimates.measured_rows_read > 0
+    assert estimates.summary
     assert plan.execution_ms is not None
     assert stages
     assert one_attempt(bench, job_id).status == "SUCCEEDED"
@@ -248,6 +255,16 @@ def test_explain_plans_and_runs_nothing(bench: Bench) -> None:
     assert files_of(bench) == []
 
 
+def test_a_setting_that_the_version_before_took_is_told_in_the_trace(bench: Bench) -> None:
+    settings = {"distinct_split": {"enabled": True}, "distinct_method": "native"}
+    job_id = bench.submit({**PER_USER, "settings": settings}, kind=EXPLAIN)
+    bench.runner.run(job_id)
+    assert (bench.job(job_id).status, bench.job(job_id).error) == ("SUCCEEDED", None)
+    with bench.database.read() as session:
+        rules = PlanReport.model_validate(session.scalars(select(PlanRow)).one().report).rules
+    assert any("contradicts" in trace.reason for trace in rules)
+
+
 def test_files_gone_since_submission(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
     shutil.rmtree(bench.settings.state_dir / "data" / "orders")
@@ -270,6 +287,57 @@ def test_what_only_spark_finds_out(bench: Bench) -> None:
     assert "at org.apache" not in job.error["detail"]
     assert one_attempt(bench, job_id).status == "FAILED"
     assert files_of(bench) == []
+
+
+def test_a_broadcast_that_does_not_fit_costs_a_second_run_and_the_plan_says_so(
+    bench: Bench, spark: SparkSession
+) -> None:
+    job_id = bench.submit({**PER_USER, "settings": {"join.ship": "BROADCAST_RIGHT"}})
+    # Sessions of jobs take it over.
+    conf = spark.sparkContext._jsc.sc().conf()
+    conf.set("spark.sql.maxBroadcastTableSize", "1k")
+    try:
+        bench.runner.run(job_id)
+    finally:
+        conf.remove("spark.sql.maxBroadcastTableSize")
+    job = bench.job(job_id)
+    assert (job.status, job.error, job.result_rows) == ("SUCCEEDED", None, 100)
+    with bench.database.read() as session:
+        plan = session.scalars(select(PlanRow)).one()
+    report, estimates = report_of(plan), EstimateReport.model_validate(plan.estimates)
+    assert "SortMergeJoin" in (report.physical_plan or "")
+    assert report.rules[0].rule == "fallback"
+    assert report.rules[0].reason.startswith("Fell back and ran again: after ")
+    # Both runs are told, each by itself.
+    first = report.first_run
+    assert first is not None
+    assert first.failure.startswith("Cannot broadcast the table")
+    assert "BroadcastHashJoin" in (first.physical_plan or "")
+    assert first.execution_ms > 0
+    assert plan.execution_ms is not None
+    assert plan.execution_ms > 0
+    assert [kind for kind, _ in events(bench, job_id)].count("plan") == 2
+    assert one_attempt(bench, job_id).fence == 1
+    # The scan for the broadcast came to its end, and is none of the run that made the result.
+    assert estimates.measured_rows_read == 10_000 + 100
+    assert job.result_path == f"{job_id}/attempt-1-2"
+    assert [path.name for path in (bench.settings.results_dir / job_id).iterdir()] == ["attempt-1-2"]
+
+
+def test_an_attempt_after_a_crash_broadcasts_nothing(bench: Bench) -> None:
+    job_id = bench.submit({**PER_USER, "settings": {"join.ship": "BROADCAST_RIGHT"}})
+    with bench.database.write() as session:
+        now = bench.database.now(session)
+        claim = leases.claim(session, job_id, "w2", now, 60_000)
+        assert claim is not None
+        leases.hand_back(session, claim, now, status=AttemptStatus.CRASHED, error=ends.driver_lost("w2"))
+    bench.runner.run(job_id)
+    with bench.database.read() as session:
+        report = report_of(session.scalars(select(PlanRow)).one())
+    assert bench.job(job_id).result_rows == 100
+    assert report.rules[0].reason.startswith("An earlier attempt lost the worker or its Spark driver")
+    assert "Broadcast" not in (report.physical_plan or "")
+    assert report.first_run is None
 
 
 def test_a_defect_is_told_without_its_stack(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

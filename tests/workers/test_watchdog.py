@@ -10,7 +10,7 @@ from sqlalchemy import select
 from service.store.tables import WorkerRow
 from tests.support.processes import wait_for
 from tests.support.spark_cluster import SparkCluster, running_cluster
-from tests.support.tables import parquet, write_endless, write_orders
+from tests.support.tables import ONE_KEY, parquet, write_endless, write_orders
 from tests.support.worker import Fleet, fleet
 
 _PATIENCE = 300
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
 PAIRS = {
     "name": "pairs",
-    "tables": {"a": parquet("one_key"), "b": parquet("one_key")},
+    "tables": {"a": ONE_KEY, "b": ONE_KEY},
     "sql": "SELECT COUNT(*) AS n FROM a JOIN b ON a.k = b.k WHERE a.v + b.v > 1 AND a.v < 200",
 }
 """Some seconds of work in one task: 200 x 400,000 pairs, less those of (0, 0), (0, 1) and (1, 0)."""

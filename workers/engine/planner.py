@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from service.spec.bound import BoundQuery
-from service.spec.options import AggPhase, DistinctSplitSettings, JobSettings, JoinSkewStrategy, MiniBatchSettings
+from service.spec.distinct_ways import contradict
+from service.spec.options import AggPhase, DistinctSplitSettings, JobSettings, MiniBatchSettings, Toggle
 from service.spec.reports import KeyStatistics, PlanReport, RuleOutcome, RuleTrace, TableStatistics
+from service.spec.scalar import Scalar
+from service.spec.strategies import DistinctMethod, JoinLocal, JoinShip, JoinSkew
 from workers.engine.plan.builder import build
+from workers.engine.plan.distinct import distinct_sets
 from workers.engine.plan.explain import explain, line_of
 from workers.engine.plan.invariants import check
-from workers.engine.plan.nodes import Aggregate, Node, inputs_of
+from workers.engine.plan.joined_aggregate import stands_over_a_join
+from workers.engine.plan.nodes import Aggregate, Filter, Join, Node, Scan, inputs_of
 from workers.engine.plan.schema import output_of
-from workers.engine.plan.transform import walk_up, with_inputs
-from workers.engine.rules.rule import N, Rule, RuleContext, Skip
+from workers.engine.plan.transform import transform_up, walk_up, with_inputs
+from workers.engine.rules.eager_aggregation import EagerAggregation
+from workers.engine.rules.join_strategy import JoinStrategy
+from workers.engine.rules.rule import CascadingRule, N, Rule, RuleContext, Skip
 from workers.engine.rules.rulebook import RULES
+from workers.engine.rules.skewed_join import SkewedJoin
 from workers.engine.rules.split_distinct_aggregate import SplitDistinctAggregate
 from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
 from workers.engine.stats.cardinality import estimate_rows
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
+
+GROUPING_SETS = "A row counts in several grouping sets: Spark copies it for each, and no rule parts such groups."
+"""Why no rule rewrites ROLLUP, CUBE and GROUPING SETS."""
+
+STATISTICS = "statistics"
+"""Who tells in the trace what could not be read before the run."""
+
+DISTINCT_METHOD = "distinct_method"
+"""Who tells in the trace that there is nothing for any of the rules that read this setting."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +68,11 @@ def apply_rules(before: Node, ctx: RuleContext) -> Plan:
         check(after, rule.name, output_of(before))
     alive = frozenset(walk_up(after))
     changed_by = {node: rule_name for node, rule_name in rewriting.changed_by.items() if node in alive}
-    trace = (*rewriting.trace, *_settings_without_effect(before, ctx.settings))
+    trace = (
+        *_warnings(before, ctx.statistics),
+        *rewriting.trace,
+        *_settings_without_effect(before, ctx.settings),
+    )
     return Plan(before, after, trace, MappingProxyType(changed_by))
 
 
@@ -72,6 +93,21 @@ def plan_report(plan: Plan, statistics: Statistics, physical_plan: str | None) -
     )
 
 
+def _warnings(plan: Node, statistics: Statistics) -> Iterator[RuleTrace]:
+    """A trace for all that the statistics could not read, or did not: defaults stand in its place."""
+    lines = {node.table: line_of(node) for node in walk_up(plan) if isinstance(node, Scan)}
+    for table, sentence in statistics.warnings:
+        told = sentence if table is None else f"{sentence} Defaults stand in place of what is not known."
+        where = lines.get(table or "", line_of(plan))
+        yield RuleTrace(rule=STATISTICS, outcome=RuleOutcome.SKIPPED, node=where, reason=told)
+
+
+def _above_inputs(node: Node, above: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+    if isinstance(node, Filter):
+        return (*above, node.condition)
+    return above if isinstance(node, Join) else ()
+
+
 def _settings_without_effect(plan: Node, settings: JobSettings) -> tuple[RuleTrace, ...]:
     """A trace for every setting that was given and that no rule can have looked at."""
     aggregates = [node for node in walk_up(plan) if isinstance(node, Aggregate)]
@@ -79,25 +115,37 @@ def _settings_without_effect(plan: Node, settings: JobSettings) -> tuple[RuleTra
     idle = []
     if settings.mini_batch != MiniBatchSettings():
         idle.append(("mini_batch", "mini_batch.* concerns the streaming modes: a batch job gathers no mini-batches."))
-    if not settings.incremental_agg:
-        idle.append(
-            ("incremental_agg", "incremental_agg concerns the streaming modes: a batch job keeps no state to merge.")
-        )
-    if settings.skew.join_strategy is not JoinSkewStrategy.AUTO:
-        idle.append(
-            ("skewed_join", "skew.join_strategy has no effect in this version: skewed joins are left to Spark.")
-        )
     if settings.agg_phase is not AggPhase.AUTO and not aggregates:
         idle.append((TwoPhaseAggregate.name, "agg_phase is given, but the query has no aggregate."))
+    over_joins = any(stands_over_a_join(node) for node in aggregates)
+    if settings.eager_aggregation is not Toggle.AUTO and not over_joins:
+        idle.append((EagerAggregation.name, "eager_aggregation is given, but no aggregate stands over a join."))
     if settings.distinct_split != DistinctSplitSettings() and not has_distinct:
         idle.append((SplitDistinctAggregate.name, "distinct_split.* is given, but the query has no DISTINCT call."))
+    if settings.distinct_method is not DistinctMethod.AUTO and not any(distinct_sets(node) for node in aggregates):
+        idle.append((DISTINCT_METHOD, "distinct_method is given, but no aggregate is over DISTINCT values."))
+    split, method = settings.distinct_split.enabled, settings.distinct_method
+    if contradict(split, method):
+        reason = f"distinct_split.enabled is {split}, which distinct_method {method} contradicts, and that goes first."
+        idle.append((SplitDistinctAggregate.name, reason))
+    forced = settings.join.ship is not JoinShip.AUTO or settings.join.local is not JoinLocal.AUTO
+    if forced and not any(isinstance(node, Join) for node in walk_up(plan)):
+        idle.append((JoinStrategy.name, "join.ship or join.local is given, but the query has no join."))
+    has_keys = any(isinstance(node, Join) and node.keys for node in walk_up(plan))
+    if settings.join.skew is not JoinSkew.AUTO and not has_keys:
+        idle.append((SkewedJoin.name, "join.skew is given, but the query has no join by equal keys."))
     root = line_of(plan)
     return tuple(RuleTrace(rule=rule, outcome=RuleOutcome.SKIPPED, node=root, reason=reason) for rule, reason in idle)
 
 
 def _table_report(size: TableSize) -> TableStatistics:
     return TableStatistics(
-        table=size.alias, files=size.files, bytes=size.bytes, rows=size.rows, rows_are_exact=size.rows_are_exact
+        table=size.alias,
+        files=size.files,
+        bytes=size.bytes,
+        rows=size.rows,
+        rows_are_exact=size.rows_are_exact,
+        cached=size.cached,
     )
 
 
@@ -123,14 +171,22 @@ class _Rewriting:
     trace: list[RuleTrace] = field(default_factory=list)
     changed_by: dict[Node, str] = field(default_factory=dict)
 
-    def apply(self, rule: Rule[N], node: Node) -> Node:
-        """`rule` at every node of the tree, inputs first."""
-        moved = with_inputs(node, tuple(self.apply(rule, child) for child in inputs_of(node)))
+    def apply(self, rule: Rule[N], node: Node, above: tuple[Scalar, ...] = ()) -> Node:
+        """`rule` at every node of the tree, inputs first; `above` as in `RuleContext`."""
+        below = _above_inputs(node, above)
+        moved = with_inputs(node, tuple(self.apply(rule, child, below) for child in inputs_of(node)))
         if moved is not node and node in self.changed_by:
             self.changed_by[moved] = self.changed_by[node]
-        match = rule.match(moved, self.ctx)
+        return self._at(rule, moved, above)
+
+    def _at(self, rule: Rule[N], moved: Node, above: tuple[Scalar, ...]) -> Node:
+        """`rule` at a node whose inputs it has seen."""
+        ctx = replace(self.ctx, above=above)
+        match = rule.match(moved, ctx)
         if match is None:
             return moved
+        if isinstance(moved, Aggregate) and moved.grouping_sets:
+            match = Skip(GROUPING_SETS)
         outcome = RuleOutcome.SKIPPED if isinstance(match, Skip) else RuleOutcome.FIRED
         self.trace.append(
             RuleTrace(
@@ -141,7 +197,13 @@ class _Rewriting:
                 alternatives=match.alternatives,
             )
         )
-        return moved if isinstance(match, Skip) else self._rewritten(rule.name, moved, rule.rewrite(match, self.ctx))
+        if isinstance(match, Skip):
+            return moved
+        made = rule.rewrite(match, ctx)
+        if isinstance(rule, CascadingRule):
+            seen = {part: self._at(rule, part, ()) for part in rule.parts_of(match, made)}
+            made = transform_up(made, lambda part: seen.get(part, part))
+        return self._rewritten(rule.name, moved, made)
 
     def _rewritten(self, rule_name: str, before: Node, after: Node) -> Node:
         known = frozenset(walk_up(before))

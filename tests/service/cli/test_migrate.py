@@ -72,7 +72,7 @@ def test_down_and_up(run: Run, database_url: str) -> None:
 def test_back_to_nowhere(run: Run) -> None:
     result = run("migrate", "--downgrade", "0815", "--yes")
     assert result.exit_code == 3
-    assert "cannot go back to 0815. Behind it: 0001, base" in result.output
+    assert ", 0001, base." in result.output.partition("cannot go back to 0815. Behind it: ")[2]
 
 
 def test_check_and_downgrade_together_are_refused(run: Run) -> None:

@@ -49,7 +49,7 @@ def test_metrics_and_log_events_are_in_tables() -> None:
 def test_a_stale_table_is_noticed_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     current = with_tables((ROOT / README).read_text(encoding="utf-8"))
-    README.write_text(current.replace("`agg_phase`", "`old_name`"))
+    README.write_text(current.replace("| `agg_phase` |", "| `old_name` |"))
     assert main([]) == 1
     assert main(["--write"]) == 0
     assert README.read_text() == current

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from service.datasets import walking
 from service.datasets.files import TableFiles, find_table_files, pointer_of
+from service.datasets.reading import version_of
 from service.spec.errors import SpecError
 from service.spec.job import TableSource
 from tests.support.privileges import without_privileges
@@ -57,6 +58,15 @@ def test_a_directory_without_its_hidden_files(root: Path, path: str) -> None:
 def test_a_file_and_an_absolute_path_inside(root: Path) -> None:
     assert names(find("one.parquet", root), root) == ["one.parquet"]
     assert names(find(str(root / "one.parquet"), root), root) == ["one.parquet"]
+
+
+def test_the_listing_tells_versions(root: Path) -> None:
+    found = find("orders", root)
+    assert found.versions == tuple(map(version_of, found.files))
+    assert found.bytes == 10
+    (root / "orders/a.parquet").write_bytes(b"123456")
+    assert find("orders", root).versions[0] != found.versions[0]
+    assert find("orders", root).versions[1] == found.versions[1]
 
 
 def test_roots_are_tried_in_turn(root: Path, tmp_path: Path) -> None:

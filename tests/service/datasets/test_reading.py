@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.data_settings import DataSettings
-from service.datasets.reading import AT_ONCE, DataFile, UriFile, for_each, local_path, opened, size_of
+from service.datasets.reading import AT_ONCE, DataFile, UriFile, for_each, local_path, opened, size_of, version_of
 from service.datasets.roots import open_store
 from service.spec.locations import parse_root
 
@@ -27,6 +27,29 @@ def test_what_is_known_of_a_file(tmp_path: Path) -> None:
         with opened(file) as stream:
             stream.seek(1)
             assert stream.read() == b"23"
+
+
+def test_a_written_file_is_another_version(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"123")
+    before = version_of(path)
+    assert before is not None
+    assert before == version_of(UriFile(path.as_uri(), str(path), 3))
+    path.write_bytes(b"1234")
+    after = version_of(path)
+    assert after != before
+    other = tmp_path / "b.csv"
+    other.write_bytes(b"4321")
+    other.replace(path)
+    assert version_of(path) not in {before, after}
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        version_of(path)
+
+
+def test_a_version_in_a_store_is_what_its_listing_told() -> None:
+    assert version_of(REMOTE[7]) is None
+    assert version_of(UriFile("s3a://data/x", "x", 5, STORE, modified=7)) == (5, 7)
 
 
 def test_files_of_a_store_are_read_at_once_and_told_in_order() -> None:

@@ -36,6 +36,16 @@ def left(results: Path) -> list[str]:
     return sorted(str(path.relative_to(results)) for path in results.glob("*/*"))
 
 
+def test_a_second_run_of_an_attempt_is_told_from_the_first(tmp_path: Path) -> None:
+    write(tmp_path, 1, 2)
+    (tmp_path / JOB / "attempt-2-2").mkdir()
+    (tmp_path / JOB / "attempt-2-other").mkdir()
+    remove_unpublished(tmp_path, JOB, f"{JOB}/attempt-2-2")
+    assert left(tmp_path) == [f"{JOB}/attempt-2-2", f"{JOB}/attempt-2-other"]
+    remove_unpublished(tmp_path, JOB, f"{JOB}/attempt-2")
+    assert left(tmp_path) == [f"{JOB}/attempt-2-other"]
+
+
 def test_a_whole_job(tmp_path: Path) -> None:
     write(tmp_path, 1, 2)
     assert remove_job_directory(tmp_path, JOB)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.spec.binding import bind
-from service.spec.bound import BoundQuery
+from service.spec.bound import BoundQuery, BoundTable
 from service.spec.ddl import parse_schema
 from service.spec.errors import SpecError
 from service.spec.query import NullsOrder, Query
@@ -49,6 +49,7 @@ def test_a_distinct_count_per_key() -> None:
         group_by=[item("o.uid", "uid")], aggregates=[call("COUNT", "category", name="categories", distinct=True)]
     )
     assert query.is_aggregate
+    assert isinstance(query.source, BoundTable)
     assert query.source.table == "orders"
     assert [(field.name, name) for field, name in query.source.columns] == [
         ("o.uid", "uid"),
@@ -228,6 +229,20 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "type_mismatch",
         "/order_by/0/expression",
     ),
+    "a join key without a column": (
+        {"joins": [join("inner", ("o.uid", "5"))]},
+        "unsupported_construct",
+        "/joins/0/on/0/right",
+    ),
+    "a key of grouping sets twice": (
+        {
+            "group_by": [item("oid", "x"), item("o.oid", "y")],
+            "grouping_sets": [["x"], ["y"]],
+            "aggregates": [call("GROUPING", "oid", name="n")],
+        },
+        "unsupported_construct",
+        "/group_by/1/expression",
+    ),
     "environment in a name": ({"select": [item("oid", "${env:HOME}")]}, "unsupported_construct", "/select/0/name"),
     "environment in an alias": (
         {"source": {**ORDERS, "alias": "${env:HOME}"}, "select": [item("oid", "o")]},
@@ -253,3 +268,8 @@ def test_an_unknown_name_after_grouping_has_neighbours_among_the_output() -> Non
     with pytest.raises(SpecError) as caught:
         bound(group_by=[item("uid", "key")], select=[item("kye", "a")])
     assert caught.value.issues[0].suggestions == ("key",)
+
+
+def test_an_aggregate_in_an_expression_is_told_where_to_stand() -> None:
+    with pytest.raises(SpecError, match="stand in the query's `aggregates`, whose names `select`"):
+        bound(select=[item("SUM(oid)", "a")])

@@ -5,7 +5,20 @@ from __future__ import annotations
 import pytest
 
 from service.spec.coercion import Incompatible, arithmetic, common_type, comparable, wider_number, widest
-from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, FLOAT, INT, NULL, STRING, TIMESTAMP, DataType, decimal
+from service.spec.types import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INT,
+    NULL,
+    STRING,
+    TIMESTAMP,
+    DataType,
+    TypeName,
+    decimal,
+)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +55,11 @@ def test_widening() -> None:
     assert widest([STRING, INT, DOUBLE], strings_convert=True) is None
     with pytest.raises(Incompatible):
         common_type(DATE, INT, strings_convert=True)
+    array = DataType(TypeName.OTHER, text="ARRAY<INT>")
+    assert common_type(array, array, strings_convert=True) == array
+    for other in (STRING, INT, DataType(TypeName.OTHER, text="ARRAY<STRING>")):
+        with pytest.raises(Incompatible):
+            common_type(array, other, strings_convert=True)
 
 
 def test_comparable() -> None:

@@ -19,6 +19,8 @@ def test_the_first_issue_gives_the_code() -> None:
 def test_nearest_names_ignore_case_and_keep_spelling() -> None:
     assert nearest_names("CATEGRY", ["Category", "uid", "amount"]) == ("Category",)
     assert nearest_names("xyz", ["Category", "uid"]) == ()
+    assert nearest_names("rank", ["tan"]) == ("tan",)
+    assert nearest_names("rank", ["tan"], alike=0.65) == ()
     assert len(nearest_names("col", [f"col{number}" for number in range(9)])) == 3
 
 

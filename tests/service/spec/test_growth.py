@@ -10,6 +10,7 @@ from service.spec.dialect import Text
 from service.spec.errors import SpecError
 from service.spec.expressions import compile_expression, scalar_of
 from service.spec.growth import COLUMN_BYTES, MAX_VALUE_BYTES
+from service.spec.query import Query
 from service.spec.scope import TableScope
 from service.spec.sql import compile_sql
 from service.spec.tree import Column, String
@@ -102,3 +103,30 @@ def test_keys_and_aggregates_count_with_their_own_length(sql: str) -> None:
     schemas = {"t": SCHEMA}
     with pytest.raises(SpecError, match="more than 1 MB"):
         bind(compile_sql(sql, schemas).query, schemas)
+
+
+def test_expressions_that_double_through_derived_tables_are_refused() -> None:
+    def levels(number: int, step: str) -> str:
+        sql = "SELECT i AS x FROM t"
+        for level in range(number):
+            sql = f"SELECT {step} AS x FROM ({sql}) a{level}"
+        return f"SELECT x FROM ({sql}) a WHERE x > 0"
+
+    schemas = {"t": SCHEMA}
+    with pytest.raises(SpecError, match="more than 20000 parts") as caught:
+        bind(compile_sql(levels(6, "x + x + x + x + x + x + x + x"), schemas).query, schemas)
+    assert caught.value.code == "query_too_deep"
+    bind(compile_sql(levels(9, "x + 1"), schemas).query, schemas)
+    bind(compile_sql(levels(9, "MAX(x + x + x + x)"), schemas).query, schemas)
+
+
+def test_a_column_of_a_union_is_as_long_as_in_any_branch() -> None:
+    table = {"kind": "table", "table": "t"}
+    short = {"source": table, "select": [{"expression": "'x'", "name": "a"}]}
+    # Its output is what it groups by, of any length.
+    grouped = {"source": table, "group_by": [{"expression": "s", "name": "s"}]}
+    for branches in ([short, grouped], [grouped, short]):
+        source = {"kind": "union_all", "queries": branches, "alias": "u"}
+        select = [{"expression": nested("hex", 13, "a" if branches[0] is short else "s"), "name": "h"}]
+        with pytest.raises(SpecError, match="more than 1 MB"):
+            bind(Query.model_validate({"source": source, "select": select}), {"t": SCHEMA})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from service.spec.options import AggPhase, JobSettings, JoinSkewStrategy, Toggle, declared_settings
+from service.spec.options import AggPhase, JobSettings, JoinSkew, Toggle, declared_settings
 
 
 def settings(**raw: Any) -> JobSettings:
@@ -67,11 +67,18 @@ def test_incremental_aggregation(key: str, value: object) -> None:
     assert settings(**{key: value}).incremental_agg is False
 
 
-@pytest.mark.parametrize("key", ["skew.join_strategy", "table.optimizer.skewed-join-optimization.strategy"])
-@pytest.mark.parametrize("value", ["forced", "FORCED"])
+@pytest.mark.parametrize(
+    "key", ["join.skew", "skew.join_strategy", "table.optimizer.skewed-join-optimization.strategy"]
+)
+@pytest.mark.parametrize("value", ["forced", "FORCED", "isolate"])
 def test_the_strategy_for_skewed_joins(key: str, value: str) -> None:
-    assert settings().skew.join_strategy is JoinSkewStrategy.AUTO
-    assert settings(**{key: value}).skew.join_strategy is JoinSkewStrategy.FORCED
+    assert settings().join.skew is JoinSkew.AUTO
+    assert settings(**{key: value}).join.skew is JoinSkew.ISOLATE
+
+
+def test_a_stored_job_of_the_version_before_is_read() -> None:
+    before = {"skew": {"factor": 4.0, "threshold": 64 << 20, "join_strategy": "auto"}, "incremental_agg": True}
+    assert settings(**before) == JobSettings()
 
 
 @pytest.mark.parametrize(
@@ -115,7 +122,7 @@ def test_milliseconds_by_their_key_or_by_a_unit(value: object) -> None:
         ({"skew": {"threshold": "many"}}, "value_error", "a size is"),
         ({"agg_phase": "THREE_PHASE"}, "enum", "ONE_PHASE"),
         ({"incremental_agg": "perhaps"}, "bool_parsing", "boolean"),
-        ({"skew.join_strategy": "salt"}, "enum", "forced"),
+        ({"skew.join_strategy": "pepper"}, "enum", "ISOLATE"),
         ({"sql.exec.mini-batch.allowLatency.ms": True}, "value_error", "a duration is"),
         (
             {"mini_batch.size": 5000, "table.exec.mini-batch.size": "5001"},
@@ -148,6 +155,6 @@ def test_every_setting_is_declared_once_with_its_bounds() -> None:
     assert rows["distinct_split.bucket_num"] == ("1024", "1 to 65536")
     assert rows["mini_batch.allow_latency"] == ("5s", "1ms to 1h")
     assert rows["skew.threshold"][0] == "64MB"
-    assert rows["skew.join_strategy"] == ("auto", "auto, forced, none")
+    assert rows["join.skew"] == ("AUTO", "AUTO, NONE, ISOLATE, SALT")
     assert rows["incremental_agg"] == ("true", "true, false")
     assert all(each.description for each in declared)

@@ -66,7 +66,6 @@ ACCEPTED = {
     "a = b IS NULL": "(`a` = `b`) IS NULL",
     "a IS NULL = b": "(`a` IS NULL) = `b`",
     "CAST(a AS VARCHAR(5))": "CAST(`a` AS STRING)",
-    "/*+ BROADCAST(t) */ a": "`a`",
 }
 
 UNSUPPORTED = {
@@ -133,11 +132,11 @@ UNKNOWN_FUNCTIONS = [
     "from_json(a, 'x INT')",
     "get_json_object(a, '$.x')",
     "xpath(a, 'x')",
-    "stddev(a)",
+    "skewness(a)",
     "collect_list(a)",
     "first(a)",
-    "percentile(a, 0.5)",
-    "grouping(a)",
+    "percentile_approx(a, 0.5)",
+    "grouping_set(a)",
     "window(a, '1 hour')",
     "nosuch(a)",
     "any(a)",

@@ -203,8 +203,9 @@ def test_the_same_token_of_another_worker_is_none(database: Database, clock: Clo
 
 
 def test_handing_back_after_a_lost_driver_spends_an_attempt(database: Database, clock: Clock, job_id: str) -> None:
-    for expected in (JobStatus.QUEUED, JobStatus.CRASHED):
+    for crashes, expected in enumerate((JobStatus.QUEUED, JobStatus.CRASHED)):
         claim = taken(database, job_id, "w1")
+        assert claim.crashes == crashes
         with database.write() as session:
             error = ends.driver_lost("w1")
             told = leases.hand_back(session, claim, clock.ms, status=AttemptStatus.CRASHED, error=error)
@@ -244,6 +245,7 @@ def test_only_the_last_progress_of_an_attempt_is_kept(database: Database, clock:
 def test_handing_back_on_a_stop_spends_nothing(database: Database, clock: Clock, job_id: str) -> None:
     for _ in range(5):
         claim = taken(database, job_id, "w1")
+        assert claim.crashes == 0
         with database.write() as session:
             error = ends.handed_back("w1")
             told = leases.hand_back(session, claim, clock.ms, status=AttemptStatus.CANCELLED, error=error)

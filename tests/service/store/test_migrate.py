@@ -144,7 +144,7 @@ def test_jobs_survive_the_way_down_and_up(database: Database) -> None:
 @pytest.mark.parametrize("revision", ["0009", "", "head", "0001; DROP TABLE jobs"])
 def test_there_is_no_way_back_to_what_is_not_behind(database: Database, revision: str) -> None:
     migrate.upgrade(database)
-    with pytest.raises(SchemaMismatchError, match="Behind it: 0001, base"):
+    with pytest.raises(SchemaMismatchError, match=r"Behind it: .*0001, base"):
         migrate.downgrade(database, revision)
     migrate.require_current(database)
 

@@ -8,11 +8,12 @@ import pytest
 from sqlalchemy import func, select, update
 
 from service.spec import ends
-from service.spec.reports import PlanReport, PlanTree, Progress, SkewReport, StageMetrics
+from service.spec.reports import EstimateReport, PlanReport, PlanTree, Progress, SkewReport, StageMetrics
 from service.spec.status import JobStatus
 from service.store import leases
 from service.store.attempts import attempts_of
 from service.store.leases import Claim
+from service.store.plans import report_of
 from service.store.publication import AttemptMetrics, Ending, PublishedResult, is_published, publish, save_plan
 from service.store.session import Database
 from service.store.tables import JobEventRow, JobRow, PlanRow, StageMetricsRow
@@ -21,6 +22,18 @@ LEASE = 30_000
 TREE = PlanTree(nodes=(), text="")
 PLAN = PlanReport(before=TREE, after=TREE, rules=(), tables=(), keys=(), statistics_ms=1)
 SKEW = SkewReport(skewed=False, keys=(), stages=(), lost_ms=0, advice="Nothing needs to change.")
+ESTIMATES = EstimateReport(
+    choices=(),
+    estimated_rows_read=None,
+    measured_rows_read=1,
+    estimated_rows_shuffled=None,
+    measured_rows_shuffled=0,
+    estimated_rows_on_hottest_task=None,
+    measured_rows_on_hottest_task=None,
+    estimated_result_rows=None,
+    all_estimated=True,
+    summary="Nothing was decided by cost; 0 rows were shuffled.",
+)
 STAGE = StageMetrics(
     stage_id=3,
     stage_attempt=0,
@@ -44,7 +57,13 @@ STAGE = StageMetrics(
 SUCCESS = Ending(
     JobStatus.SUCCEEDED,
     result=PublishedResult("job-1/attempt-1", rows=7, bytes=70),
-    metrics=AttemptMetrics(execution_ms=12, stages=(STAGE,), skew=SKEW, progress=Progress(tasks_done=2, tasks_total=2)),
+    metrics=AttemptMetrics(
+        execution_ms=12,
+        stages=(STAGE,),
+        skew=SKEW,
+        progress=Progress(tasks_done=2, tasks_total=2),
+        estimates=ESTIMATES,
+    ),
 )
 
 
@@ -91,8 +110,9 @@ def test_success_publishes_everything_at_once(database: Database, clock: Clock, 
         (attempt,) = attempts_of(session, job_id)
         assert is_published(session, claim, JobStatus.SUCCEEDED)
         assert not is_published(session, claim, JobStatus.FAILED)
-    assert PlanReport.model_validate(plan.report) == PLAN
+    assert report_of(plan) == PLAN
     assert SkewReport.model_validate(plan.skew) == SKEW
+    assert EstimateReport.model_validate(plan.estimates) == ESTIMATES
     assert (plan.planning_ms, plan.execution_ms) == (5, 12)
     assert StageMetrics.model_validate(stage.metrics) == STAGE
     assert (attempt.status, attempt.finished_at) == ("SUCCEEDED", clock.ms)
@@ -121,6 +141,20 @@ def test_a_late_result_changes_nothing(database: Database, clock: Clock, job_id:
     row = row_of(database, job_id)
     assert (row.status, row.version) == ("PLANNING" if taken_over else "QUEUED", version)
     assert counts(database) == before
+
+
+def test_the_plan_of_a_second_run_takes_the_place_of_the_first(database: Database, clock: Clock, job_id: str) -> None:
+    claim = taken(database, job_id)
+    other = PLAN.model_copy(update={"physical_plan": "SortMergeJoin"})
+    for report in (PLAN, PLAN, other):
+        with database.write() as session:
+            assert save_plan(session, claim, report, 5, clock.ms)
+    with database.read() as session:
+        stored = report_of(session.scalars(select(PlanRow)).one())
+        told = session.scalars(select(JobEventRow.type).where(JobEventRow.type == "plan")).all()
+    assert stored == other
+    # Saying the same twice tells nothing new.
+    assert len(told) == 2
 
 
 def test_the_replacement_publishes(database: Database, job_id: str) -> None:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from service.spec.bound import BoundCall, BoundName, BoundQuery, BoundTable
+from service.spec.compile import compile_job
+from service.spec.ddl import parse_schema
+from service.spec.errors import SpecError
+from service.spec.job import JobSpec
 from service.spec.options import JobSettings
-from service.spec.query import AggregateFunction
+from service.spec.query import AggregateFunction, JoinKind
 from service.spec.reports import HotKey, RuleOutcome
 from service.spec.scalar import column
 from service.spec.types import BIGINT, STRING, Field, Schema
+from tests.support.joined import call, col, joined, scan
 from workers.engine.errors import InvalidPlanError
 from workers.engine.plan.explain import text_of
-from workers.engine.plan.nodes import Aggregate, Filter, Limit, Node
+from workers.engine.plan.nodes import Aggregate, Filter, Join, Limit, Named, Node
 from workers.engine.plan.schema import output_of
-from workers.engine.planner import Plan, apply_rules, plan_query, plan_report
+from workers.engine.plan.transform import walk_up
+from workers.engine.planner import GROUPING_SETS, Plan, apply_rules, plan_query, plan_report
 from workers.engine.rules import rulebook
 from workers.engine.rules.rule import Match, RuleContext
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
@@ -63,6 +70,8 @@ def test_by_default_every_rule_that_is_concerned_says_why_it_does_nothing() -> N
     assert plan.after == plan.before
     assert plan.changed_by == {}
     assert outcomes(plan) == [
+        ("bitmap_distinct", RuleOutcome.SKIPPED),
+        ("distinct_branches", RuleOutcome.SKIPPED),
         ("split_distinct_aggregate", RuleOutcome.SKIPPED),
         ("two_phase_aggregate", RuleOutcome.SKIPPED),
     ]
@@ -71,8 +80,9 @@ def test_by_default_every_rule_that_is_concerned_says_why_it_does_nothing() -> N
 
 def test_a_forced_split_replaces_the_aggregate_and_keeps_the_output() -> None:
     plan = planned(query(), distinct_split={"enabled": True})
-    assert outcomes(plan) == [
+    assert outcomes(plan)[2:] == [
         ("split_distinct_aggregate", RuleOutcome.FIRED),
+        ("incremental_aggregate", RuleOutcome.FIRED),
         ("two_phase_aggregate", RuleOutcome.SKIPPED),
     ]
     assert output_of(plan.after) == output_of(plan.before) == OUTPUT
@@ -83,13 +93,12 @@ def test_a_forced_split_replaces_the_aggregate_and_keeps_the_output() -> None:
         "Aggregate",
         "Scan",
     ]
-    assert set(plan.changed_by.values()) == {"split_distinct_aggregate"}
-    assert len(plan.changed_by) == 3
+    assert sorted(plan.changed_by.values()) == [*["incremental_aggregate"] * 2, "split_distinct_aggregate"]
 
 
-def test_a_forced_phase_is_one_rule_later() -> None:
+def test_a_forced_phase_is_the_last_rules() -> None:
     plan = planned(query(), agg_phase="ONE_PHASE")
-    assert outcomes(plan)[1] == ("two_phase_aggregate", RuleOutcome.FIRED)
+    assert outcomes(plan)[-1] == ("two_phase_aggregate", RuleOutcome.FIRED)
     assert "ONE_PHASE" in text_of(plan.after)
 
 
@@ -98,12 +107,18 @@ def test_a_forced_phase_is_one_rule_later() -> None:
     [
         (query(), {"mini_batch": {"enabled": True}}, "mini_batch", "streaming modes"),
         (query(), {"mini_batch": {"size": 5}}, "mini_batch", "streaming modes"),
-        (query(), {"incremental_agg": False}, "incremental_agg", "streaming modes"),
-        (query(), {"skew": {"join_strategy": "forced"}}, "skewed_join", "no effect in this version"),
-        (query(), {"skew": {"join_strategy": "none"}}, "skewed_join", "no effect in this version"),
+        (query(aggregate=False), {"join": {"local": "SORT_MERGE"}}, "join_strategy", "no join"),
         (query(aggregate=False), {"agg_phase": "TWO_PHASE"}, "two_phase_aggregate", "no aggregate"),
         (query(distinct=False), {"distinct_split": {"enabled": True}}, "split_distinct_aggregate", "no DISTINCT"),
+        (query(), {"join": {"skew": "SALT"}}, "skewed_join", "no join by equal keys"),
         (query(aggregate=False), {"distinct_split": {"bucket_num": 5}}, "split_distinct_aggregate", "no DISTINCT"),
+        (query(distinct=False), {"distinct_method": "bitmap"}, "distinct_method", "no aggregate is over DISTINCT"),
+        (
+            query(),
+            {"distinct_split": {"enabled": False}, "distinct_method": "split"},
+            "split_distinct_aggregate",
+            "is false, which distinct_method split contradicts",
+        ),
     ],
 )
 def test_a_setting_that_does_not_apply_is_told(
@@ -112,6 +127,80 @@ def test_a_setting_that_does_not_apply_is_told(
     told = planned(bound, **settings).trace[-1]
     assert (told.rule, told.outcome) == (rule, RuleOutcome.SKIPPED)
     assert words in told.reason
+
+
+@pytest.mark.parametrize(
+    ("sql", "settings", "rule", "words"),
+    [
+        ("SELECT COUNT(*) AS n FROM t", {"eager_aggregation": True}, "eager_aggregation", "over a join"),
+        ("SELECT MAX(k) AS n FROM t", {"distinct_method": "split"}, "distinct_method", "DISTINCT values"),
+        ("SELECT MIN(DISTINCT k) AS n FROM t", {"distinct_method": "bitmap"}, "distinct_method", "DISTINCT"),
+        ("SELECT COUNT(DISTINCT s) AS n FROM t", {"distinct_method": "bitmap"}, "bitmap_distinct", "bit"),
+        ("SELECT COUNT(DISTINCT k) AS n FROM t", {"distinct_method": "branches"}, "distinct_branches", "one"),
+        (
+            "SELECT s, COUNT(DISTINCT k) AS n FROM t GROUP BY CUBE(s)",
+            {"distinct_method": "split"},
+            "split_distinct_aggregate",
+            "grouping sets",
+        ),
+        (
+            "SELECT COUNT(DISTINCT k) AS n FROM t",
+            {"distinct_split": {"enabled": True}, "distinct_method": "bitmap"},
+            "split_distinct_aggregate",
+            "contradicts",
+        ),
+        (
+            "SELECT COUNT(*) AS n FROM t FULL JOIN u ON t.k = u.k",
+            {"eager_aggregation": True},
+            "eager_aggregation",
+            "full",
+        ),
+        (
+            "SELECT COUNT(*) AS n FROM t CROSS JOIN u",
+            {"eager_aggregation": True},
+            "eager_aggregation",
+            "Below a cross join",
+        ),
+        ("SELECT t.k FROM t CROSS JOIN u", {"join": {"ship": "repartition"}}, "join_strategy", "equality"),
+        ("SELECT t.k FROM t CROSS JOIN u", {"join": {"skew": "salt"}}, "skewed_join", "no join by equal keys"),
+        (
+            "SELECT t.k FROM t FULL JOIN u ON t.k = u.k",
+            {"join": {"ship": "broadcast_left"}},
+            "join_strategy",
+            "full join",
+        ),
+        ("SELECT t.k FROM t FULL JOIN u ON t.k = u.k", {"join": {"skew": "salt"}}, "skewed_join", "statistics"),
+        (
+            "SELECT t.k FROM t JOIN u ON t.k = u.k",
+            {"join": {"ship": "broadcast_left", "local": "hash_right"}},
+            "join_strategy",
+            "goes with HASH_LEFT alone",
+        ),
+        (
+            "SELECT t.k FROM t JOIN u ON t.k = u.k",
+            {"join": {"ship": "broadcast_left", "skew": "salt"}},
+            "skewed_join",
+            "One side is broadcast",
+        ),
+        (
+            "SELECT t.k FROM t LEFT SEMI JOIN u ON t.k = u.k",
+            {"join": {"local": "hash_left"}},
+            "join_strategy",
+            "left_semi",
+        ),
+    ],
+)
+def test_a_job_that_waits_is_not_refused_for_a_setting_and_its_trace_tells(
+    sql: str, settings: dict[str, Any], rule: str, words: str
+) -> None:
+    table = {"format": "parquet", "path": "t"}
+    spec = JobSpec.model_validate({"tables": {"t": table, "u": table}, "sql": sql, "settings": settings})
+    schemas = dict.fromkeys("tu", parse_schema("k BIGINT, s STRING", "/x"))
+    with pytest.raises(SpecError):
+        compile_job(spec, schemas)
+    plan = plan_query(compile_job(spec, schemas, is_accepted=True), Statistics({}, {}, slots=4), spec.settings)
+    told = [trace.reason for trace in plan.trace if (trace.rule, trace.outcome) == (rule, RuleOutcome.SKIPPED)]
+    assert any(words in reason for reason in told), told
 
 
 @pytest.mark.parametrize("given", [{}, {"incremental_agg": True, "skew": {"join_strategy": "auto"}}])
@@ -163,6 +252,7 @@ def test_a_node_keeps_its_maker_when_a_later_rule_changes_what_is_below_it(monke
     makers = {type(node).__name__: rule for node, rule in plan.changed_by.items()}
     assert makers == {
         "Limit": "limits",
+        "Project": "two_phase_aggregate",
         "Aggregate": "two_phase_aggregate",
         "Exchange": "two_phase_aggregate",
     }
@@ -172,3 +262,44 @@ def test_a_plan_that_is_built_already_takes_the_same_way() -> None:
     plan = planned(query())
     filtered = Filter(plan.before, column("n", BIGINT))
     assert apply_rules(filtered, RuleContext(JobSettings(), STATISTICS)).before == filtered
+
+
+def test_what_could_not_be_read_is_told() -> None:
+    sentences = (("orders", "The footer of a cannot be read: it is away."), (None, "Nothing was read."))
+    known = Statistics(STATISTICS.tables, {}, slots=2, warnings=sentences)
+    traces = plan_query(query(), known, JobSettings()).trace[:2]
+    assert [(trace.rule, trace.outcome, trace.node.split()[0], trace.reason) for trace in traces] == [
+        (
+            "statistics",
+            RuleOutcome.SKIPPED,
+            "Scan",
+            "The footer of a cannot be read: it is away. Defaults stand in place of what is not known.",
+        ),
+        ("statistics", RuleOutcome.SKIPPED, "Project", "Nothing was read."),
+    ]
+
+
+def test_no_rule_touches_grouping_sets_and_each_that_is_concerned_says_so() -> None:
+    sets = replace(query(), grouping_sets=((0,), ()))
+    plan = planned(sets, agg_phase="ONE_PHASE", distinct_split={"enabled": "true"})
+    assert plan.after == plan.before
+    skipped = [trace for trace in plan.trace if "SETS" in trace.node]
+    assert skipped
+    assert {trace.reason for trace in skipped} == {GROUPING_SETS}
+
+
+def test_a_rule_looks_at_parts_of_what_it_made() -> None:
+    rows = call("COUNT")
+    chain = Join(joined(rows).input, scan("v"), JoinKind.INNER, ((col("l.i"), col("v.i")),))
+    before = Aggregate(chain, (Named(col("v.t"), "t"),), (rows,))
+    ctx = RuleContext(JobSettings.model_validate({"eager_aggregation": True}), Statistics({}, {}, slots=2))
+    plan = apply_rules(before, ctx)
+    eager = [trace for trace in plan.trace if trace.rule == "eager_aggregation"]
+    assert [(trace.node, trace.outcome) for trace in eager] == [
+        ("Aggregate BY v.t AS t [COUNT(*) AS count]", RuleOutcome.FIRED),
+        ("Aggregate BY l.i [COUNT(*) AS $l0]", RuleOutcome.FIRED),
+    ]
+    assert output_of(plan.after) == output_of(before)
+    aggregates = [part for part in walk_up(plan.after) if isinstance(part, Aggregate)]
+    assert len(aggregates) == 5
+    assert {plan.changed_by[part] for part in aggregates} == {"eager_aggregation"}

@@ -13,7 +13,7 @@ Where a sum overflows or loses digits on the way depends on the order of the row
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from service.spec.query import AggregateFunction
 from service.spec.scalar import Scalar, column
@@ -125,6 +125,19 @@ def _nearest(function: AggregateFunction, by: PlanFunction, bound: AggregateFunc
     )
 
 
+_REFUSED = {
+    AggregateFunction.VAR_POP: "sums of squares lose the digits that a small variance is in",
+    AggregateFunction.VAR_SAMP: "sums of squares lose the digits that a small variance is in",
+    AggregateFunction.STDDEV_POP: "sums of squares lose the digits that a small deviation is in",
+    AggregateFunction.STDDEV_SAMP: "sums of squares lose the digits that a small deviation is in",
+    AggregateFunction.LISTAGG: "its order is that of all rows, not of parts",
+    AggregateFunction.APPROX_COUNT_DISTINCT: "its sketch would have to be kept in a column",
+    AggregateFunction.PERCENTILE: "it is one of all values in order",
+    AggregateFunction.GROUPING: "it tells grouping sets apart, and no rows",
+    AggregateFunction.GROUPING_ID: "it tells grouping sets apart, and no rows",
+}
+
+
 ALGEBRA: tuple[AlgebraRow, ...] = (
     # A final SUM over no parts at all is NULL where COUNT is 0: a global aggregate of nothing.
     AlgebraRow(_COUNT, False, None, (Part(_COUNT),), (_SUM_OF_FIRST,), "COALESCE({0}, 0L)"),
@@ -149,6 +162,7 @@ ALGEBRA: tuple[AlgebraRow, ...] = (
     _extreme(_MAX, True),
     _nearest(AggregateFunction.FIRST_VALUE, PlanFunction.MIN_BY, _MIN),
     _nearest(AggregateFunction.LAST_VALUE, PlanFunction.MAX_BY, _MAX),
+    *(AlgebraRow(function, one, None, refusal=why) for function, why in _REFUSED.items() for one in (False, True)),
 )
 """The first row that covers a call is the one that holds for it."""
 
@@ -195,6 +209,19 @@ def split_call(call: Call, partial_names: Iterator[str], final_names: Iterator[s
     final = tuple(_part(part, _columns(partial), next(final_names), None) for part in row.final)
     template = row.result.replace("{type}", str(call.output.type)).replace("{part}", str(partial[0].output.type))
     return SplitCall(partial, final, Named(compose(template, _columns(final), call.output.type), call.output.name))
+
+
+def as_splittable(call: Call) -> Call:
+    """`call`, one of a final aggregate, as one that `split_call` takes: MIN_BY is FIRST_VALUE, MAX_BY LAST_VALUE."""
+    if call.function is PlanFunction.MIN_BY:
+        return replace(
+            call, function=AggregateFunction.FIRST_VALUE, arguments=call.arguments[:1], order_by=call.arguments[1]
+        )
+    if call.function is PlanFunction.MAX_BY:
+        return replace(
+            call, function=AggregateFunction.LAST_VALUE, arguments=call.arguments[:1], order_by=call.arguments[1]
+        )
+    return call
 
 
 def _covers(row: AlgebraRow, call: Call) -> bool:

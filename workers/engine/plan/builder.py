@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from service.spec.bound import BoundCall, BoundName, BoundQuery, BoundTable
+from service.spec.bound import (
+    BoundCall,
+    BoundDerived,
+    BoundJoin,
+    BoundName,
+    BoundQuery,
+    BoundSource,
+    BoundTable,
+    BoundUnion,
+)
+from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
     Filter,
     Join,
+    JoinStrategy,
     Limit,
     Named,
     Node,
@@ -15,17 +26,25 @@ from workers.engine.plan.nodes import (
     Scan,
     Sort,
     SortItem,
+    Union,
 )
 
 
 def build(query: BoundQuery) -> Node:
     """Scan and joins, then WHERE, aggregate, HAVING, ORDER BY, LIMIT and SELECT; what the query lacks is left out.
 
-    The root is always the `Project` of SELECT, whose output is `query.output`.
+    The root is always the `Project` of SELECT, whose output is `query.output`. The plan of a derived table stands where
+    a scan would, its own `Project` emitting `alias.column`.
     """
+    return Project(_selected_rows(query), _named(query.select))
+
+
+def _selected_rows(query: BoundQuery) -> Node:
+    """Everything but SELECT."""
     node = _rows(query)
     if query.is_aggregate:
-        node = Aggregate(node, _named(query.keys), tuple(_call(call) for call in query.calls))
+        calls = tuple(_call(call) for call in query.calls)
+        node = Aggregate(node, _named(query.keys), calls, grouping_sets=query.grouping_sets)
     if query.having is not None:
         node = Filter(node, query.having)
     # A constant orders nothing, and an integer would be a column's position to Spark.
@@ -34,18 +53,33 @@ def build(query: BoundQuery) -> Node:
         node = Sort(node, tuple(SortItem(key.expression, key.direction, key.nulls) for key in order))
     if query.limit is not None:
         node = Limit(node, query.limit)
-    return Project(node, _named(query.select))
+    return node
 
 
 def _rows(query: BoundQuery) -> Node:
-    node: Node = _scan(query.source)
+    node = _source(query.source)
     for join in query.joins:
-        node = Join(node, _scan(join.right), join.kind, join.keys, join.residual)
+        node = Join(node, _source(join.right), join.kind, join.keys, join.residual, strategy=_strategy(join))
     return node if query.where is None else Filter(node, query.where)
 
 
-def _scan(table: BoundTable) -> Scan:
-    return Scan(table.table, table.alias, table.columns)
+def _strategy(join: BoundJoin) -> JoinStrategy:
+    return JoinStrategy(join.ship or JoinShip.AUTO, join.local or JoinLocal.AUTO, join.skew or JoinSkew.AUTO)
+
+
+def _source(source: BoundSource) -> Node:
+    if isinstance(source, BoundTable):
+        return Scan(source.table, source.alias, source.columns)
+    if isinstance(source.query, BoundUnion):
+        return Union(tuple(_derived(source, branch) for branch in source.query.queries))
+    return _derived(source, source.query)
+
+
+def _derived(source: BoundDerived, query: BoundQuery) -> Project:
+    """The rows of one query of a derived table, under the names by which the query around it knows them."""
+    expressions = {item.name: item.expression for item in query.select}
+    items = tuple(Named(expressions[name], field.name) for field, name in source.columns)
+    return Project(_selected_rows(query), items)
 
 
 def _named(names: tuple[BoundName, ...]) -> tuple[Named, ...]:
@@ -60,4 +94,5 @@ def _call(call: BoundCall) -> Call:
         distinct=call.distinct,
         filter=call.filter,
         order_by=call.order_by,
+        descending=call.descending,
     )

@@ -6,6 +6,9 @@ from service.spec.scalar import Scalar
 from workers.engine.plan.algebra import is_distinct
 from workers.engine.plan.nodes import Aggregate, Call
 
+GROUPING_SETS = "Spark copies the rows for each of the grouping sets: its own plan stays."
+"""Why an aggregate with grouping sets is left as it is."""
+
 
 def distinct_sets(node: Aggregate) -> tuple[tuple[Scalar, ...], ...]:
     """The arguments of the calls for which DISTINCT matters, once for each set of them, in order of appearance.

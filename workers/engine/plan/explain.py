@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from service.spec.query import AggregateFunction
 from service.spec.reports import PlanNodeReport, PlanTree
 from workers.engine.plan.nodes import (
     Aggregate,
@@ -21,12 +22,14 @@ from workers.engine.plan.nodes import (
     Scan,
     Sort,
     SortItem,
+    Union,
     inputs_of,
 )
+from workers.engine.plan.sql_text import sql_of
 
 
 def explain(node: Node, changed_by: Mapping[Node, str], rows_of: Callable[[Node], int | None]) -> PlanTree:
-    """The tree below `node`: reports with inputs before the nodes that read them, and indented text.
+    """The tree below `node`: reports with inputs before the nodes that read them, indented text, and SQL.
 
     `changed_by` names the rule that made a node; `rows_of` estimates how many rows a node emits.
     """
@@ -47,7 +50,7 @@ def explain(node: Node, changed_by: Mapping[Node, str], rows_of: Callable[[Node]
         return reports[-1].id
 
     add(node)
-    return PlanTree(nodes=tuple(reports), text=text_of(node))
+    return PlanTree(nodes=tuple(reports), text=text_of(node), sql=sql_of(node))
 
 
 def text_of(node: Node) -> str:
@@ -81,7 +84,9 @@ def detail_of(node: Node) -> str:
         case Expand():
             return f"{node.branches} branches AS {node.name}"
         case Exchange():
-            return "BY " + ", ".join(str(key) for key in node.keys)
+            return _exchange(node)
+        case Union():
+            return f"{len(node.inputs)} inputs"
         case Sort():
             return ", ".join(_sort_item(item) for item in node.keys)
         case Limit():
@@ -90,9 +95,10 @@ def detail_of(node: Node) -> str:
 
 def call_text(call: Call) -> str:
     """A call as SQL, without its alias."""
-    arguments = ", ".join(str(argument) for argument in call.arguments) or "*"
+    arguments = ", ".join(str(argument) for argument in call.arguments)
+    arguments = arguments or ("*" if call.function is AggregateFunction.COUNT else "")
     distinct = "DISTINCT " if call.distinct else ""
-    order = f" ORDER BY {call.order_by}" if call.order_by else ""
+    order = f" ORDER BY {call.order_by}{' DESC' if call.descending else ''}" if call.order_by else ""
     filter_ = f" FILTER (WHERE {call.filter})" if call.filter else ""
     return f"{call.function}({distinct}{arguments}{order}){filter_}"
 
@@ -105,15 +111,26 @@ def _aggregate(node: Aggregate) -> str:
         parts.append(node.phases.value)
     if node.keys:
         parts.append(f"BY {_named(node.keys)}")
+    if node.grouping_sets:
+        sets = (", ".join(node.keys[position].name for position in one) for one in node.grouping_sets)
+        parts.append(f"SETS {', '.join(f'({one})' for one in sets)}")
     calls = ", ".join(f"{call_text(call)} AS {call.output.name}" for call in node.calls)
     return " ".join([*parts, f"[{calls}]"])
 
 
+def _exchange(node: Exchange) -> str:
+    how = "BY " + ", ".join(str(key) for key in node.keys) if node.keys else "ROUND ROBIN"
+    return how if node.partitions is None else f"{how} INTO {node.partitions}"
+
+
 def _join(node: Join) -> str:
-    keys = " AND ".join(f"{left} = {right}" for left, right in node.keys)
+    equals = "<=>" if node.null_safe else "="
+    keys = " AND ".join(f"{left} {equals} {right}" for left, right in node.keys)
     residual = f" AND {node.residual}" if node.residual else ""
     on = f" ON {keys}{residual}" if keys or residual else ""
-    return f"{node.kind.value.upper()}{on}"
+    strategy = node.strategy
+    told = [way.value for way in (strategy.ship, strategy.local, strategy.skew) if way.value != "AUTO"]
+    return " ".join([node.kind.value.upper(), *told]) + on
 
 
 def _named(items: tuple[Named, ...]) -> str:

@@ -22,6 +22,7 @@ from workers.engine.plan.nodes import (
     Project,
     Scan,
     Sort,
+    Union,
     inputs_of,
 )
 from workers.engine.plan.schema import names_of, output_of
@@ -46,8 +47,10 @@ def _violations(node: Node) -> Iterator[str]:
     yield from _unknown_columns(node)
     if isinstance(node, Aggregate):
         yield from _aggregate_violations(node)
-    if isinstance(node, Exchange) and not node.keys:
-        yield "an exchange needs a key"
+    if isinstance(node, Exchange) and node.partitions is not None and node.partitions < 1:
+        yield "an exchange needs a task"
+    if isinstance(node, Union):
+        yield from _union_violations(node)
     if isinstance(node, Expand) and node.branches < 1:
         yield "an expansion needs a branch"
     if isinstance(node, Limit) and node.count < 0:
@@ -55,6 +58,8 @@ def _violations(node: Node) -> Iterator[str]:
 
 
 def _unknown_columns(node: Node) -> Iterator[str]:
+    if isinstance(node, Union):
+        return
     if isinstance(node, Join):
         left, right = names_of(node.left), names_of(node.right)
         for left_key, right_key in node.keys:
@@ -88,7 +93,7 @@ def _scalars(node: Node) -> Iterator[Scalar]:
             yield from node.keys
         case Sort():
             yield from (item.expression for item in node.keys)
-        case Scan() | Join() | Expand() | Limit():
+        case Scan() | Join() | Expand() | Union() | Limit():
             return
 
 
@@ -99,10 +104,14 @@ def _call_scalars(call: Call) -> Iterator[Scalar]:
 
 def _aggregate_violations(node: Aggregate) -> Iterator[str]:
     below = node.input
+    positions = {position for one in node.grouping_sets for position in one}
+    if not positions <= set(range(len(node.keys))):
+        yield "a grouping set has a key that is not there"
+    if node.grouping_sets and (node.role is not AggregateRole.WHOLE or node.phases is not Phases.UNDECIDED):
+        yield "grouping sets are not split"
     if node.phases is Phases.ONE_PHASE:
-        keys = {key.expression for key in node.keys}
-        if not isinstance(below, Exchange) or not keys or set(below.keys) != keys:
-            yield "one phase needs an exchange by exactly its keys below it"
+        if not _is_parted(node):
+            yield "one phase needs an exchange by its keys, or by some of them, below it"
         below = below.input if isinstance(below, Exchange) else below
     if node.role is AggregateRole.FINAL:
         partial = below
@@ -110,6 +119,26 @@ def _aggregate_violations(node: Aggregate) -> Iterator[str]:
             yield "a final aggregate needs a partial one below it"
     if node.role is AggregateRole.FINAL and any(call.distinct for call in node.calls):
         yield "a final aggregate cannot have DISTINCT calls"
+
+
+def _is_parted(node: Aggregate) -> bool:
+    """Whether an exchange by keys of `node` is right below it, but for copies of rows and aggregates on the way."""
+    keys = [key.expression for key in node.keys]
+    below = node.input
+    while isinstance(below, Expand | Aggregate):
+        if isinstance(below, Aggregate):
+            emitted = {key.name: key.expression for key in below.keys}
+            keys = [emitted[key.column] for key in keys if key.column in emitted]
+        below = below.input
+    return isinstance(below, Exchange) and bool(below.keys) and set(below.keys) <= set(keys)
+
+
+def _union_violations(node: Union) -> Iterator[str]:
+    if len(node.inputs) < 2:
+        yield "a union needs two inputs"
+    outputs = [output_of(branch) for branch in node.inputs]
+    if any(output != outputs[0] for output in outputs):
+        yield f"its inputs emit different columns: {'; '.join(_columns(output) for output in outputs)}"
 
 
 def _columns(fields: tuple[Field, ...]) -> str:

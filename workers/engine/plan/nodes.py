@@ -7,11 +7,12 @@ A scan emits its columns as `alias.column`; every other node says below what it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
 from service.spec.scalar import Scalar
+from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 from service.spec.types import Field
 
 
@@ -32,10 +33,17 @@ class Phases(StrEnum):
 
 
 class PlanFunction(StrEnum):
-    """Aggregate functions that only rewrites use, beside those of `AggregateFunction`."""
+    """Aggregate functions that only rewrites use, beside those of `AggregateFunction`.
+
+    BIT_OR sets every bit that is set in one of its arguments. BITMAP_CONSTRUCT_AGG makes a bitmap of 32,768 bits of the
+    places that it is given, 0 to 32,767. COLLECT_LIST of NULLs is an empty list.
+    """
 
     MIN_BY = "MIN_BY"
     MAX_BY = "MAX_BY"
+    BIT_OR = "BIT_OR"
+    BITMAP_CONSTRUCT_AGG = "BITMAP_CONSTRUCT_AGG"
+    COLLECT_LIST = "COLLECT_LIST"
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,8 @@ class Named:
 class Call:
     """One aggregate call; `arguments` is empty for COUNT(*). `output` names and types the column that it makes.
 
-    FIRST_VALUE(x ORDER BY t) has arguments (x,) and `order_by` t. MIN_BY(x, t) has arguments (x, t).
+    FIRST_VALUE(x ORDER BY t) has arguments (x,) and `order_by` t. MIN_BY(x, t) has arguments (x, t). The order of
+    LISTAGG may be `descending`.
     """
 
     function: AggregateFunction | PlanFunction
@@ -59,6 +68,7 @@ class Call:
     distinct: bool = False
     filter: Scalar | None = None
     order_by: Scalar | None = None
+    descending: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,10 +100,25 @@ class Project:
 
 
 @dataclass(frozen=True)
+class JoinStrategy:
+    """How a join is to run; AUTO leaves it to whoever comes next, Spark last.
+
+    `demanded` is what query and settings demand of ship and local strategy, where a rule has chosen one of the two:
+    later rules tell by it what they may change. None where no rule has. It has no say in how the join runs.
+    """
+
+    ship: JoinShip = JoinShip.AUTO
+    local: JoinLocal = JoinLocal.AUTO
+    skew: JoinSkew = JoinSkew.AUTO
+    demanded: tuple[JoinShip, JoinLocal] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
 class Join:
     """Emits the left columns, then the right ones (semi and anti: the left ones alone).
 
-    `keys` are equalities left = right in which NULL matches nothing; `residual` may use columns of both sides.
+    `keys` are equalities left = right in which NULL matches nothing, or, where `null_safe`, NULL alone (`<=>`);
+    `residual` may use columns of both sides. A strategy other than AUTO is Spark's hint.
     """
 
     left: Node
@@ -101,17 +126,23 @@ class Join:
     kind: JoinKind
     keys: tuple[tuple[Scalar, Scalar], ...]
     residual: Scalar | None = None
+    null_safe: bool = False
+    strategy: JoinStrategy = JoinStrategy()
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """Groups by `keys` (everything into one row where empty) and emits the keys, then the calls' outputs."""
+    """Groups by `keys` (everything into one row where empty) and emits the keys, then the calls' outputs.
+
+    With `grouping_sets`, positions in `keys`, by each of these sets in turn, the keys outside of it being NULL.
+    """
 
     input: Node
     keys: tuple[Named, ...]
     calls: tuple[Call, ...]
     role: AggregateRole = AggregateRole.WHOLE
     phases: Phases = Phases.UNDECIDED
+    grouping_sets: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,10 +156,22 @@ class Expand:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Sends rows to tasks by the hash of `keys`. Emits its input's columns."""
+    """Sends rows to tasks by the hash of `keys`, or to one task after the other where there are none. Emits its
+    input's columns.
+
+    `partitions` is a number of tasks that Spark keeps to; without, Spark may put small ones together.
+    """
 
     input: Node
     keys: tuple[Scalar, ...]
+    partitions: int | None = None
+
+
+@dataclass(frozen=True)
+class Union:
+    """All rows of all `inputs`, at least two, whose columns have the same names and types in the same order."""
+
+    inputs: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
@@ -156,7 +199,7 @@ class Limit:
     count: int
 
 
-Node = Scan | Filter | Project | Join | Aggregate | Expand | Exchange | Sort | Limit
+Node = Scan | Filter | Project | Join | Aggregate | Expand | Exchange | Union | Sort | Limit
 """Any plan node."""
 
 
@@ -166,4 +209,6 @@ def inputs_of(node: Node) -> tuple[Node, ...]:
         return ()
     if isinstance(node, Join):
         return (node.left, node.right)
+    if isinstance(node, Union):
+        return node.inputs
     return (node.input,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from service.spec.query import JoinKind
 from service.spec.types import INT, DataType, Field, TypeName
-from workers.engine.plan.nodes import Aggregate, Expand, Join, Named, Node, Project, Scan
+from workers.engine.plan.nodes import Aggregate, Expand, Join, Named, Node, Project, Scan, Union
 
 UNKNOWN = DataType(TypeName.OTHER)
 """The type of an expression that only Spark can type."""
@@ -27,6 +27,8 @@ def output_of(node: Node) -> tuple[Field, ...]:
             return left if node.kind in ONE_SIDED else (*left, *output_of(node.right))
         case Expand():
             return (*output_of(node.input), Field(node.name, INT))
+        case Union():
+            return output_of(node.inputs[0])
         case _:
             return output_of(node.input)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from workers.engine.plan.nodes import Join, Node, Scan, inputs_of
+from workers.engine.plan.nodes import Join, Node, Scan, Union, inputs_of
 
 
 def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
@@ -19,6 +19,8 @@ def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
         return node
     if isinstance(node, Join):
         return replace(node, left=inputs[0], right=inputs[1])
+    if isinstance(node, Union):
+        return replace(node, inputs=inputs)
     return replace(node, input=inputs[0])
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from service.spec.options import JobSettings
 from service.spec.reports import Alternative
+from service.spec.scalar import Scalar
 from workers.engine.plan.nodes import Node
 from workers.engine.stats.statistics import Statistics
 
@@ -15,10 +16,14 @@ N = TypeVar("N", bound=Node)
 
 @dataclass(frozen=True)
 class RuleContext:
-    """Everything that a rule may look at beside the node."""
+    """Everything that a rule may look at beside the node.
+
+    `above` are the conditions that stand above it with nothing but joins between: Spark filters by them first.
+    """
 
     settings: JobSettings
     statistics: Statistics
+    above: tuple[Scalar, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,3 +58,13 @@ class Rule(Protocol[N]):
 
     def rewrite(self, match: Match[N], ctx: RuleContext, /) -> Node:
         """The plan in place of `match.node`: the same columns, the same types, the same rows."""
+
+
+@runtime_checkable
+class CascadingRule(Protocol):
+    """A rule that looks at parts of what it made, each with a trace of its own."""
+
+    def parts_of(self, match: Match[Any], made: Node, /) -> tuple[Node, ...]:
+        """The nodes of `made`, what `rewrite` made of `match`, that the rule is to look at next. Each is smaller than
+        the node that was matched: it has fewer joins below it.
+        """

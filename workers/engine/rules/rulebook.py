@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from workers.engine.plan.nodes import Aggregate
+from typing import Any
+
+from workers.engine.rules.bitmap_distinct import BitmapDistinct
+from workers.engine.rules.distinct_branches import DistinctBranches
+from workers.engine.rules.eager_aggregation import EagerAggregation
+from workers.engine.rules.incremental_aggregate import IncrementalAggregate
+from workers.engine.rules.join_strategy import JoinStrategy
 from workers.engine.rules.rule import Rule
+from workers.engine.rules.skewed_join import SkewedJoin
 from workers.engine.rules.split_distinct_aggregate import SplitDistinctAggregate
 from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
 
-RULES: tuple[Rule[Aggregate], ...] = (
+RULES: tuple[Rule[Any], ...] = (
+    # Aggregate below joins; before joins are looked at, since what is aggregated is another join's input.
+    EagerAggregation(),
+    # Decide how joins run; before hot keys are looked for, since a broadcast side has none.
+    JoinStrategy(),
+    # Join hot keys apart; before the aggregates, since those above then see what they really aggregate.
+    SkewedJoin(),
+    # Count distinct integers by bitmaps; before the split, which is for what neither this nor branches take.
+    BitmapDistinct(),
+    # Tell several sets of distinct values apart each by itself, by bitmaps too.
+    DistinctBranches(),
     # Split distinct aggregates into buckets; before phases are decided, since it decides those of its parts itself.
     SplitDistinctAggregate(),
+    # Merge the middle two phases of what has been split.
+    IncrementalAggregate(),
     # Skip the local phase of what is still whole where it does not reduce.
     TwoPhaseAggregate(),
 )

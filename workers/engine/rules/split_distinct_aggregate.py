@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
 
-from service.spec.options import AggPhase, Toggle
+from service.spec.options import AggPhase, DistinctMethod, Toggle
 from service.spec.reports import Alternative
 from service.spec.scalar import Scalar, column
-from service.spec.types import BIGINT, BOOLEAN, DOUBLE, INT, TypeName
-from workers.engine.plan.algebra import is_distinct, refusal_of, split_call
-from workers.engine.plan.distinct import distinct_set_of, distinct_sets, spark_expands
+from service.spec.types import BIGINT, DOUBLE, INT, TypeName
+from workers.engine.plan.algebra import as_splittable, refusal_of, split_call
+from workers.engine.plan.deduplication import deduplicate, names
+from workers.engine.plan.distinct import GROUPING_SETS, distinct_sets, spark_expands
 from workers.engine.plan.explain import call_text
 from workers.engine.plan.keys import columns_of
 from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
-    Call,
     Exchange,
     Expand,
     Named,
@@ -25,7 +23,8 @@ from workers.engine.plan.nodes import (
     Phases,
     Project,
 )
-from workers.engine.plan.scalars import compose, conjunction, fresh_name
+from workers.engine.plan.partial_final import final_of, key_columns, partial_of
+from workers.engine.plan.scalars import compose, fresh_name
 from workers.engine.plan.schema import names_of
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.stats.cardinality import KeyProfile, bytes_per_row, profile_of
@@ -38,6 +37,7 @@ from workers.engine.stats.cost import (
     split_distinct,
     split_native,
 )
+from workers.engine.stats.distinct_methods import is_split_forced
 from workers.engine.stats.partitioning import is_partitioned_by
 
 NATIVE = "NATIVE"
@@ -63,8 +63,9 @@ class SplitDistinctAggregate:
 [COUNT(DISTINCT o.category) AS $p0]
           Scan orders AS o [o.uid, o.category]
 
-    Several sets of distinct values get a branch each: every row goes once into each branch (`Expand`), with the bucket
-    of that branch's values, and a call counts only its own branch's rows.
+    Several sets of distinct values get a copy of every row each (`Expand`), sent by the bucket of its set's values. A
+    row for each value is left there, without DISTINCT, so that Spark does not copy them again, and a call counts those
+    of its own set.
 
     Where the rows would otherwise stay by group on their tasks (one phase forced, or a join on the group key below),
     an `Exchange` by group and bucket goes below the partial aggregate: to Spark, rows hashed by the group alone are
@@ -73,13 +74,14 @@ class SplitDistinctAggregate:
 
     Fires when:
         the aggregate has DISTINCT calls, all its calls can be split, and
-        - `distinct_split.enabled` is true, or
-        - it is auto, there is one set of distinct values without a FILTER, the rows would stay by group on their tasks,
-          a group is hot (more than `skew.factor` times what all others leave to a slot, and `skew.threshold` bytes),
-          and the split costs less.
+        - `distinct_method` is split, or auto and `distinct_split.enabled` true, or
+        - both are auto, there is one set of distinct values without a FILTER, the rows would stay by group on their
+          tasks, a group is hot (more than `skew.factor` times what all others leave to a slot, and `skew.threshold`
+          bytes), and the split costs less.
 
     Does not fire when:
-        - `distinct_split.enabled` is false;
+        - `distinct_method` is another one, or auto and `distinct_split.enabled` false;
+        - there are grouping sets;
         - DISTINCT changes nothing (MIN, MAX);
         - a call cannot be split (the table in `plan/algebra.py` has the reasons), or a distinct value cannot be hashed;
         - the distinct values are group keys: each group has one, in one bucket;
@@ -92,7 +94,7 @@ class SplitDistinctAggregate:
         has no buckets; COUNT turns the missing sum into 0.
 
     Settings read:
-        distinct_split.enabled, distinct_split.bucket_num, agg_phase, skew.factor, skew.threshold
+        distinct_method, distinct_split.enabled, distinct_split.bucket_num, agg_phase, skew.factor, skew.threshold
     """
 
     name = "split_distinct_aggregate"
@@ -106,35 +108,57 @@ class SplitDistinctAggregate:
         obstacle = _obstacle(node, ctx)
         if obstacle is not None:
             return Skip(obstacle)
-        if ctx.settings.distinct_split.enabled is Toggle.TRUE:
-            return Match(node, SPLIT, _why_forced(node), _alternatives(node, ctx, SPLIT))
+        if is_split_forced(ctx.settings):
+            return Match(node, SPLIT, _why_forced(node, ctx), _alternatives(node, ctx, SPLIT))
         return _decide_by_cost(node, ctx)
 
-    def rewrite(self, match: Match[Aggregate], ctx: RuleContext) -> Node:
+    def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:
         """Project over FINAL over PARTIAL, as the class shows."""
-        node, sets = match.node, distinct_sets(match.node)
+        node = match.node
+        if len(distinct_sets(node)) > 1:
+            return _split_copies(node, ctx)
         taken = names_of(node) | names_of(node.input)
-        # STEP 1: one copy of the rows for each set of distinct values, and the bucket of each copy
-        branch = column(fresh_name("$branch", taken), INT) if len(sets) > 1 else None
-        rows = node.input if branch is None else Expand(node.input, len(sets), branch.columns[0])
-        bucket = Named(_bucket(sets, branch, ctx.settings.distinct_split.bucket_num), fresh_name("$bucket", taken))
-        # STEP 2: aggregate per bucket
-        calls = node.calls if branch is None else tuple(_on_branch(call, node, branch) for call in node.calls)
-        partial_names, final_names = _names("$p", taken), _names("$f", taken)
-        parts = tuple(split_call(call, partial_names, final_names) for call in calls)
-        partial = _partial(
-            Aggregate(rows, (*node.keys, bucket), tuple(call for part in parts for call in part.partial)),
-            spread=_stays_by_group(node, ctx),
-        )
-        # STEP 3: aggregate the buckets, and give the columns their old names and types
-        keys = tuple(Named(column(key.name, key.expression.type), key.name) for key in node.keys)
-        final = _final(partial, keys, tuple(call for part in parts for call in part.final), ctx.settings.agg_phase)
+        bucket = Named(_bucket(node, None, ctx), fresh_name("$bucket", taken))
+        partial_names, final_names = names("$p", taken), names("$f", taken)
+        parts = tuple(split_call(call, partial_names, final_names) for call in node.calls)
+        whole = Aggregate(node.input, (*node.keys, bucket), tuple(call for part in parts for call in part.partial))
+        partial = partial_of(whole, spread=_stays_by_group(node, ctx))
+        keys = key_columns(node)
+        final = final_of(partial, keys, tuple(call for part in parts for call in part.final), ctx.settings.agg_phase)
         return Project(final, (*keys, *(part.result for part in parts)))
+
+
+def _split_copies(node: Aggregate, ctx: RuleContext) -> Node:
+    """A copy of every row for each set, sent by group and bucket, told apart there, counted per bucket, then in all."""
+    taken = names_of(node) | names_of(node.input)
+    # STEP 1: one copy of the rows for each set of distinct values, sent by the bucket of its values
+    branch = column(fresh_name("$branch", taken), INT)
+    bucket = Named(_bucket(node, branch, ctx), fresh_name("$bucket", taken))
+    grouped = (*node.keys, bucket)
+    copies = Expand(node.input, len(distinct_sets(node)), branch.columns[0])
+    sent = Exchange(copies, tuple(key.expression for key in grouped))
+    # STEP 2: a row for each value of a bucket, and what these make per bucket
+    apart = deduplicate(node, sent, grouped, branch, taken)
+    rows = replace(apart.rows, phases=Phases.ONE_PHASE)
+    partial_names, final_names = names("$p", taken), names("$f", taken)
+    parts = tuple(split_call(as_splittable(call), partial_names, final_names) for call in apart.calls)
+    buckets = (*key_columns(node), Named(column(bucket.name, BIGINT), bucket.name))
+    calls = tuple(call for part in parts for call in part.partial)
+    partial = Aggregate(rows, buckets, calls, AggregateRole.PARTIAL, Phases.ONE_PHASE)
+    # STEP 3: put the buckets together, and give the columns their old names and types
+    keys = key_columns(node)
+    final = final_of(partial, keys, tuple(call for part in parts for call in part.final), ctx.settings.agg_phase)
+    return Project(Project(final, (*keys, *(part.result for part in parts))), (*keys, *apart.results))
 
 
 def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
     """Why the aggregate cannot or must not be split, whatever it would gain."""
-    if ctx.settings.distinct_split.enabled is Toggle.FALSE:
+    if node.grouping_sets:
+        return GROUPING_SETS
+    method = ctx.settings.distinct_method
+    if method not in {DistinctMethod.AUTO, DistinctMethod.SPLIT}:
+        return f"distinct_method is {method.value}."
+    if method is DistinctMethod.AUTO and ctx.settings.distinct_split.enabled is Toggle.FALSE:
         return "distinct_split.enabled is false."
     sets = distinct_sets(node)
     if not sets:
@@ -152,14 +176,11 @@ def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
     return None
 
 
-def _why_forced(node: Aggregate) -> str:
+def _why_forced(node: Aggregate, ctx: RuleContext) -> str:
+    by_method = ctx.settings.distinct_method is DistinctMethod.SPLIT
+    forced = "distinct_method is split" if by_method else "distinct_split.enabled is true"
     sets = len(distinct_sets(node))
-    if sets == 1:
-        return "distinct_split.enabled is true."
-    return (
-        f"distinct_split.enabled is true: every row is copied for each of {sets} distinct arguments, and by Spark "
-        "again, whose own plan copies it once and spreads hot groups too."
-    )
+    return f"{forced}." if sets == 1 else f"{forced}: every row is copied for each of {sets} distinct arguments."
 
 
 def _decide_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Skip:
@@ -222,8 +243,8 @@ def _alternatives(node: Aggregate, ctx: RuleContext, chosen: str) -> tuple[Alter
     return (native.alternative(NATIVE, chosen), split.alternative(SPLIT, chosen))
 
 
-def _bucket(sets: tuple[tuple[Scalar, ...], ...], branch: Scalar | None, buckets: int) -> Scalar:
-    hashes = tuple(_bucket_of(values, buckets) for values in sets)
+def _bucket(node: Aggregate, branch: Scalar | None, ctx: RuleContext) -> Scalar:
+    hashes = tuple(_bucket_of(values, ctx.settings.distinct_split.bucket_num) for values in distinct_sets(node))
     if branch is None:
         return hashes[0]
     cases = " ".join(f"WHEN {number} THEN {{{number}}}" for number in range(1, len(hashes) + 1))
@@ -241,29 +262,3 @@ def _hashable(value: Scalar) -> Scalar:
     if value.type is not None and value.type.is_fractional:
         return compose("CAST({0} AS DOUBLE) + 0.0D", (value,), DOUBLE)
     return value
-
-
-def _on_branch(call: Call, node: Aggregate, branch: Scalar) -> Call:
-    """The call over its own branch's copies alone; calls without DISTINCT ride on the first branch."""
-    numbers = {frozenset(value.sql for value in values): n for n, values in enumerate(distinct_sets(node), start=1)}
-    number = numbers[distinct_set_of(call)] if is_distinct(call) else 1
-    own = compose(f"{{0}} = {number}", (branch,), BOOLEAN)
-    return replace(call, filter=conjunction(call.filter, own))
-
-
-def _names(prefix: str, taken: frozenset[str]) -> Iterator[str]:
-    return (fresh_name(f"{prefix}{number}", taken) for number in count())
-
-
-def _partial(partial: Aggregate, spread: bool) -> Aggregate:
-    if not spread:
-        return replace(partial, role=AggregateRole.PARTIAL, phases=Phases.TWO_PHASE)
-    exchange = Exchange(partial.input, tuple(key.expression for key in partial.keys))
-    return replace(partial, input=exchange, role=AggregateRole.PARTIAL, phases=Phases.ONE_PHASE)
-
-
-def _final(partial: Aggregate, keys: tuple[Named, ...], calls: tuple[Call, ...], phase: AggPhase) -> Aggregate:
-    if phase is AggPhase.ONE_PHASE and keys:
-        exchange = Exchange(partial, tuple(key.expression for key in keys))
-        return Aggregate(exchange, keys, calls, AggregateRole.FINAL, Phases.ONE_PHASE)
-    return Aggregate(partial, keys, calls, AggregateRole.FINAL, Phases.TWO_PHASE)

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 
 from service.spec.options import AggPhase
 from service.spec.reports import Alternative
-from workers.engine.plan.distinct import distinct_sets, spark_expands
+from workers.engine.plan.algebra import refusal_of
+from workers.engine.plan.branches import keyed_branches, sent_by_value
+from workers.engine.plan.distinct import GROUPING_SETS, distinct_sets, spark_expands
 from workers.engine.plan.keys import columns_of
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Exchange, Node, Phases
 from workers.engine.rules.rule import Match, RuleContext, Skip
@@ -20,16 +22,12 @@ from workers.engine.stats.cost import (
     one_phase,
     two_phase,
 )
+from workers.engine.stats.distinct_methods import BY_VALUE, GROUPS_PER_SLOT, MARGIN, table_partitions, weigh
+from workers.engine.stats.doubt import MIN_ROWS, doubt_of
 from workers.engine.stats.partitioning import is_partitioned_by
-
-MIN_ROWS = 500_000
-"""Rows below which nothing is decided; Flink looks at so many before it gives a local phase up."""
 
 ONE_PHASE = AggPhase.ONE_PHASE.value
 TWO_PHASE = AggPhase.TWO_PHASE.value
-
-MIN_SAMPLED_ROWS = 4_000
-"""Rows of a larger table that a sample must have for a local phase to be given up by it."""
 
 
 class TwoPhaseAggregate:
@@ -51,16 +49,25 @@ class TwoPhaseAggregate:
     Spark's own plan has two phases: a local aggregate in every task, and one over its rows behind the shuffle. The
     local one pays where it leaves few rows; where nearly every row is a group of its own it is work for nothing, and
     the rows go as they are. `stats/cost.py` has the formulas; without a hot group the turning point is a local phase
-    that keeps half of its rows.
+    that keeps a fifth of its rows where its hash tables are large, and most of them where they are small.
+
+    Where distinct values are told apart in one phase, the plan says so in two aggregates, by group and value and then
+    by group: for a DISTINCT call Spark would run four behind the exchange, a local and a global one for each. Where the
+    groups are few, or one is hot, the rows are sent by group and value (`ONE_PHASE_BY_VALUE`), and the values that are
+    left are counted by group in two phases: it spares the local phase of the many pairs, which Spark runs.
 
     Fires when:
         - `agg_phase` is ONE_PHASE or TWO_PHASE and nothing below stands against it, or
         - it is AUTO, at least 500,000 rows come in, one phase costs less than two, and no group is hot, all by a sample
-          of thousands of rows from all over the table.
+          of thousands of rows from all over the table; or
+        - it is AUTO, and distinct values of one set are told apart clearly cheaper by (group, value) in one phase, of
+          which no pair is hot.
 
     Does not fire when:
-        - the aggregate is what `split_distinct_aggregate` made: that rule reads `agg_phase` itself;
-        - there are no group keys: one row comes out, and only two phases use more than one task;
+        - the aggregate is what an earlier rule made, which settled its phases itself;
+        - there are grouping sets;
+        - there are no group keys: one row comes out, and only two phases use more than one task (values of one set may
+          still be told apart in one phase first);
         - the rows are partitioned by group keys already: Spark aggregates them once, where they are;
         - several sets of values are told apart by DISTINCT, or one with a FILTER: Spark copies the rows for each and
           shuffles the copies;
@@ -70,7 +77,8 @@ class TwoPhaseAggregate:
 
     Why the result is the same:
         an exchange by exactly the group keys moves rows and changes none; all rows of a group are on one task,
-        where Spark aggregates them at once: NULLs hash alike, and so do -0.0 and 0.0, and all NaNs.
+        where Spark aggregates them at once, and where a row is left for each distinct value of a group, to be counted
+        there: NULLs hash alike, and so do -0.0 and 0.0, and all NaNs.
 
     Settings read:
         agg_phase, skew.factor, skew.threshold
@@ -83,43 +91,54 @@ class TwoPhaseAggregate:
         if not isinstance(node, Aggregate) or node.role is AggregateRole.PARTIAL:
             return None
         if node.role is AggregateRole.FINAL:
-            return Skip("split_distinct_aggregate made this aggregate, and settled its phases itself, by agg_phase.")
+            return Skip("An earlier rule made this aggregate, and settled its phases itself.")
         if node.phases is not Phases.UNDECIDED:
             return None
         forced = ctx.settings.agg_phase
         obstacle = _obstacle(node, ctx)
         if obstacle is not None:
-            return Skip(obstacle)
+            return _of_all_rows(node, ctx) or Skip(obstacle)
         weighed = _weigh(node, ctx)
         if forced is not AggPhase.AUTO:
             alternatives = () if isinstance(weighed, Skip) else weighed.alternatives(forced.value)
             return Match(node, forced.value, f"agg_phase is {forced.value}.", alternatives)
         return weighed if isinstance(weighed, Skip) else _decide_by_cost(node, weighed, ctx)
 
-    def rewrite(self, match: Match[Aggregate], _ctx: RuleContext, /) -> Node:
-        """The aggregate with its phases decided, over an exchange by its keys where it has one."""
+    def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:
+        """The aggregate with its phases decided, over an exchange by its keys where it has one; one with a set of
+        distinct values as an aggregate that tells them apart, and one above it.
+        """
         node = match.node
         if match.choice == TWO_PHASE:
             return replace(node, phases=Phases.TWO_PHASE)
-        exchange = Exchange(node.input, tuple(key.expression for key in node.keys))
+        partitions = table_partitions(node, ctx.statistics)
+        if match.choice == BY_VALUE:
+            return sent_by_value(node, partitions)
+        if distinct_sets(node) and all(refusal_of(call) is None for call in node.calls):
+            return keyed_branches(node, partitions)
+        exchange = Exchange(node.input, tuple(key.expression for key in node.keys), partitions)
         return replace(node, input=exchange, phases=Phases.ONE_PHASE)
 
 
 @dataclass(frozen=True)
 class _Weighed:
-    """Both ways with their costs. `kept` is the share of its rows that the local phase passes on."""
+    """All ways with their costs. `kept` is the share of its rows that the local phase passes on."""
 
     groups: KeyProfile
     one: Cost
     two: Cost
     kept: float
+    by_value: Cost | None = None
 
     def alternatives(self, chosen: str) -> tuple[Alternative, ...]:
-        return (self.one.alternative(ONE_PHASE, chosen), self.two.alternative(TWO_PHASE, chosen))
+        ways = {ONE_PHASE: self.one, TWO_PHASE: self.two, BY_VALUE: self.by_value}
+        return tuple(way.alternative(name, chosen) for name, way in ways.items() if way is not None)
 
 
 def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
     """Why there is nothing to decide."""
+    if node.grouping_sets:
+        return GROUPING_SETS
     if not node.keys:
         return "There are no group keys: one row comes out, and both phases are needed to use more than one task."
     if spark_expands(node):
@@ -127,7 +146,7 @@ def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
             return None
         return "Spark copies the rows for several distinct arguments, or one with a FILTER: one phase cannot be had."
     if is_partitioned_by(node.input, (key.expression for key in node.keys), ctx.statistics):
-        return "The join below leaves the rows partitioned by group keys: Spark already runs it in one phase."
+        return "What is below leaves the rows partitioned by group keys: Spark already runs it in one phase."
     return None
 
 
@@ -145,7 +164,8 @@ def _weigh(node: Aggregate, ctx: RuleContext) -> _Weighed | Skip:
     if spark_expands(node) or pairs is None:
         return Skip("There are no statistics for the distinct values in a group: Spark's own plan stays.")
     one, two = one_phase(groups, statistics.slots, pairs), native_distinct(groups, pairs, statistics.slots, tasks)
-    return _Weighed(groups, one, two, kept_by_local_phase(pairs, tasks))
+    by_value = weigh(node, ctx.settings, statistics).costs.get(BY_VALUE)
+    return _Weighed(groups, one, two, kept_by_local_phase(pairs, tasks), by_value)
 
 
 def _decide_by_cost(node: Aggregate, weighed: _Weighed, ctx: RuleContext) -> Match[Aggregate] | Skip:
@@ -155,35 +175,32 @@ def _decide_by_cost(node: Aggregate, weighed: _Weighed, ctx: RuleContext) -> Mat
     share = f"{weighed.kept:.0%}" if weighed.kept >= 0.01 else "less than 1%"
     kept = f"A local phase keeps {share} of its rows"
     hot = hot_group(weighed.groups, ctx.settings.skew, ctx.statistics.slots, bytes_per_row(node.input, ctx.statistics))
+    by_value, rivals = weighed.by_value, [weighed.two.slowest]
+    if hot is None and weighed.groups.distinct >= GROUPS_PER_SLOT * ctx.statistics.slots:
+        rivals.append(weighed.one.slowest)
+    if by_value is not None and by_value.slowest * MARGIN <= min(rivals):
+        reason = f"{kept}: rows sent by group and value at once cost clearly less."
+        return Match(node, BY_VALUE, reason, weighed.alternatives(BY_VALUE))
     if hot is not None:
         reason = f"{kept}, but group {hot.value} {hot.told} of all rows: one phase would put them on one task."
         return Skip(reason, weighed.alternatives(TWO_PHASE))
     if weighed.one.slowest >= weighed.two.slowest:
         return Skip(f"{kept}: Spark's two phases stay.", weighed.alternatives(TWO_PHASE))
-    doubt = _doubt(node, ctx)
+    doubt = doubt_of(node, ctx.statistics)
     if doubt is not None:
         return Skip(f"{kept}, but {doubt}: Spark's two phases stay.", weighed.alternatives(TWO_PHASE))
     return Match(node, ONE_PHASE, f"{kept}: not worth its work.", weighed.alternatives(ONE_PHASE))
 
 
-def _doubt(node: Aggregate, ctx: RuleContext) -> str | None:
-    """Why the local phase is not given up although it seems to be worth nothing."""
-    keys = tuple(key.expression for key in node.keys)
-    for key in keys:
-        if key.type is not None and key.type.is_fractional:
-            return f"Spark would keep both phases behind an exchange by {key}, which is a {key.type}"
-    for columns in filter(None, (columns_of((*keys, *values)) for values in ((), *distinct_sets(node)))):
-        sketch = ctx.statistics.keys.get(columns)
-        if sketch is None:
-            continue
-        if not sketch.representative:
-            return (
-                f"the files are sorted by {', '.join(columns)}, and the sample has only the heads of their row groups"
-            )
-        rows = ctx.statistics.tables[sketch.alias].rows
-        if sketch.sampled_rows < min(rows, MIN_SAMPLED_ROWS):
-            return f"only {sketch.sampled_rows:,} of {rows:,} rows are known"
-    return None
+def _of_all_rows(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | None:
+    """Without group keys nothing can be sent by group, but values can be told apart behind an exchange by them."""
+    if node.keys or node.grouping_sets or len(distinct_sets(node)) != 1:
+        return None
+    methods = weigh(node, ctx.settings, ctx.statistics)
+    if methods.best != BY_VALUE:
+        return None
+    reason = "There are no group keys: rows sent by value at once cost clearly less than a local phase of values."
+    return Match(node, BY_VALUE, reason, methods.alternatives(BY_VALUE))
 
 
 def _profile(node: Aggregate, columns: tuple[str, ...] | None, ctx: RuleContext) -> KeyProfile | None:

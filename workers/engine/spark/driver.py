@@ -68,6 +68,10 @@ class Driver:
                 context.setInterruptOnCancel(False)
                 context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
 
+    def label_further(self, tag: str) -> None:
+        """Inside `labelled`: everything that this thread runs from now on carries `tag` too."""
+        self.context.addJobTag(tag)
+
     def cancel(self, tag: str) -> None:
         """Cancels the Spark jobs that carry `tag` now. Those that start later need another call."""
         self.context.cancelJobsWithTag(tag)

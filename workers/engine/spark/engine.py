@@ -3,33 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from service.spec.bound import BoundQuery
 from service.spec.options import JobSettings
-from service.spec.reports import PlanReport
+from service.spec.reports import FirstRun, PlanReport
+from workers.engine.fallback import after_crashes, after_failure, cautious_plan, has_joins
 from workers.engine.plan.builder import build
-from workers.engine.plan.keys import statistics_keys
-from workers.engine.plan.nodes import Node
-from workers.engine.planner import plan_query, plan_report
+from workers.engine.plan.keys import statistics_keys, summed_columns
+from workers.engine.plan.nodes import Aggregate, Node
+from workers.engine.plan.transform import walk_up
+from workers.engine.planner import Plan, plan_query, plan_report
+from workers.engine.spark.caution import cautious_session, hashed_joins
+from workers.engine.spark.errors import is_lack_of_broadcasting, is_lack_of_memory, problem_of_spark_error
+from workers.engine.spark.late_statistics import LateStatistics
 from workers.engine.spark.lowering import lower, physical_plan
+from workers.engine.spark.memory import task_memory
+from workers.engine.spark.object_hashing import has_blocks, hash_blocks, may_hash_blocks
 from workers.engine.spark.sinks import WrittenResult, write_parquet
 from workers.engine.spark.sources import TableInput, read_scans, scans_of
-from workers.engine.spark.statistics import gather_statistics
+from workers.engine.spark.statistics import Texts, gather_statistics, sizes_alone
+from workers.engine.spark.statistics_cache import StatisticsCache
+from workers.engine.stats.join_cost import BROADCAST_PARTS, ROW_BYTES
+from workers.engine.stats.needs import NOT_READ, READ_IN_PART, is_all_forced, joined_texts, undecided
+from workers.engine.stats.selectivity import conditions_of
 from workers.engine.stats.statistics import Statistics
 
 
 @dataclass(frozen=True)
 class PlannedQuery:
-    """A query that is ready to run: its report, its plan after the rules, and that plan as a DataFrame."""
+    """A query that is ready to run: its report, its plan after the rules, that plan as a DataFrame, and how it was
+    made. `cautious`: by hashing and broadcasting nothing that need not be.
+    """
 
     report: PlanReport
     plan: Node
     frame: DataFrame
     statistics: Statistics
+    made: Plan
+    settings: JobSettings
+    cautious: bool = False
 
 
 _NO_LISTING_JOBS = ("spark.sql.sources.parallelPartitionDiscovery.threshold", "1000000")
@@ -37,29 +53,122 @@ _NO_LISTING_JOBS = ("spark.sql.sources.parallelPartitionDiscovery.threshold", "1
 
 
 class Engine:
-    """Plans and runs queries in one Spark session. `slots` is the number of tasks that run at once."""
+    """Plans and runs queries in one Spark session. `slots` is the number of tasks that run at once; what is known of
+    files is kept in `cache`, which engines may share.
+    """
 
-    def __init__(self, session: SparkSession, slots: int) -> None:
+    def __init__(self, session: SparkSession, slots: int, cache: StatisticsCache | None = None) -> None:
         session.conf.set(*_NO_LISTING_JOBS)
         self._session = session
         self._slots = slots
+        self._cache = StatisticsCache() if cache is None else cache
 
-    def plan(self, query: BoundQuery, tables: Mapping[str, TableInput], settings: JobSettings) -> PlannedQuery:
+    def plan(
+        self, query: BoundQuery, tables: Mapping[str, TableInput], settings: JobSettings, *, crashes: int = 0
+    ) -> PlannedQuery:
         """Statistics, rules, DataFrame and report. Reads footers and a sample of the tables, and runs no Spark job.
 
-        `tables` is by table name. Raises SpecError for files that Spark cannot take, and what Spark raises when it
-        analyses a plan.
+        `tables` is by table name; `crashes` are earlier attempts that took their worker or its driver along: after one
+        no side of a join is hashed or broadcast, and nothing is counted in blocks of bitmaps. Raises SpecError for
+        files that Spark cannot take, and what Spark raises when it analyses a plan.
         """
         built = build(query)
-        statistics = gather_statistics(statistics_keys(built), scans_of(built), tables, self._slots)
+        known = self._statistics(built, tables, settings)
+        statistics = replace(known, hashes_blocks=may_hash_blocks(built))
+        if crashes and (has_joins(built) or _tells_values_apart(built)):
+            return self._cautiously_planned(built, tables, statistics, settings, after_crashes(crashes))
         plan = plan_query(query, statistics, settings)
-        frame = lower(plan.after, read_scans(self._session, plan.after, tables))
-        report = plan_report(plan, statistics, physical_plan(frame))
-        return PlannedQuery(report, plan.after, frame, statistics)
+        return _planned(self._session, plan, tables, statistics, settings)
+
+    def fall_back(
+        self, planned: PlannedQuery, tables: Mapping[str, TableInput], error: Exception, milliseconds: int
+    ) -> PlannedQuery | None:
+        """What to run instead after `error`, `milliseconds` after the run began: the same by sort-merge and without
+        blocks of bitmaps, where memory ran out and a side of a join was hashed or broadcast, told to or by Spark's own
+        choice, or values were counted in blocks. Its report tells of the
+        run that failed. Else None; also for what was planned with caution before.
+        """
+        made = planned.made
+        problem = None if planned.cautious or not is_lack_of_memory(error) else problem_of_spark_error(error)
+        in_blocks = has_blocks(planned.plan)
+        if problem is None or not (in_blocks or has_joins(made.before)):
+            return None
+        why = after_failure(problem.detail, milliseconds)
+        safer = self._cautiously_planned(made.before, tables, planned.statistics, planned.settings, why)
+        first = planned.report
+        # What adaptive execution makes a broadcast of stands in no plan made before the run.
+        fewer = hashed_joins(safer.report.physical_plan) < hashed_joins(first.physical_plan)
+        if not in_blocks and not fewer and not is_lack_of_broadcasting(error):
+            return None
+        failed = FirstRun(
+            after=first.after,
+            rules=first.rules,
+            physical_plan=first.physical_plan,
+            failure=problem.detail,
+            execution_ms=milliseconds,
+        )
+        return replace(safer, report=safer.report.model_copy(update={"first_run": failed}))
+
+    def _cautiously_planned(
+        self,
+        built: Node,
+        tables: Mapping[str, TableInput],
+        statistics: Statistics,
+        settings: JobSettings,
+        why: str,
+    ) -> PlannedQuery:
+        plan = cautious_plan(built, statistics, settings, why)
+        session = cautious_session(self._session)
+        session.conf.set(*_NO_LISTING_JOBS)
+        return replace(_planned(session, plan, tables, statistics, settings), cautious=True)
+
+    def _statistics(self, built: Node, tables: Mapping[str, TableInput], settings: JobSettings) -> Statistics:
+        scans, memory = scans_of(built), task_memory(self._session, self._slots)
+        if is_all_forced(built, settings):
+            return replace(sizes_alone(scans, tables, self._slots, NOT_READ), task_memory=memory)
+        is_open = undecided(built, settings)
+        keys = statistics_keys(built, is_open)
+        known = gather_statistics(
+            keys,
+            scans,
+            tables,
+            self._slots,
+            conditions=conditions_of(built),
+            ranged=summed_columns(built),
+            texts=Texts(joined_texts(built, is_open), memory / BROADCAST_PARTS / ROW_BYTES),
+            cache=self._cache,
+        )
+        warnings = () if keys == statistics_keys(built) else ((None, READ_IN_PART),)
+        return replace(known, warnings=(*known.warnings, *warnings), task_memory=memory)
+
+    def look_beside(self, planned: PlannedQuery, tables: Mapping[str, TableInput]) -> LateStatistics | None:
+        """Begins to read, while the query runs, what its skew report needs; None where it was read before."""
+        if (None, NOT_READ) not in planned.statistics.warnings:
+            return None
+        before, slots, cache = planned.made.before, self._slots, self._cache
+        keys, scans = statistics_keys(before), scans_of(before)
+        return LateStatistics(lambda: gather_statistics(keys, scans, tables, slots, cache=cache))
 
     def execute(self, planned: PlannedQuery, directory: Path) -> WrittenResult:
         """Runs the query and writes its rows as Parquet below `directory`. Raises what Spark raises."""
         return write_parquet(planned.frame, directory)
+
+
+def _tells_values_apart(plan: Node) -> bool:
+    return any(call.distinct for node in walk_up(plan) if isinstance(node, Aggregate) for call in node.calls)
+
+
+def _planned(
+    session: SparkSession,
+    plan: Plan,
+    tables: Mapping[str, TableInput],
+    statistics: Statistics,
+    settings: JobSettings,
+) -> PlannedQuery:
+    hash_blocks(session, plan.after, statistics.task_memory)
+    frame = lower(plan.after, read_scans(session, plan.after, tables))
+    report = plan_report(plan, statistics, physical_plan(frame))
+    return PlannedQuery(report, plan.after, frame, statistics, plan, settings)
 
 
 __all__ = ["Engine", "PlannedQuery", "TableInput", "WrittenResult"]

@@ -53,6 +53,15 @@ _CODES: tuple[tuple[str, str], ...] = (
     ("PATH_NOT_FOUND", "path_not_found"),
     ("FAILED_READ_FILE", "corrupt_file"),
     ("UNABLE_TO_ACQUIRE_MEMORY", "out_of_memory"),
+    ("AGGREGATE_OUT_OF_MEMORY", "out_of_memory"),
+    ("POINTER_ARRAY_OUT_OF_MEMORY", "out_of_memory"),
+    ("_LEGACY_ERROR_TEMP_2105", "out_of_memory"),  # a hash map that cannot grow
+    ("_LEGACY_ERROR_TEMP_2107", "out_of_memory"),  # a hash map that cannot be built
+    ("_LEGACY_ERROR_TEMP_2108", "out_of_memory"),  # a hash table's row of more than 256 MB
+    ("_LEGACY_ERROR_TEMP_2109", "out_of_memory"),  # a hash table of too many keys
+    ("_LEGACY_ERROR_TEMP_2110", "out_of_memory"),  # a hash table of more than 8 GB
+    ("_LEGACY_ERROR_TEMP_2248", "out_of_memory"),  # a table of too many rows to broadcast
+    ("_LEGACY_ERROR_TEMP_2249", "out_of_memory"),  # a table of too many bytes to broadcast
     ("_LEGACY_ERROR_TEMP_2250", "out_of_memory"),  # a table too large to broadcast
 )
 """The first entry of which some condition of the chain of causes is, or is a kind of, gives the code."""
@@ -82,6 +91,12 @@ _ADVICE = {
 }
 
 _OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
+_BROADCAST_TIMEOUT = "_LEGACY_ERROR_TEMP_2097"
+_BROADCASTING = frozenset({_BROADCAST_TIMEOUT, *(f"_LEGACY_ERROR_TEMP_{number}" for number in (2248, 2249, 2250))})
+_GATHERED = "spark.driver.maxResultSize"
+_TOLD_IN_PASSING = ("SparkOutOfMemoryError", _GATHERED, "(exit code 52)", "(exit code 137)")
+"""What a message that aborts a job says of memory in its first line: of a task, of what the driver gathers for a
+broadcast, and of executors that ended for a lack of memory (52: Spark's own code, 137: killed)."""
 
 # Advice that a job cannot follow: it names options of Spark that no setting reaches.
 _UNREACHABLE_ADVICE = re.compile(
@@ -106,12 +121,8 @@ def problem_of_spark_error(error: Exception) -> Problem | None:
     A JVM that no longer answers is no error of Spark's either: it is for the caller to notice. `status` is 422 where
     data or query are at fault, and 500 where memory or Spark are.
     """
-    java = _java_exception(error)
-    if java is None:
-        return None
-    try:
-        causes = _chain(java)
-    except (Py4JError, OSError):
+    causes = _causes(error)
+    if not causes:
         return None
     code = _code(causes)
     return Problem(
@@ -121,6 +132,32 @@ def problem_of_spark_error(error: Exception) -> Problem | None:
         detail=_detail(causes, _ADVICE.get(code, "")),
         code=code,
     )
+
+
+def is_lack_of_memory(error: Exception) -> bool:
+    """Whether a smaller hash table, or none, could mend it: memory ran out, a broadcast was too large or too slow."""
+    causes = _causes(error)
+    return bool(causes) and (
+        _code(causes) == "out_of_memory"
+        or is_lack_of_broadcasting(error)
+        or any(told in _first_line(cause.message) for cause in causes for told in _TOLD_IN_PASSING)
+    )
+
+
+def is_lack_of_broadcasting(error: Exception) -> bool:
+    """Whether what could not be done was to broadcast: for its size, the time that it took, or the driver's memory."""
+    return any(cause.condition in _BROADCASTING or _GATHERED in _first_line(cause.message) for cause in _causes(error))
+
+
+def _causes(error: Exception) -> tuple[_Cause, ...]:
+    """The chain of a Java error; empty for any other, and where the JVM no longer answers."""
+    java = _java_exception(error)
+    if java is None:
+        return ()
+    try:
+        return _chain(java)
+    except (Py4JError, OSError):
+        return ()
 
 
 def _java_exception(error: Exception) -> JavaObject | None:

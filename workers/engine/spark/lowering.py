@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
 from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
 from service.spec.scalar import Scalar, quoted
+from service.spec.strategies import JoinLocal, JoinShip
+from workers.engine.plan.calls import call_sql
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -19,12 +22,13 @@ from workers.engine.plan.nodes import (
     Limit,
     Named,
     Node,
-    PlanFunction,
     Project,
     Scan,
     Sort,
     SortItem,
+    Union,
 )
+from workers.engine.plan.scalars import fresh_name
 
 _JOIN_TYPES = {
     JoinKind.INNER: "inner",
@@ -36,13 +40,6 @@ _JOIN_TYPES = {
     JoinKind.CROSS: "cross",
 }
 
-_SPARK_NAMES: dict[AggregateFunction | PlanFunction, str] = {
-    AggregateFunction.FIRST_VALUE: "min_by",
-    AggregateFunction.LAST_VALUE: "max_by",
-}
-"""Where Spark's name differs. First and last by a column are its smallest and largest: Spark's own
-`first_value` takes whatever row comes first."""
-
 
 def lower(node: Node, scans: Mapping[str, DataFrame]) -> DataFrame:
     """The DataFrame that computes `node`, with the columns of `output_of(node)` in their order.
@@ -53,6 +50,8 @@ def lower(node: Node, scans: Mapping[str, DataFrame]) -> DataFrame:
         return scans[node.alias].select([F.col(quoted(field.name)) for field, _ in node.columns])
     if isinstance(node, Join):
         return _join(node, lower(node.left, scans), lower(node.right, scans))
+    if isinstance(node, Union):
+        return reduce(DataFrame.union, (lower(branch, scans) for branch in node.inputs))
     return _unary(node, lower(node.input, scans))
 
 
@@ -70,12 +69,19 @@ def _unary(
         case Expand():
             return frame.select("*", F.expr(f"explode(sequence(1, {node.branches}))").alias(node.name))
         case Exchange():
-            # No number of partitions: Spark then may coalesce them, and plans the aggregate above without another one.
-            return frame.repartition(*[_expression(key) for key in node.keys])
+            return _exchange(node, frame)
         case Sort():
             return frame.orderBy([_sort_key(item) for item in node.keys])
         case Limit():
             return frame.limit(node.count)
+
+
+def _exchange(node: Exchange, frame: DataFrame) -> DataFrame:
+    keys = [_expression(key) for key in node.keys]
+    if node.partitions is not None:
+        return frame.repartition(node.partitions, *keys)
+    # No number of partitions: Spark then may coalesce them, and plans the aggregate above without another one.
+    return frame.repartition(*keys) if keys else frame.hint("rebalance")
 
 
 def _expression(scalar: Scalar) -> Column:
@@ -87,15 +93,37 @@ def _named(item: Named) -> Column:
 
 
 def _join(node: Join, left: DataFrame, right: DataFrame) -> DataFrame:
-    conditions = [f"({one.sql}) = ({other.sql})" for one, other in node.keys]
+    equals = "<=>" if node.null_safe else "="
+    conditions = [f"({one.sql}) {equals} ({other.sql})" for one, other in node.keys]
     if node.residual is not None:
         conditions.append(f"({node.residual.sql})")
+    left, right = _hinted(node, left, right)
     if not conditions:
         return left.crossJoin(right)
     return left.join(right, F.expr(" AND ".join(conditions)), _JOIN_TYPES[node.kind])
 
 
+def _hinted(node: Join, left: DataFrame, right: DataFrame) -> tuple[DataFrame, DataFrame]:
+    match node.strategy.ship, node.strategy.local:
+        case JoinShip.BROADCAST_LEFT, _:
+            return left.hint("broadcast"), right
+        case JoinShip.BROADCAST_RIGHT, _:
+            return left, right.hint("broadcast")
+        case _, JoinLocal.HASH_LEFT:
+            return left.hint("shuffle_hash"), right
+        case _, JoinLocal.HASH_RIGHT:
+            return left, right.hint("shuffle_hash")
+        case JoinShip.REPARTITION, _:
+            return left.hint("merge"), right
+        case _, JoinLocal.SORT_MERGE:
+            return left.hint("merge"), right
+        case _:
+            return left, right
+
+
 def _aggregate(node: Aggregate, frame: DataFrame) -> DataFrame:
+    if node.grouping_sets:
+        return _grouping_sets(node, frame)
     keys = [_named(key) for key in node.keys]
     calls = [F.expr(call_sql(call)).alias(call.output.name) for call in node.calls]
     if calls:
@@ -106,15 +134,28 @@ def _aggregate(node: Aggregate, frame: DataFrame) -> DataFrame:
     return frame.agg(F.count(F.lit(1))).select()
 
 
-def call_sql(call: Call) -> str:
-    """The call in Spark's SQL: ``count(DISTINCT `o.d`) FILTER (WHERE `o.ok`)``."""
-    arguments = [argument.sql for argument in call.arguments]
-    if call.order_by is not None:
-        arguments.append(call.order_by.sql)
-    name = _SPARK_NAMES.get(call.function, call.function.value.lower())
-    inner = ", ".join(arguments) or "*"
-    text = f"{name}({'DISTINCT ' if call.distinct else ''}{inner})"
-    return f"{text} FILTER (WHERE {call.filter.sql})" if call.filter is not None else text
+def _grouping_sets(node: Aggregate, frame: DataFrame) -> DataFrame:
+    # The keys as columns of their own: Spark turns those outside of a set to NULL, which the calls must not see.
+    taken, names = frozenset(frame.columns), list[str]()
+    for _ in node.keys:
+        names.append(fresh_name(f"$key{len(names)}", taken | frozenset(names)))
+    keyed = frame.select(
+        "*", *(_expression(key.expression).alias(name) for key, name in zip(node.keys, names, strict=True))
+    )
+    columns = [F.col(quoted(name)) for name in names]
+    sets = [[columns[position] for position in one] for one in node.grouping_sets]
+    key_of = {key.expression.sql: column for key, column in zip(node.keys, columns, strict=True)}
+    calls = [_grouped_call(call, key_of).alias(call.output.name) for call in node.calls]
+    # Spark needs a call; without any the count of each group is left out again.
+    grouped = keyed.groupingSets(sets, *columns).agg(*(calls or [F.count(F.lit(1))]))
+    keys = [column.alias(key.name) for key, column in zip(node.keys, columns, strict=True)]
+    return grouped.select(*keys, *(F.col(quoted(call.output.name)) for call in node.calls))
+
+
+def _grouped_call(call: Call, key_of: Mapping[str, Column]) -> Column:
+    if call.function is AggregateFunction.GROUPING:
+        return F.grouping(key_of[call.arguments[0].sql])
+    return F.grouping_id() if call.function is AggregateFunction.GROUPING_ID else F.expr(call_sql(call))
 
 
 def _sort_key(item: SortItem) -> Column:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import pyarrow as pa
@@ -17,6 +16,10 @@ import pyarrow.parquet as pq
 from service.datasets.reading import DataFile, for_each, local_path, opened, size_of
 from service.datasets.stores import StoreUnavailableError
 from service.spec.job import ReadOptions, TableFormat, TableSource
+from workers.engine.spark.ranges import ranges_of
+from workers.engine.spark.troubles import Troubles
+from workers.engine.spark.widths import width_of
+from workers.engine.stats.statistics import ValueRange
 
 MAX_FILES = 8
 """Files of a table that are sampled, where these have enough rows."""
@@ -42,17 +45,19 @@ _REMOTE_ROW_GROUPS = (8, 8)
 _REMOTE_BUFFER_BYTES = 256 << 10
 """Read at once from a store; without, Arrow fetches the whole column of a row group for its first page."""
 
+MAX_WIDTH = 64
+"""Bytes of a value above which decoding a column takes longer than knowing it is worth, unless it is a key."""
+
 _BATCH_ROWS = 16_384
 _SEED = 20_130_101
 
 _BLOCKS_PER_FILE = 4
 _BLOCK_BYTES = 64 << 10
-_BYTES_PER_ROW = 100
+BYTES_PER_ROW = 100
 """Assumed where nothing can be measured: compressed text, and documents over several lines."""
 
 _COMPRESSED = frozenset({".gz", ".gzip", ".bz2", ".zst", ".zstd", ".lz4", ".snappy", ".xz", ".deflate"})
 
-_log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -60,13 +65,16 @@ T = TypeVar("T")
 class Sample:
     """Rows of a table, with the columns asked for under their names in the files; None where none could be read.
 
-    `cut_short` are the columns that a file is sorted by of which the beginning alone was read.
+    `cut_short` are the columns that a file is sorted by of which the beginning alone was read. `ranges` are those of
+    the columns asked for, as far as the footers that were read tell them. `warnings` tell what could not be read.
     """
 
     rows: int
     rows_are_exact: bool
     table: pa.Table | None
     cut_short: frozenset[str] = frozenset()
+    ranges: Mapping[str, ValueRange] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 def spread(items: Sequence[T], count: int) -> list[T]:
@@ -82,43 +90,56 @@ def spread(items: Sequence[T], count: int) -> list[T]:
     return [items[round(index * (len(items) - 1) / (count - 1))] for index in range(count)]
 
 
-def sample_parquet(files: Sequence[DataFile], total_bytes: int, columns: Sequence[str]) -> Sample:
+def sample_parquet(
+    files: Sequence[DataFile],
+    total_bytes: int,
+    columns: Sequence[str],
+    optional: Collection[str] = (),
+    ranged: Collection[str] = (),
+) -> Sample:
     """Rows by the footers, exact up to 64 files, and at most 64 Ki rows of `columns` from each of 8 files.
 
-    Where these 8 are too small for 64,000 rows, as many more are read as it takes, up to the 64.
+    Where these 8 are too small for 64,000 rows, as many more are read as it takes, up to the 64. Those of `columns`
+    that are `optional` are left out where they are wide. Ranges are those of `ranged`, too.
     """
-    footers = _footers(spread(files, MAX_FOOTERS))
+    troubles = Troubles()
+    footers = _footers(spread(files, MAX_FOOTERS), troubles)
     rows = sum(footer.num_rows for footer in footers.values())
     exact = len(footers) == len(files)
     if not exact:
         read_bytes = sum(size_of(file) for file in footers)
-        rows = round(rows * total_bytes / read_bytes) if read_bytes else total_bytes // _BYTES_PER_ROW
-    table, cut_short = _parquet_rows(footers, columns) if columns else (None, set())
-    return Sample(rows, exact, table, frozenset(cut_short))
+        rows = round(rows * total_bytes / read_bytes) if read_bytes else total_bytes // BYTES_PER_ROW
+    columns = [name for name in columns if name not in optional or width_of(name, footers.values()) <= MAX_WIDTH]
+    table, cut_short = _parquet_rows(footers, columns, troubles) if columns else (None, set())
+    told = ranges_of(footers.values(), {*columns, *ranged})
+    ranges = {name: replace(found, is_whole=found.is_whole and exact) for name, found in told.items()}
+    return Sample(rows, exact, table, frozenset(cut_short), ranges, troubles.sentences())
 
 
-def _footers(files: Sequence[DataFile]) -> dict[DataFile, pq.FileMetaData]:
+def _footers(files: Sequence[DataFile], troubles: Troubles) -> dict[DataFile, pq.FileMetaData]:
     """The footers that can be read."""
+
+    def read(file: DataFile) -> pq.FileMetaData | None:
+        try:
+            with opened(file) as stream:
+                return pq.read_metadata(stream)
+        except (OSError, pa.ArrowException) as error:
+            troubles.add("The footer", file, error)
+            return None
+
     footers: dict[DataFile, pq.FileMetaData] = {}
     try:
-        for file, footer in zip(files, for_each(files, _footer), strict=True):
+        for file, footer in zip(files, for_each(files, read), strict=True):
             if footer is not None:
                 footers[file] = footer  # noqa: PERF403 - those before a failure are kept
     except StoreUnavailableError as error:  # each of the others would wait as long to fail
-        _log.warning("no more footers: %s", error)
+        troubles.add("The footer", None, error)
     return footers
 
 
-def _footer(file: DataFile) -> pq.FileMetaData | None:
-    try:
-        with opened(file) as stream:
-            return pq.read_metadata(stream)
-    except (OSError, pa.ArrowException) as error:
-        _log.warning("footer of %s is unreadable: %s", file, error)
-        return None
-
-
-def _parquet_rows(footers: dict[DataFile, pq.FileMetaData], columns: Sequence[str]) -> tuple[pa.Table | None, set[str]]:
+def _parquet_rows(
+    footers: dict[DataFile, pq.FileMetaData], columns: Sequence[str], troubles: Troubles
+) -> tuple[pa.Table | None, set[str]]:
     chosen = _files_to_sample({file: footer.num_rows for file, footer in footers.items() if footer.num_rows})
     cut_short: set[str] = set()
     if not chosen:
@@ -131,24 +152,24 @@ def _parquet_rows(footers: dict[DataFile, pq.FileMetaData], columns: Sequence[st
         try:
             return _sample_file(file, columns, rate, _MAX_DECODED_ROWS // len(chosen), seeds[file])
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-            _log.warning("no sample of %s: %s", file, error)
+            troubles.add("A sample", file, error)
             return None
 
     parts: list[pa.Table] = []
     try:
         for sampled in for_each(chosen, read):
-            if sampled is not None and _add(parts, sampled[0]):
+            if sampled is not None and _add(parts, sampled[0], troubles):
                 cut_short |= sampled[1]
     except StoreUnavailableError as error:
-        _log.warning("no more samples: %s", error)
+        troubles.add("A sample", None, error)
     return (pa.concat_tables(parts) if parts else None), cut_short
 
 
-def _add(parts: list[pa.Table], part: pa.Table) -> bool:
+def _add(parts: list[pa.Table], part: pa.Table, troubles: Troubles) -> bool:
     try:
         parts.append(part if not parts else part.cast(parts[0].schema))
     except (pa.ArrowException, ValueError) as error:
-        _log.warning("a sample does not fit the others: %s", error)
+        troubles.add("A sample", None, error)
         return False
     return True
 
@@ -197,10 +218,18 @@ def _parquet_file(path: DataFile) -> Iterator[pq.ParquetFile]:
 def _head(file: pq.ParquetFile, group: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
     read = 0
     for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=list(columns), use_threads=False):
-        yield batch.slice(0, rows - read)
+        yield _without_views(batch.slice(0, rows - read))
         read += batch.num_rows
         if read >= rows:
             return
+
+
+def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with plain strings in place of views, which Arrow neither filters nor compares."""
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    if not any(field.type in plain for field in batch.schema):
+        return batch
+    return batch.cast(pa.schema([field.with_type(plain.get(field.type, field.type)) for field in batch.schema]))
 
 
 def _cut_short(group: pq.RowGroupMetaData, head: pa.Table) -> set[str]:
@@ -244,21 +273,22 @@ def sample_text(
     `names` are all declared columns, in order. Compressed files and documents over several lines are not sampled.
     """
     if source.options.multi_line or any(path.suffix.lower() in _COMPRESSED for path in files):
-        return Sample(total_bytes // _BYTES_PER_ROW, False, None)
+        return Sample(total_bytes // BYTES_PER_ROW, False, None)
     lines: list[bytes] = []
+    troubles = Troubles()
     skip_header = source.format is TableFormat.CSV and source.options.header
-    for path in spread([path for path in files if size_of(path)], MAX_FILES):
+    for path in spread([path for path in files if _may_have_lines(path)], MAX_FILES):
         try:
             lines.extend(_lines(path, skip_header))
         except OSError as error:
-            _log.warning("no sample of %s: %s", path, error)
+            troubles.add("A sample", path, error)
         except StoreUnavailableError as error:
-            _log.warning("no more samples: %s", error)
+            troubles.add("A sample", None, error)
             break
     read_bytes = sum(len(line) + 1 for line in lines)
-    rows = round(total_bytes * len(lines) / read_bytes) if read_bytes else total_bytes // _BYTES_PER_ROW
+    rows = round(total_bytes * len(lines) / read_bytes) if read_bytes else total_bytes // BYTES_PER_ROW
     if not columns or not lines:
-        return Sample(rows, False, None)
+        return Sample(rows, False, None, warnings=troubles.sentences())
     try:
         table = (
             _csv_table(lines, source.options, names, columns)
@@ -266,9 +296,16 @@ def sample_text(
             else _json_table(lines, columns)
         )
     except (pa.ArrowException, ValueError) as error:
-        _log.warning("no sample of table at %s: %s", source.path, error)
+        troubles.add("A sample", None, error)
         table = None
-    return Sample(rows, False, table)
+    return Sample(rows, False, table, warnings=troubles.sentences())
+
+
+def _may_have_lines(path: DataFile) -> bool:
+    try:
+        return size_of(path) > 0
+    except OSError:  # told by whoever opens it
+        return True
 
 
 def _lines(path: DataFile, skip_header: bool) -> Iterable[bytes]:

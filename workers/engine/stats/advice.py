@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from service.spec.options import AggPhase, JobSettings, Toggle
-from service.spec.query import JoinKind
 from service.spec.reports import HotKeyReport, RuleOutcome, RuleTrace, StageSkew
+from service.spec.strategies import DistinctMethod, JoinSkew
+from workers.engine.plan import isolation
 from workers.engine.plan.algebra import refusal_of
 from workers.engine.plan.distinct import distinct_sets, spark_expands
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Join, Node, Phases
 from workers.engine.plan.transform import walk_up
-from workers.engine.stats.partitioning import BROADCAST_BYTES, is_partitioned_by, size_of
+from workers.engine.stats.cardinality import label_of
+from workers.engine.stats.join_loads import join_profile
+from workers.engine.stats.partitioning import is_broadcast, is_partitioned_by
+from workers.engine.stats.skewed_joins import isolate_way, plain_cost, salt_way
 from workers.engine.stats.statistics import Statistics
 
 _SPLIT_RULE = "split_distinct_aggregate"
+_SKEW_RULE = "skewed_join"
 
 
 class KeyRole(StrEnum):
@@ -67,7 +72,7 @@ def _on_key(report: HotKeyReport, situation: Situation) -> Iterator[Advice]:
         case KeyRole.JOIN:
             for node in walk_up(situation.plan):
                 if isinstance(node, Join) and columns in sides_of(node):
-                    yield _on_join(_subject(report), node, situation.statistics)
+                    yield _on_join(report, node, situation)
         case _:
             yield Advice(
                 f"{_subject(report)}; equal values of a group are put together early, nothing needs to change."
@@ -85,10 +90,14 @@ def _on_group(subject: str, node: Aggregate, situation: Situation) -> Advice:
         )
         return Advice(f"{subject}; {how}, nothing needs to change.")
     if _can_be_split(node) and not _was_split(situation):
+        # Beside another method, distinct_split.enabled would contradict it.
+        setting, value = "distinct_split.enabled", Toggle.TRUE.value
+        if situation.settings.distinct_method is not DistinctMethod.AUTO:
+            setting, value = "distinct_method", DistinctMethod.SPLIT.value
         return Advice(
-            f"{subject} and they are counted on one task: set distinct_split.enabled to true to spread them by value.",
-            "distinct_split.enabled",
-            Toggle.TRUE.value,
+            f"{subject} and they are counted on one task: set {setting} to {value} to spread them by value.",
+            setting,
+            value,
             hurts=True,
         )
     if node.phases is Phases.ONE_PHASE:
@@ -98,7 +107,7 @@ def _on_group(subject: str, node: Aggregate, situation: Situation) -> Advice:
             AggPhase.TWO_PHASE.value,
             hurts=True,
         )
-    return Advice(f"{subject}; the join below has brought them to one task, and no setting changes where they are.")
+    return Advice(f"{subject}; what is below has brought them to one task, and there they are aggregated.")
 
 
 def _stays_by_group(node: Aggregate, statistics: Statistics) -> bool:
@@ -116,26 +125,65 @@ def _can_be_split(node: Aggregate) -> bool:
 
 
 def _was_split(situation: Situation) -> bool:
-    return any(rule.rule == _SPLIT_RULE and rule.outcome is RuleOutcome.FIRED for rule in situation.rules)
+    return _has_fired(_SPLIT_RULE, situation)
 
 
-def _on_join(subject: str, node: Join, statistics: Statistics) -> Advice:
-    if _is_broadcast(node, statistics):
+def _on_join(report: HotKeyReport, node: Join, situation: Situation) -> Advice:
+    subject = _subject(report)
+    if is_broadcast(node, situation.statistics):
         return Advice(f"{subject}; Spark broadcasts the other side and moves none of them, nothing needs to change.")
+    if node.strategy.skew is JoinSkew.NONE and _has_fired(_SKEW_RULE, situation):
+        return Advice(f"{subject}; {_SKEW_RULE} has joined it apart from the others, nothing needs to change.")
+    way = _way_apart(report, node, situation)
+    if way is not None:
+        how = "join them apart from the others" if way is JoinSkew.ISOLATE else "spread them by a salt"
+        return Advice(
+            f"{subject} and they are joined on one task: set join.skew to {way.value} to {how}.",
+            "join.skew",
+            way.value,
+            hurts=True,
+        )
+    if situation.settings.eager_aggregation is Toggle.FALSE and _is_aggregated(node, situation.plan):
+        return Advice(
+            f"{subject} and they are joined on one task: set eager_aggregation to auto to aggregate before the join "
+            "where that gives the same result.",
+            "eager_aggregation",
+            Toggle.AUTO.value,
+            hurts=True,
+        )
     return Advice(
-        f"{subject} and they are joined on one task: no setting changes that; drop or aggregate them before the join.",
+        f"{subject} and they are joined on one task: join.skew cannot part them in this join; drop or aggregate them "
+        "before it.",
         hurts=True,
     )
 
 
-def _is_broadcast(node: Join, statistics: Statistics) -> bool:
-    sides = []
-    if node.kind not in {JoinKind.RIGHT, JoinKind.FULL}:
-        sides.append(node.right)
-    if node.kind in {JoinKind.INNER, JoinKind.CROSS, JoinKind.RIGHT}:
-        sides.append(node.left)
-    sizes = (size_of(side, statistics) for side in sides)
-    return any(size is not None and size <= BROADCAST_BYTES for size in sizes)
+def _has_fired(name: str, situation: Situation) -> bool:
+    return any(rule.rule == name and rule.outcome is RuleOutcome.FIRED for rule in situation.rules)
+
+
+def _way_apart(report: HotKeyReport, node: Join, situation: Situation) -> JoinSkew | None:
+    """What `join.skew` would have to be for the hottest key of `report` to be many tasks' work."""
+    profile = join_profile(node, situation.statistics) if isolation.refusal_of(node) is None else None
+    if profile is None:
+        return None
+    hottest = report.hot_keys[0]
+    side = isolation.Side.LEFT if frozenset(report.columns) == sides_of(node)[0] else isolation.Side.RIGHT
+    if hottest.is_null:
+        return JoinSkew.ISOLATE if isolation.can_pass_nulls(node, side) else None
+    hot = [load for load in profile.loads if load.value == label_of(hottest)]
+    ways = {JoinSkew.ISOLATE: isolate_way(node, profile, hot, ()), JoinSkew.SALT: salt_way(node, profile, hot, ())}
+    cheaper = {
+        name: way.cost.slowest
+        for name, way in ways.items()
+        if way is not None and way.cost.slowest < plain_cost(profile).slowest
+    }
+    return min(cheaper, key=lambda name: cheaper[name], default=None)
+
+
+def _is_aggregated(node: Join, plan: Node) -> bool:
+    """Whether what the join emits is aggregated."""
+    return any(isinstance(part, Aggregate) and node in set(walk_up(part.input)) for part in walk_up(plan))
 
 
 def _without_keys(stages: Sequence[StageSkew]) -> Advice:

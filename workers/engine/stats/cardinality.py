@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 
 from service.spec.query import JoinKind
 from service.spec.reports import HotKey
-from workers.engine.plan.keys import columns_of
-from workers.engine.plan.nodes import Aggregate, AggregateRole, Expand, Filter, Join, Limit, Node, Project, Scan
+from workers.engine.plan.keys import columns_below, columns_of
+from workers.engine.plan.nodes import Aggregate, AggregateRole, Expand, Filter, Join, Limit, Node, Project, Scan, Union
 from workers.engine.plan.schema import ONE_SIDED, names_of
 from workers.engine.plan.transform import walk_up
+from workers.engine.stats.selectivity import UNKNOWN_CONDITION, share_of
 from workers.engine.stats.statistics import KeySketch, Statistics
-
-UNKNOWN_CONDITION = 1 / 3
-"""Share of the rows that a condition keeps when nothing is known of it."""
 
 NULL_KEY = "NULL"
 """How NULL is told; the text NULL is told as 'NULL', in quotes."""
@@ -80,17 +78,28 @@ def estimate_rows(node: Node, statistics: Statistics) -> int | None:
 
 
 def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> KeyProfile | None:
-    """How the rows that `node` emits spread over `columns`, all of one table; None where that is not known."""
+    """How the rows that `node` emits spread over `columns`, all of one table; None where that is not known.
+
+    Columns that only have another name here than in the table count as the table's.
+    """
     match node:
         case Scan():
             return _scan_profile(node, columns, statistics)
         case Filter():
             below = profile_of(node.input, columns, statistics)
-            return below and below.filtered(UNKNOWN_CONDITION)
+            return below and below.filtered(share_of(node.condition, statistics))
         case Join():
             return _join_profile(node, columns, statistics)
-        case Project() | Aggregate():
+        case Project():
+            renamed = columns_below(node.items, columns)
+            return profile_of(node.input, renamed, statistics) if renamed else None
+        case Aggregate():
+            return _group_profile(node, columns, statistics)
+        case Union():
             return None
+        case Limit():
+            below = profile_of(node.input, columns, statistics)
+            return below and below.scaled(min(node.count / below.rows, 1.0) if below.rows else 1.0)
         case Expand():
             below = profile_of(node.input, columns, statistics)
             return below and below.scaled(node.branches)
@@ -104,6 +113,11 @@ def bytes_per_row(node: Node, statistics: Statistics) -> float:
     return sum(size.bytes / size.rows for size in sizes if size is not None and size.rows)
 
 
+def joined_profile(side: KeyProfile, other: KeyProfile, inner: bool) -> KeyProfile:
+    """What a join of rows with these keys puts out, by the key; rows without a partner stay unless it is `inner`."""
+    return _product(side, other, inner)
+
+
 def _rows(node: Node, statistics: Statistics) -> float | None:
     match node:
         case Scan():
@@ -113,12 +127,15 @@ def _rows(node: Node, statistics: Statistics) -> float | None:
             return _join_rows(node, statistics)
         case Aggregate():
             return _groups(node, statistics)
+        case Union():
+            rows = [_rows(branch, statistics) for branch in node.inputs]
+            return None if None in rows else sum(count for count in rows if count is not None)
         case _:
             below = _rows(node.input, statistics)
             if below is None:
                 return None
             if isinstance(node, Filter):
-                return below * UNKNOWN_CONDITION
+                return below * share_of(node.condition, statistics)
             if isinstance(node, Expand):
                 return below * node.branches
             return min(below, node.count) if isinstance(node, Limit) else below
@@ -127,6 +144,8 @@ def _rows(node: Node, statistics: Statistics) -> float | None:
 def _groups(node: Aggregate, statistics: Statistics) -> float | None:
     if not node.keys:
         return 1.0
+    if node.grouping_sets:
+        return _groups_of_sets(node, statistics)
     names = {key.name for key in node.keys}
     partials = [part for part in walk_up(node.input) if isinstance(part, Aggregate)]
     # The groups of a final aggregate are those of its partial one without the buckets.
@@ -134,6 +153,21 @@ def _groups(node: Aggregate, statistics: Statistics) -> float | None:
     columns = columns_of(key.expression for key in whole.keys if key.name in names)
     profile = profile_of(whole.input, columns, statistics) if columns else None
     return None if profile is None else profile.distinct
+
+
+def _groups_of_sets(node: Aggregate, statistics: Statistics) -> float | None:
+    sets = (tuple(node.keys[position] for position in one) for one in node.grouping_sets)
+    groups = [_groups(replace(node, keys=keys, grouping_sets=()), statistics) for keys in sets]
+    return None if None in groups else sum(count for count in groups if count is not None)
+
+
+def _group_profile(node: Aggregate, columns: tuple[str, ...], statistics: Statistics) -> KeyProfile | None:
+    """Groups by all of their keys: each has one row. By some of them, how many rows each has is not known."""
+    keys = columns_below(node.keys, columns)
+    if node.grouping_sets or keys is None or set(columns) != {key.name for key in node.keys}:
+        return None
+    below = profile_of(node.input, keys, statistics)
+    return None if below is None else KeyProfile(below.distinct, below.distinct, ())
 
 
 def _scan_profile(scan: Scan, columns: tuple[str, ...], statistics: Statistics) -> KeyProfile | None:
@@ -144,12 +178,13 @@ def _scan_profile(scan: Scan, columns: tuple[str, ...], statistics: Statistics) 
 
 
 def _sketch_profile(sketch: KeySketch, rows: int) -> KeyProfile:
-    hot = tuple((_label(key), key.share * rows) for key in sketch.hot_keys)
-    nulls = frozenset(_label(key) for key in sketch.hot_keys if key.is_null)
+    hot = tuple((label_of(key), key.share * rows) for key in sketch.hot_keys)
+    nulls = frozenset(label_of(key) for key in sketch.hot_keys if key.is_null)
     return KeyProfile(float(rows), float(max(sketch.distinct_keys, len(hot))), hot, nulls)
 
 
-def _label(key: HotKey) -> str:
+def label_of(key: HotKey) -> str:
+    """How a profile names a hot key."""
     looks_null = NULL_KEY in key.value.split(", ")
     return f"'{key.value}'" if looks_null and not key.is_null else key.value
 
@@ -206,7 +241,8 @@ def _product(side: KeyProfile, other: KeyProfile, inner: bool) -> KeyProfile:
     distinct = min(side.distinct, other.distinct) if inner else side.distinct
     ordered = tuple(sorted(((value, rows) for value, rows in hot.items() if rows), key=lambda item: -item[1]))
     total = rest + sum(rows for _, rows in ordered)
-    return KeyProfile(total, max(distinct, len(ordered)), ordered, frozenset() if inner else side.nulls)
+    at_most = bool(ordered) and (side.hot_at_most or other.hot_at_most)
+    return KeyProfile(total, max(distinct, len(ordered)), ordered, frozenset() if inner else side.nulls, at_most)
 
 
 def _join_profile(join: Join, columns: tuple[str, ...], statistics: Statistics) -> KeyProfile | None:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from service.spec.reports import HotKey
+from service.spec.scalar import Scalar
+
+DEFAULT_TASK_MEMORY = 128 << 20
+"""Bytes for a task of an executor of Spark's default size, 1 GB, with three slots."""
 
 
 @dataclass(frozen=True)
 class TableSize:
-    """Size of one table. `rows` is exact where file footers tell it, else estimated from bytes."""
+    """Size of one table. `rows` is exact where file footers tell it, else estimated from bytes. `cached`: what is known
+    of its files is what an earlier query read of them. `is_text`: a row is parsed anew each time that it is read.
+    """
 
     alias: str
     files: int
     bytes: int
     rows: int
     rows_are_exact: bool
+    cached: bool = False
+    is_text: bool = False
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,8 @@ class KeySketch:
     """One key of one table, from a bounded sample spread over its files.
 
     `distinct_keys` is an estimate for the whole table; `hot_keys` are in descending order of share. `representative` is
-    False where the files are sorted by the key and the sample has only the beginnings of what is sorted.
+    False where the files are sorted by the key and the sample has only the beginnings of what is sorted. `literals` has
+    each hot key's values, a literal a column, so that a plan can name it; None for one that has no exact literal.
     """
 
     alias: str
@@ -35,6 +44,19 @@ class KeySketch:
     null_share: float
     hot_keys: tuple[HotKey, ...]
     representative: bool = True
+    literals: tuple[tuple[Scalar, ...] | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class ValueRange:
+    """The smallest and the largest value of a column: integers, days since 1970, or decimals without their point.
+
+    `is_whole` says that none is beyond; else a part of the files told.
+    """
+
+    low: int
+    high: int
+    is_whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,10 +64,21 @@ class Statistics:
     """Everything known of one query's tables.
 
     `tables` is by alias; `keys` is by the tuple of emitted column names (`("o.uid",)`, all of one table).
-    `slots` is the number of tasks that run at once; `elapsed_ms` what gathering took.
+    `slots` is the number of tasks that run at once; `elapsed_ms` what gathering took. `ranges` is by emitted column
+    name, for columns of integers, dates and decimals whose files tell them. `selectivities` has the share of rows that
+    a filter's condition keeps, by its text. `widths` has the bytes of a value in memory, with a margin, by emitted
+    column name, for texts of tables that are small enough to be hashed whole. `warnings` are sentences on what could
+    not be read, or was not, by the table, or by none. `hashes_blocks`: whether Spark may hash as many objects as the
+    blocks of bitmaps need.
     """
 
     tables: Mapping[str, TableSize]
     keys: Mapping[tuple[str, ...], KeySketch]
     slots: int
     elapsed_ms: int = 0
+    ranges: Mapping[str, ValueRange] = field(default_factory=dict)
+    task_memory: int = DEFAULT_TASK_MEMORY
+    selectivities: Mapping[str, float] = field(default_factory=dict)
+    widths: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[tuple[str | None, str], ...] = ()
+    hashes_blocks: bool = True

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from service.spec.bound import BoundCall, BoundJoin, BoundName, BoundQuery, BoundSort, BoundTable
+from service.spec.bound import (
+    BoundCall,
+    BoundDerived,
+    BoundJoin,
+    BoundName,
+    BoundQuery,
+    BoundSort,
+    BoundTable,
+    BoundUnion,
+)
 from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, BOOLEAN, INT, Field, Schema
@@ -74,3 +83,31 @@ def test_a_constant_orders_nothing() -> None:
 def test_a_global_aggregate_has_no_keys() -> None:
     query = replace(PLAIN, is_aggregate=True, calls=(COUNT,), select=(BoundName(column("n", BIGINT), "n"),))
     assert "Aggregate [COUNT(*) AS n]" in text_of(build(query))
+
+
+def derived(query: BoundQuery | BoundUnion, alias: str = "x") -> BoundDerived:
+    columns = tuple((Field(f"{alias}.{field.name}", field.type), field.name) for field in query.output.fields)
+    return BoundDerived(query, alias, columns)
+
+
+def test_a_derived_table_is_its_plan_under_one_project_with_its_alias() -> None:
+    query = replace(PLAIN, source=derived(replace(PLAIN, limit=3)), select=(BoundName(column("x.uid", BIGINT), "k"),))
+    plan = build(query)
+    assert text_of(plan) == (
+        "Project x.uid AS k\n  Project o.uid AS x.uid\n    Limit 3\n      Scan orders AS o [o.uid]"
+    )
+
+
+def test_a_union_is_one_of_projects_with_the_same_columns() -> None:
+    users = replace(PLAIN, source=USERS, select=(BoundName(column("u.uid", BIGINT), "uid"),))
+    plan = build(replace(PLAIN, source=derived(BoundUnion((PLAIN, users)), "o")))
+    assert text_of(plan) == (
+        "Project o.uid AS uid\n  Union 2 inputs\n    Project o.uid\n      Scan orders AS o [o.uid]\n"
+        "    Project u.uid AS o.uid\n      Scan users AS u [u.uid]"
+    )
+
+
+def test_grouping_sets_stay_with_their_aggregate() -> None:
+    query = replace(PLAIN, is_aggregate=True, keys=(BoundName(UID, "uid"),), calls=(COUNT,), grouping_sets=((0,), ()))
+    query = replace(query, select=(BoundName(column("n", BIGINT), "n"),))
+    assert text_of(build(query)).splitlines()[1] == "  Aggregate BY o.uid AS uid SETS (uid), () [COUNT(*) AS n]"

@@ -23,6 +23,7 @@ from workers.engine.plan.nodes import (
     Phases,
     Project,
     Scan,
+    Union,
 )
 
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"),))
@@ -46,12 +47,14 @@ FINAL_KEYS = (Named(column("uid", BIGINT), "uid"),)
         (Aggregate(ORDERS, KEYS, (Call(AggregateFunction.SUM, (NOWHERE,), Field("s", BIGINT)),)), "o.nowhere"),
         (Expand(ORDERS, 2, "O.UID"), "two columns are called"),
         (Expand(ORDERS, 0, "b"), "an expansion needs a branch"),
-        (Exchange(ORDERS, ()), "an exchange needs a key"),
+        (Exchange(ORDERS, (), 0), "an exchange needs a task"),
+        (Union((ORDERS,)), "a union needs two inputs"),
+        (Union((ORDERS, USERS)), "its inputs emit different columns: o.uid"),
         (Limit(ORDERS, -1), "a limit is not negative"),
-        (Aggregate(ORDERS, KEYS, (), phases=Phases.ONE_PHASE), "one phase needs an exchange by exactly its keys"),
+        (Aggregate(ORDERS, KEYS, (), phases=Phases.ONE_PHASE), "one phase needs an exchange by its keys"),
         (
             Aggregate(Exchange(ORDERS, (UID,)), (), (COUNT,), phases=Phases.ONE_PHASE),
-            "one phase needs an exchange by exactly its keys",
+            "one phase needs an exchange by its keys",
         ),
         (Aggregate(ORDERS, KEYS, (COUNT,), AggregateRole.FINAL), "a final aggregate needs a partial one below it"),
         (Aggregate(PARTIAL, FINAL_KEYS, (DISTINCT,), AggregateRole.FINAL), "a final aggregate cannot have DISTINCT"),

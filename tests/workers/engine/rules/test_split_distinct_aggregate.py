@@ -178,13 +178,36 @@ def test_several_arguments_make_one_hash() -> None:
 
 def test_several_sets_get_a_branch_each() -> None:
     after = split(replace(WHOLE, calls=(CATEGORIES, PRICES, ROWS)))
-    assert lines(after)[0] == "Expand 2 branches AS $branch"
-    assert lines(after)[1] == (
-        "Aggregate PARTIAL TWO_PHASE BY o.uid AS uid, CASE $branch WHEN 1 THEN pmod(xxhash64(o.category), 8) "
-        "WHEN 2 THEN pmod(xxhash64(CAST(o.price AS DOUBLE) + 0.0D), 8) END AS $bucket "
-        "[COUNT(DISTINCT o.category) FILTER (WHERE $branch = 1) AS $p0, "
-        "SUM(DISTINCT o.price) FILTER (WHERE $branch = 2) AS $p1, COUNT(*) FILTER (WHERE $branch = 1) AS $p2]"
+    bucket = (
+        "CASE $branch WHEN 1 THEN pmod(xxhash64(o.category), 8) "
+        "WHEN 2 THEN pmod(xxhash64(CAST(o.price AS DOUBLE) + 0.0D), 8) END"
     )
+    assert lines(after) == [
+        "Expand 2 branches AS $branch",
+        f"Exchange BY o.uid, {bucket}",
+        f"Aggregate PARTIAL ONE_PHASE BY o.uid AS uid, {bucket} AS $bucket, $branch, CASE $branch WHEN 1 THEN "
+        "o.category END AS $v0, CASE $branch WHEN 2 THEN o.price END AS $v1 "
+        "[COUNT(*) FILTER (WHERE $branch = 1) AS $q0]",
+        "Aggregate PARTIAL ONE_PHASE BY uid, $bucket [COUNT($v0) FILTER (WHERE $branch = 1) AS $p0, "
+        "SUM($v1) FILTER (WHERE $branch = 2) AS $p1, SUM($q0) AS $p2]",
+        "Aggregate FINAL TWO_PHASE BY uid [SUM($p0) AS $f0, SUM($p1) AS $f1, SUM($p2) AS $f2]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"distinct_method": "split"}, "distinct_method is split."),
+        ({"distinct_method": "split", "distinct_split.enabled": "false"}, "distinct_method is split."),
+    ],
+)
+def test_the_method_goes_before_the_toggle(settings: dict[str, Any], words: str) -> None:
+    match = RULE.match(WHOLE, context(**settings))
+    assert isinstance(match, Match)
+    assert match.reason == words
+    skip = RULE.match(WHOLE, context(distinct_method="native", **{"distinct_split.enabled": True}))
+    assert isinstance(skip, Skip)
+    assert skip.reason == "distinct_method is native."
 
 
 def test_a_global_aggregate_is_grouped_by_bucket_alone() -> None:

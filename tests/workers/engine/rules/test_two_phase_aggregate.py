@@ -15,7 +15,7 @@ from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.invariants import check
-from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Filter, Join, Named, Node, Phases, Scan
+from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Filter, Join, Named, Node, Phases, Project, Scan
 from workers.engine.plan.schema import output_of
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
@@ -38,12 +38,15 @@ POSITIVE = Scalar("`o.uid` > 0", ("o.uid",), BOOLEAN)
 FILTERED = replace(WHOLE, calls=(replace(CATEGORIES, filter=POSITIVE),))
 BY_RATE = replace(WHOLE, keys=(Named(column("o.rate", DOUBLE), "rate"),))
 JOINED = replace(WHOLE, input=Join(ORDERS, USERS, JoinKind.INNER, ((UID, column("u.uid", BIGINT)),)))
+GROUPED = Project(WHOLE, (Named(column("uid", BIGINT), "d.uid"), Named(column("n", BIGINT), "d.n")))
+AGAIN = Aggregate(GROUPED, (Named(column("d.uid", BIGINT), "uid"),), (ROWS,))
 ROW_COUNT = 10_000_000
 
 
 def context(
     groups: int = 1000,
     pairs: int = 0,
+    values: int = 0,
     rates: int = 1000,
     share: float = 0.0,
     rows: int = ROW_COUNT,
@@ -55,6 +58,8 @@ def context(
     distinct: dict[tuple[str, ...], int] = {("o.uid",): groups, ("o.rate",): rates}
     if pairs:
         distinct["o.uid", "o.category"] = pairs
+    if values:
+        distinct["o.category",] = values
     keys = {
         columns: KeySketch(
             "o", columns, sampled, 1000, values, 0.0, hot if columns == ("o.uid",) else (), representative
@@ -84,6 +89,9 @@ def test_what_a_split_has_made_is_settled() -> None:
     [
         (replace(WHOLE, keys=()), context(agg_phase="ONE_PHASE"), "There are no group keys"),
         (JOINED, context(agg_phase="TWO_PHASE"), "already runs it in one phase"),
+        (AGAIN, context(groups=9_000_000), "already runs it in one phase"),
+        (replace(AGAIN, calls=()), context(groups=9_000_000), "already runs it in one phase"),
+        (AGAIN, context(agg_phase="ONE_PHASE"), "already runs it in one phase"),
         (replace(WHOLE, calls=(CATEGORIES, UIDS)), context(agg_phase="ONE_PHASE"), "one phase cannot be had"),
         (replace(WHOLE, calls=(CATEGORIES, UIDS)), context(), "one phase cannot be had"),
         (FILTERED, context(agg_phase="ONE_PHASE"), "one phase cannot be had"),
@@ -125,28 +133,94 @@ def test_it_leaves_the_plan_with_a_reason(node: Node, ctx: RuleContext, words: s
 
 
 @pytest.mark.parametrize(
-    ("node", "ctx"),
+    ("node", "ctx", "operators"),
     [
-        (WHOLE, context(groups=9_000_000)),
-        (DISTINCT, context(groups=1_500_000, pairs=9_900_000)),
+        (WHOLE, context(groups=9_000_000), ["Aggregate", "Exchange", "Scan"]),
+        (
+            DISTINCT,
+            context(groups=1_500_000, pairs=9_900_000),
+            ["Project", "Aggregate", "Aggregate", "Exchange", "Scan"],
+        ),
     ],
 )
-def test_a_local_phase_that_does_not_reduce_is_left_out(node: Aggregate, ctx: RuleContext) -> None:
+def test_a_local_phase_that_does_not_reduce_is_left_out(
+    node: Aggregate, ctx: RuleContext, operators: list[str]
+) -> None:
     match = RULE.match(node, ctx)
     assert isinstance(match, Match)
     assert match.choice == "ONE_PHASE"
     assert "not worth its work" in match.reason
-    one, two = match.alternatives
+    one, two, *_ = match.alternatives
     assert (one.name, one.chosen, two.name, two.chosen) == ("ONE_PHASE", True, "TWO_PHASE", False)
     assert one.cost < two.cost
     after = RULE.rewrite(match, ctx)
     check(after, RULE.name, output_of(node))
-    assert text_of(after).splitlines()[1] == "  Exchange BY o.uid"
+    assert [line.split()[0] for line in text_of(after).splitlines()] == operators
+    assert "Exchange BY o.uid" in text_of(after)
+
+
+def test_a_distinct_call_without_parts_is_left_to_spark_behind_the_exchange() -> None:
+    spread = Call(F.VAR_POP, (column("o.rate", DOUBLE),), Field("v", DOUBLE))
+    ctx = context(groups=1_500_000, pairs=9_900_000)
+    match = RULE.match(replace(DISTINCT, calls=(CATEGORIES, spread)), ctx)
+    assert isinstance(match, Match)
+    assert [line.split()[0] for line in text_of(RULE.rewrite(match, ctx)).splitlines()] == [
+        "Aggregate",
+        "Exchange",
+        "Scan",
+    ]
 
 
 def test_the_samples_own_rate_decides_nothing() -> None:
     # The sample has met 1000 keys in 50,000 rows, a rate of 0.02; the table has nearly as many keys as rows.
     assert isinstance(RULE.match(WHOLE, context(groups=9_000_000)), Match)
+
+
+@pytest.mark.parametrize(
+    ("node", "ctx", "sent_by"),
+    [
+        (DISTINCT, context(groups=20, pairs=9_900_000), "o.uid, o.category"),
+        (DISTINCT, context(groups=3_000_000, pairs=9_900_000, share=0.6), "o.uid, o.category"),
+        (replace(DISTINCT, calls=(ROWS, CATEGORIES)), context(groups=20, pairs=9_900_000), "o.uid, o.category"),
+        (replace(DISTINCT, keys=()), context(values=9_900_000), "o.category"),
+    ],
+)
+def test_many_values_of_few_groups_are_sent_by_group_and_value(node: Aggregate, ctx: RuleContext, sent_by: str) -> None:
+    match = RULE.match(node, ctx)
+    assert isinstance(match, Match)
+    assert match.choice == "ONE_PHASE_BY_VALUE"
+    assert "cost clearly less" in match.reason
+    assert [way.name for way in match.alternatives if way.chosen] == [match.choice]
+    after = RULE.rewrite(match, ctx)
+    check(after, RULE.name, output_of(node))
+    assert [line.split()[0] for line in text_of(after).splitlines()] == [
+        "Project",
+        "Aggregate",
+        "Aggregate",
+        "Exchange",
+        "Scan",
+    ]
+    assert f"Exchange BY {sent_by} INTO 33\n" in text_of(after)
+
+
+@pytest.mark.parametrize(
+    ("node", "ctx"),
+    [
+        (DISTINCT, context(groups=20, pairs=9_900_000, agg_phase="TWO_PHASE")),
+        (DISTINCT, context(groups=20, pairs=9_900_000, distinct_method="native")),
+        (DISTINCT, context(groups=20, pairs=9_900_000, representative=False)),
+        (DISTINCT, context(groups=20, pairs=100)),
+        (replace(DISTINCT, keys=()), context(values=9_900_000, agg_phase="TWO_PHASE")),
+        (replace(DISTINCT, keys=()), context(values=9_900_000, agg_phase="ONE_PHASE")),
+        (replace(DISTINCT, keys=(), grouping_sets=((), ())), context(values=9_900_000)),
+        (replace(DISTINCT, keys=()), context(values=100)),
+        (replace(DISTINCT, keys=(), calls=(ROWS,)), context()),
+        (FILTERED, context(groups=20, pairs=9_900_000)),
+    ],
+)
+def test_else_they_are_not(node: Aggregate, ctx: RuleContext) -> None:
+    match = RULE.match(node, ctx)
+    assert isinstance(match, Skip) or match is None or match.choice != "ONE_PHASE_BY_VALUE"
 
 
 @pytest.mark.parametrize("phase", ["ONE_PHASE", "TWO_PHASE"])

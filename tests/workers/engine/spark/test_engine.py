@@ -1,8 +1,9 @@
-"""A bound query goes in; a report and Parquet files with the right rows come out."""
+"""A bound query goes in; a report and Parquet files with the right rows come out, in a second run if memory lacks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from service.spec.binding import bind
+from service.spec.bound import BoundQuery
+from service.spec.compile import compile_job
+from service.spec.job import JobSpec
 from service.spec.options import JobSettings
 from service.spec.query import Query
 from service.spec.reports import RuleOutcome
+from tests.support.tables import on_disk
 from workers.engine.spark.engine import Engine, PlannedQuery, TableInput
+from workers.engine.spark.errors import is_lack_of_memory, problem_of_spark_error
 from workers.engine.spark.sinks import result_files
+from workers.engine.stats.needs import NOT_READ, READ_IN_PART
 
 pytestmark = pytest.mark.spark
 
@@ -130,6 +137,8 @@ def test_the_report_tells_all(plan: Plan) -> None:
     planned = plan({"source": ORDERS, "group_by": [BY_UID], "aggregates": [CATEGORIES]}, agg_phase="ONE_PHASE")
     report = planned.report
     assert {trace.rule: trace.outcome for trace in report.rules} == {
+        "bitmap_distinct": RuleOutcome.SKIPPED,
+        "distinct_branches": RuleOutcome.SKIPPED,
         "split_distinct_aggregate": RuleOutcome.SKIPPED,
         "two_phase_aggregate": RuleOutcome.FIRED,
     }
@@ -140,6 +149,33 @@ def test_the_report_tells_all(plan: Plan) -> None:
     assert report.physical_plan is not None
     assert "== Physical Plan ==" in report.physical_plan
     assert planned.statistics.slots == 2
+
+
+def test_files_are_read_for_what_is_to_be_decided(spark: SparkSession, tables: dict[str, TableInput]) -> None:
+    query = Query.model_validate({**JOINED, "group_by": [BY_UID], "aggregates": [CATEGORIES]})
+    bound = bind(query, {name: table.schema for name, table in tables.items()})
+    engine = Engine(spark, slots=2)
+
+    def told(**settings: Any) -> tuple[set[tuple[str, ...]], list[bool], list[str]]:
+        report = engine.plan(bound, tables, JobSettings.model_validate(settings)).report
+        warnings = [trace.reason for trace in report.rules if trace.rule == "statistics"]
+        return {key.columns for key in report.keys}, [table.cached for table in report.tables], warnings
+
+    keys, cached, warnings = told()
+    assert keys >= {("o.uid",), ("u.uid",), ("o.category",), ("o.uid", "o.category")}
+    assert (cached, warnings) == ([False, False], [])
+    assert told() == (keys, [True, True], [])
+    aggregate = {"agg_phase": "TWO_PHASE", "distinct_method": "native", "eager_aggregation": False}
+    assert told(**aggregate) == ({("o.uid",), ("u.uid",)}, [True, True], [READ_IN_PART])
+    forced = {**aggregate, "join.ship": "BROADCAST_RIGHT"}
+    assert told(**forced) == (set(), [False, False], [NOT_READ])
+    # Hot keys are told of what ran all the same: read beside the run.
+    beside = engine.look_beside(engine.plan(bound, tables, JobSettings.model_validate(forced)), tables)
+    assert beside is not None
+    known = beside.known(60)
+    assert known is not None
+    assert known.keys.keys() == keys
+    assert engine.look_beside(engine.plan(bound, tables, JobSettings()), tables) is None
 
 
 @pytest.mark.parametrize("files", [1, 40])
@@ -161,3 +197,164 @@ def test_planning_runs_no_job(spark: SparkSession, parquet_table: Tables, files:
     finally:
         spark.sparkContext.removeJobTag("planning")
     assert set(tracker.getJobIdsForGroup()) == before
+
+
+def test_pages_that_only_the_statistics_meet_cost_a_warning(
+    spark: SparkSession, parquet_table: Tables, tmp_path: Path
+) -> None:
+    # Spark passes over the damaged file by the range in its footer, which is sound; the sample is of all files.
+    rows = {"day": [number // 100 for number in range(300)], "k": [number % 7 for number in range(300)]}
+    table = parquet_table(pa.table(rows), name="t", files=3)
+    damaged = on_disk(table.files)[1]
+    content = damaged.read_bytes()
+    pages = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    damaged.write_bytes(content[:4] + b"\xff" * (pages - 4) + content[pages:])
+    spec, query = compiled({"t": table}, "SELECT k, COUNT(*) AS n FROM t WHERE day <> 1 AND day >= 2 GROUP BY k")
+    engine = Engine(spark, slots=2)
+    plan = engine.plan(query, {"t": table}, spec.settings)
+    told = [trace.reason for trace in plan.report.rules if trace.rule == "statistics"]
+    assert told == [
+        "A sample of part-001.parquet cannot be read: what it holds is not what its format has. "
+        "Defaults stand in place of what is not known."
+    ]
+    assert plan.report.tables[0].rows_are_exact
+    engine.execute(plan, tmp_path / "result")
+    found = {row["k"]: row["n"] for row in pq.read_table(tmp_path / "result").to_pylist()}
+    assert found == {k: sum(number % 7 == k for number in range(200, 300)) for k in range(7)}
+    # What the job itself must read is for Spark to tell.
+    _, whole = compiled({"t": table}, "SELECT k, COUNT(*) AS n FROM t GROUP BY k")
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's, of several kinds
+        engine.execute(engine.plan(whole, {"t": table}, spec.settings), tmp_path / "whole")
+    problem = problem_of_spark_error(caught.value)
+    assert problem is not None
+    assert problem.code == "corrupt_file"
+
+
+# A hash table or broadcast that does not fit costs a second run and not the job. Spark's own limits, made small.
+
+HINTED = "SELECT {hint} a.k, b.v FROM a JOIN b ON a.k = b.k"
+MATCHES = 1000
+
+
+@pytest.fixture
+def sides(parquet_table: Tables) -> dict[str, TableInput]:
+    keys = list(range(MATCHES))
+    return {
+        "a": parquet_table(pa.table({"k": pa.array(keys, pa.int64())}), name="a"),
+        "b": parquet_table(pa.table({"k": pa.array(keys, pa.int64()), "v": pa.array(keys, pa.int64())}), name="b"),
+    }
+
+
+def hinted(engine: Engine, tables: Mapping[str, TableInput], hint: str) -> PlannedQuery:
+    spec, query = hinted_query(tables, hint)
+    return engine.plan(query, tables, spec.settings)
+
+
+def hinted_query(tables: Mapping[str, TableInput], hint: str) -> tuple[JobSpec, BoundQuery]:
+    return compiled(tables, HINTED.format(hint=f"/*+ {hint} */" if hint else ""))
+
+
+def compiled(tables: Mapping[str, TableInput], sql: str) -> tuple[JobSpec, BoundQuery]:
+    sources = {name: {"format": "parquet", "path": name} for name in tables}
+    spec = JobSpec.model_validate({"tables": sources, "sql": sql})
+    return spec, compile_job(spec, {name: table.schema for name, table in tables.items()})
+
+
+@contextmanager
+def limited(spark: SparkSession, key: str, value: str) -> Iterator[None]:
+    """A limit of the running context: Spark reads some of them anew for each stage."""
+    conf = spark.sparkContext._jsc.sc().conf()
+    before = conf.getOption(key)
+    conf.set(key, value)
+    try:
+        yield
+    finally:
+        conf.set(key, before.get()) if before.isDefined() else conf.remove(key)
+
+
+def run_again(engine: Engine, tables: Mapping[str, TableInput], plan: PlannedQuery, directory: Path) -> PlannedQuery:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's, of several kinds
+        engine.execute(plan, directory)
+    assert is_lack_of_memory(caught.value)
+    safer = engine.fall_back(plan, tables, caught.value, 1_234)
+    assert safer is not None
+    assert engine.execute(safer, directory).rows == MATCHES
+    assert sorted(row["v"] for row in pq.read_table(directory).to_pylist()) == list(range(MATCHES))
+    assert engine.fall_back(safer, tables, caught.value, 1_234) is None
+    return safer
+
+
+def test_a_broadcast_beyond_what_the_driver_gathers(
+    spark: SparkSession, sides: dict[str, TableInput], tmp_path: Path
+) -> None:
+    engine = Engine(spark, slots=2)
+    plan = hinted(engine, sides, "BROADCAST(b)")
+    assert "BroadcastHashJoin" in (plan.report.physical_plan or "")
+    with limited(spark, "spark.driver.maxResultSize", "2k"):
+        safer = run_again(engine, sides, plan, tmp_path / "result")
+    assert "SortMergeJoin" in (safer.report.physical_plan or "")
+    assert "REPARTITION SORT_MERGE" in safer.report.after.text
+    trace = safer.report.rules[0]
+    assert (trace.rule, trace.outcome.value) == ("fallback", "fired")
+    assert trace.reason.startswith("Fell back and ran again: after 1,234 ms memory did not suffice (")
+    assert "bigger than" in trace.reason
+    first = safer.report.first_run
+    assert first is not None
+    assert (first.after, first.rules, first.physical_plan) == (
+        plan.report.after,
+        plan.report.rules,
+        plan.report.physical_plan,
+    )
+    assert first.execution_ms == 1_234
+    assert "bigger than" in first.failure
+    assert safer.report.before == plan.report.before
+
+
+def test_a_broadcast_larger_than_spark_allows(
+    spark: SparkSession, sides: dict[str, TableInput], tmp_path: Path
+) -> None:
+    session = spark.newSession()
+    engine = Engine(session, slots=2)
+    plan = hinted(engine, sides, "BROADCAST(b)")
+    session.conf.set("spark.sql.maxBroadcastTableSize", "1k")
+    safer = run_again(engine, sides, plan, tmp_path / "result")
+    assert "Cannot broadcast the table" in safer.report.rules[0].reason
+
+
+def test_a_broadcast_that_spark_chose_itself(spark: SparkSession, sides: dict[str, TableInput], tmp_path: Path) -> None:
+    # By the size of its files: behind a condition, which adaptive execution alone can know, and before the run.
+    for number, threshold in enumerate(("10m", "-1")):
+        session = spark.newSession()
+        session.conf.set("spark.sql.autoBroadcastJoinThreshold", threshold)
+        session.conf.set("spark.sql.adaptive.autoBroadcastJoinThreshold", "10m")
+        session.conf.set("spark.sql.shuffle.partitions", "3")
+        session.conf.set("spark.sql.maxBroadcastTableSize", "1k")
+        engine = Engine(session, slots=2)
+        plan = hinted(engine, sides, "")
+        assert ("BroadcastHashJoin" in (plan.report.physical_plan or "")) == (number == 0)
+        safer = run_again(engine, sides, plan, tmp_path / f"result-{number}")
+        assert "SortMergeJoin" in (safer.report.physical_plan or "")
+        assert safer.frame.sparkSession.conf.get("spark.sql.shuffle.partitions") == "3"
+        assert session.conf.get("spark.sql.autoBroadcastJoinThreshold") == threshold
+
+
+def test_nothing_is_hashed_after_a_crash(spark: SparkSession, sides: dict[str, TableInput], tmp_path: Path) -> None:
+    engine = Engine(spark, slots=2)
+    spec, query = hinted_query(sides, "BROADCAST(b)")
+    plan = engine.plan(query, sides, spec.settings, crashes=1)
+    assert plan.report.rules[0].rule == "fallback"
+    assert "SortMergeJoin" in (plan.report.physical_plan or "")
+    assert plan.report.first_run is None
+    assert engine.execute(plan, tmp_path / "result").rows == MATCHES
+    alone, by_itself = compiled(sides, "SELECT COUNT(*) AS n FROM a")
+    assert engine.plan(by_itself, sides, alone.settings, crashes=1).report.rules[0].rule != "fallback"
+
+
+def test_other_failures_and_other_plans_are_left_alone(spark: SparkSession, sides: dict[str, TableInput]) -> None:
+    engine = Engine(spark, slots=2)
+    plan = hinted(engine, sides, "BROADCAST(b)")
+    assert engine.fall_back(plan, sides, ValueError("no error of Spark's"), 0) is None
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO") as caught:
+        spark.range(1).selectExpr("1 / id").collect()
+    assert not is_lack_of_memory(caught.value)
+    assert engine.fall_back(plan, sides, caught.value, 0) is None

@@ -30,7 +30,7 @@ from workers.engine.plan.nodes import (
     SortItem,
 )
 from workers.engine.plan.schema import output_of
-from workers.engine.spark.lowering import call_sql, lower, physical_plan
+from workers.engine.spark.lowering import lower, physical_plan
 
 pytestmark = pytest.mark.spark
 
@@ -87,24 +87,6 @@ def test_project_names_and_orders(scans: Scans) -> None:
         USERS, (Named(column("u.city", STRING), "city"), Named(Scalar("upper(`u.k`)", ("u.k",), STRING), "k"))
     )
     assert ("Rome", "A") in rows_of(node, scans)
-
-
-@pytest.mark.parametrize(
-    ("made", "text"),
-    [
-        (call(AggregateFunction.COUNT), "count(*)"),
-        (call(AggregateFunction.COUNT, D, K, distinct=True), "count(DISTINCT `o.d`, `o.k`)"),
-        (call(AggregateFunction.FIRST_VALUE, D, order_by=W), "min_by(`o.d`, `o.w`)"),
-        (call(AggregateFunction.LAST_VALUE, D, order_by=W), "max_by(`o.d`, `o.w`)"),
-        (call(PlanFunction.MIN_BY, D, W), "min_by(`o.d`, `o.w`)"),
-        (
-            call(AggregateFunction.SUM, D, distinct=True, where=Scalar("`o.w` > 1", ("o.w",), BOOLEAN)),
-            "sum(DISTINCT `o.d`) FILTER (WHERE `o.w` > 1)",
-        ),
-    ],
-)
-def test_call_text(made: Call, text: str) -> None:
-    assert call_sql(made) == text
 
 
 @pytest.mark.parametrize(

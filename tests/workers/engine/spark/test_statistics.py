@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from service.datasets.reading import UriFile
+from service.datasets.stores import Store
 from service.spec.job import TableFormat
-from service.spec.types import BIGINT, STRING, Field
+from service.spec.locations import Location
+from service.spec.scalar import Scalar
+from service.spec.types import BIGINT, BOOLEAN, STRING, Field, Schema
 from tests.support.tables import on_disk
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.sources import TableInput
-from workers.engine.spark.statistics import HOT_KEYS, gather_statistics
+from workers.engine.spark.statistics import HOT_KEYS, Texts, gather_statistics, sizes_alone
+from workers.engine.spark.statistics_cache import StatisticsCache
+from workers.engine.stats.statistics import Statistics
 
 Tables = Callable[..., TableInput]
 Scans = Callable[..., Scan]
@@ -102,6 +110,17 @@ def test_values_as_text(parquet_table: Tables, scan_of: Scans) -> None:
     assert len(known[("t.long",)].hot_keys[0].value) == 120
 
 
+def test_views_of_strings_are_strings(parquet_table: Tables, scan_of: Scans) -> None:
+    views = pa.array(["a", "b", "a", None] * 50_000).cast(pa.string_view())
+    table = parquet_table(pa.table({"s": views}), files=2)
+    table = replace(table, schema=Schema((Field("s", STRING),)))
+    condition = Scalar("`t.s` LIKE 'a%'", ("t.s",), BOOLEAN)
+    known = gather_statistics([("t.s",)], [scan_of(table)], {"t": table}, slots=1, conditions=[condition])
+    assert known.warnings == ()
+    assert known.keys[("t.s",)].hot_keys[0].value == "a"
+    assert known.selectivities == {condition.sql: pytest.approx(0.5, abs=0.02)}
+
+
 def test_a_rare_value_is_not_hot(parquet_table: Tables, scan_of: Scans) -> None:
     table = parquet_table(pa.table({"a": [1] * 4 + list(range(10, 106))}))
     assert gather_statistics([("t.a",)], [scan_of(table)], {"t": table}, slots=1).keys[("t.a",)].hot_keys == ()
@@ -146,3 +165,144 @@ def test_the_same_files_give_the_same_statistics(parquet_table: Tables, scan_of:
         gather_statistics([("o.uid",), ("o.city",)], [scan_of(table, "o")], {"t": table}, slots=2) for _ in range(2)
     )
     assert (first.tables, first.keys) == (second.tables, second.keys)
+
+
+def test_hot_keys_come_with_literals_of_the_declared_types(parquet_table: Tables, scan_of: Scans) -> None:
+    rows = {"n": [7, None] * 100, "t": ["it's", "b"] * 100, "x": [0.5] * 200}
+    table = parquet_table(pa.table(rows))
+    known = gather_statistics([("t.n", "t.t"), ("t.t",), ("t.x",)], [scan_of(table)], {"t": table}, slots=1).keys
+
+    def texts(key: tuple[str, ...]) -> list[list[str] | None]:
+        return [None if found is None else [part.sql for part in found] for found in known[key].literals]
+
+    assert texts(("t.n", "t.t")) == [["7L", "'it\\'s'"], ["NULL", "'b'"]]
+    assert texts(("t.t",)) == [["'b'"], ["'it\\'s'"]]
+    assert texts(("t.x",)) == [None]
+
+
+def test_what_is_known_of_files_is_not_read_again(parquet_table: Tables, scan_of: Scans) -> None:
+    table = parquet_table(skewed(), files=4)
+    cache = StatisticsCache()
+    scan, condition = scan_of(table, "o"), Scalar("`o.category` < 5 AND `o.city` = 'c1'", (), BOOLEAN)
+
+    def gathered(*keys: tuple[str, ...], alias: Scan = scan, of: tuple[Scalar, ...] = ()) -> Statistics:
+        return gather_statistics(keys, [alias], {"t": table}, slots=2, conditions=of, cache=cache)
+
+    first = gathered(("o.uid",))
+    assert not first.tables["o"].cached
+    again = gathered(("o.uid",))
+    assert again.tables["o"].cached
+    assert (again.keys, again.ranges) == (first.keys, first.ranges)
+    # Another name of the table, and fewer columns; then keys and conditions that nobody has asked for.
+    assert gathered(("p.uid",), alias=scan_of(table, "p", "uid")).keys[("p.uid",)].columns == ("p.uid",)
+    more = gathered(("o.uid",), ("o.city",), of=(condition,))
+    assert not more.tables["o"].cached
+    third = gathered(("o.uid",), ("o.city",), of=(condition,))
+    assert third.tables["o"].cached
+    assert (third.keys, third.selectivities) == (more.keys, more.selectivities)
+    on_disk(table.files)[0].write_bytes(on_disk(table.files)[1].read_bytes())
+    assert not gathered(("o.uid",)).tables["o"].cached
+
+
+def test_texts_are_measured_once_where_a_side_may_be_hashed(
+    parquet_table: Tables, text_table: Tables, scan_of: Scans
+) -> None:
+    table, cache = parquet_table(skewed(), files=4), StatisticsCache()
+    csv = text_table(TableFormat.CSV, ["ab\n" * 1000], (Field("s", STRING),), name="c")
+
+    def gathered(rows: int) -> Statistics:
+        texts = Texts({"o.city", "c.s"}, rows)
+        scans = [scan_of(table, "o"), scan_of(csv, "c")]
+        return gather_statistics([], scans, {"t": table, "c": csv}, slots=1, texts=texts, cache=cache)
+
+    # Of a table with more rows nothing is read for it, nor of a text file, whose rows are not known.
+    assert gathered(ROWS - 1).widths == {}
+    assert gathered(ROWS - 1).tables["o"].cached
+    first, again = gathered(ROWS), gathered(ROWS)
+    assert (first.tables["o"].cached, again.tables["o"].cached) == (False, True)
+    assert first.widths == again.widths == pytest.approx({"o.city": 1.5 * 2 * 0.9}, rel=0.01)
+
+
+def test_shares_of_conditions(parquet_table: Tables, text_table: Tables, scan_of: Scans) -> None:
+    table = parquet_table(skewed(), files=4, group_rows=10_000)
+    csv = text_table(
+        TableFormat.CSV, ["".join(f"{number}\n" for number in range(1000))], (Field("n", BIGINT),), name="c"
+    )
+    scans = [scan_of(table, "o"), scan_of(csv, "c")]
+    shares = {
+        "`o.category` < 5": 0.25,
+        # Of the odd numbers, which have user 7, one in five has such a category.
+        "`o.uid` = 7 AND `o.category` < 5": 0.1,
+        "`o.city` IS NULL": 0.1,
+        "`o.category` < 5 AND `c.n` >= 100": 0.225,
+        "`o.category` < 5 AND `o.uid` < `c.n`": 0.25 / 3,
+    }
+    conditions = [Scalar(text, (), BOOLEAN) for text in (*shares, "`o.uid` < `c.n`", "upper(`o.city`) = 'C1'")]
+    known = gather_statistics([], scans, {"t": table, "c": csv}, slots=2, conditions=conditions)
+    assert known.selectivities == pytest.approx(shares, rel=0.05)
+
+
+def test_a_column_read_in_part_tells_nothing_of_a_condition(parquet_table: Tables, scan_of: Scans) -> None:
+    table = parquet_table(pa.table({"uid": pa.array(range(3_000_000))}), group_rows=3_000_000)
+    condition = Scalar("`t.uid` > 2000000", ("t.uid",), BOOLEAN)
+    known = gather_statistics([], [scan_of(table)], {"t": table}, slots=1, conditions=[condition])
+    assert known.selectivities == {}
+
+
+def test_a_wide_column_is_not_read_for_a_condition(parquet_table: Tables, scan_of: Scans) -> None:
+    texts = [f"{number}{'x' * 200}" for number in range(1000)]
+    table = parquet_table(pa.table({"long": texts, "n": list(range(1000))}))
+    conditions = [Scalar("`t.long` LIKE '1%'", (), BOOLEAN), Scalar("`t.n` < 100", (), BOOLEAN)]
+    scan = scan_of(table)
+    known = gather_statistics([], [scan], {"t": table}, slots=1, conditions=conditions)
+    assert known.selectivities == {"`t.n` < 100": 0.1}
+    known = gather_statistics([("t.long",)], [scan], {"t": table}, slots=1, conditions=conditions)
+    assert known.selectivities == pytest.approx({"`t.long` LIKE '1%'": 0.111, "`t.n` < 100": 0.1})
+
+
+def test_what_cannot_be_read_is_told_and_not_kept(parquet_table: Tables, text_table: Tables, scan_of: Scans) -> None:
+    cache = StatisticsCache()
+    table = parquet_table(skewed(), files=4)
+    broken, gone = on_disk(table.files)[:2]
+    sound = broken.read_bytes()
+    broken.write_bytes(b"PAR1")
+
+    def warnings() -> tuple[tuple[str | None, str], ...]:
+        known = gather_statistics([("o.uid",)], [scan_of(table, "o")], {"t": table}, slots=1, cache=cache)
+        assert known.tables["o"].rows == pytest.approx(ROWS, rel=0.4)
+        assert known.keys[("o.uid",)].hot_keys[0].value == "7"
+        return known.warnings
+
+    told = "The footer of part-000.parquet cannot be read: what it holds is not what its format has."
+    assert warnings() == (("t", told),)
+    gone.rename(gone.with_suffix(".away"))
+    both = "The footer of part-000.parquet and of 1 more cannot be read: what it holds is not what its format has."
+    assert warnings() == (("t", both),)
+    gone.with_suffix(".away").rename(gone)
+    broken.write_bytes(sound)
+    assert warnings() == ()
+    csv = text_table(TableFormat.CSV, ["1\n"], (Field("n", BIGINT),), name="c")
+    on_disk(csv.files)[0].unlink()
+    known = gather_statistics([("c.n",)], [scan_of(csv, "c")], {"c": csv}, slots=1)
+    assert known.warnings == (("c", "A sample of part-000.csv cannot be read: No such file or directory."),)
+
+
+def test_no_surprise_fails_a_job(parquet_table: Tables, scan_of: Scans) -> None:
+    def connect() -> NoReturn:
+        raise LookupError("nobody thought of this")
+
+    table = parquet_table(pa.table({"a": [1, 2]}))
+    file = UriFile("s3a://b/a", "a", 500, Store(Location("s3a", "b", ()), connect))
+    lost = replace(table, files=replace(table.files, files=(file,), bytes=500))
+    known = gather_statistics([("t.a",)], [scan_of(table)], {"t": lost}, slots=1)
+    assert (known.tables["t"].rows, known.tables["t"].rows_are_exact, known.keys) == (5, False, {})
+    assert known.warnings == (("t", "It could not be read before the run (LookupError)."),)
+
+
+def test_sizes_alone_open_no_file(parquet_table: Tables, scan_of: Scans) -> None:
+    table = parquet_table(pa.table({"a": list(range(1000))}))
+    on_disk(table.files)[0].unlink()
+    known = sizes_alone([scan_of(table, "x"), scan_of(table, "y")], {"t": table}, slots=3, why="Because.")
+    guessed = (table.files.bytes, table.files.bytes // 100)
+    assert [(size.bytes, size.rows) for size in known.tables.values()] == [guessed, guessed]
+    assert (known.keys, known.slots, known.warnings) == ({}, 3, ((None, "Because."),))

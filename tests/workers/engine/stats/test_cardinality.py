@@ -10,7 +10,19 @@ from service.spec.query import AggregateFunction, JoinKind
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, BOOLEAN, Field
-from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Expand, Filter, Join, Limit, Named, Node, Scan
+from workers.engine.plan.nodes import (
+    Aggregate,
+    AggregateRole,
+    Call,
+    Expand,
+    Filter,
+    Join,
+    Limit,
+    Named,
+    Node,
+    Project,
+    Scan,
+)
 from workers.engine.stats.cardinality import KeyProfile, bytes_per_row, estimate_rows, profile_of
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 
@@ -128,6 +140,15 @@ def test_a_filter_may_be_for_the_hot_keys() -> None:
     assert filtered.rows == pytest.approx(2000)
 
 
+@pytest.mark.parametrize("filtered", [False, True])
+def test_hot_keys_behind_a_join_are_as_uncertain_as_below_it(filtered: bool) -> None:
+    below = join(JoinKind.INNER)
+    profile = profile_of(replace(below, left=Filter(ORDERS, CONDITION)) if filtered else below, ("o.uid",), KNOWN)
+    assert profile is not None
+    assert profile.hot == (("7", 1500.0),)
+    assert profile.hot_at_most == filtered
+
+
 def test_the_groups_of_a_final_aggregate_are_those_without_buckets() -> None:
     bucket = Named(Scalar("pmod(xxhash64(`o.uid`), 4)", ("o.uid",), BIGINT), "$bucket")
     partial = Aggregate(ORDERS, (Named(UID, "uid"), bucket), (), AggregateRole.PARTIAL)
@@ -140,3 +161,29 @@ def test_the_groups_of_a_final_aggregate_are_those_without_buckets() -> None:
 def test_a_rows_bytes_are_those_of_all_its_tables() -> None:
     assert bytes_per_row(join(JoinKind.INNER), KNOWN) == 30
     assert bytes_per_row(OTHERS, KNOWN) == 0
+
+
+def test_a_renamed_column_spreads_as_the_tables_does() -> None:
+    renamed = Project(ORDERS, (Named(UID, "x.uid"), Named(CONDITION, "x.c")))
+    assert profile_of(renamed, ("x.uid",), KNOWN) == profile_of(ORDERS, ("o.uid",), KNOWN)
+    assert profile_of(renamed, ("x.c",), KNOWN) is None
+    outer = Aggregate(renamed, (Named(column("x.uid", BIGINT), "k"),), ())
+    assert estimate_rows(outer, KNOWN) == 101
+
+
+def test_a_group_by_all_keys_has_one_row() -> None:
+    grouped = Aggregate(ORDERS, (Named(UID, "uid"),), ())
+    assert profile_of(grouped, ("uid",), KNOWN) == KeyProfile(101.0, 101.0, ())
+    assert profile_of(replace(grouped, keys=(*grouped.keys, Named(USER, "v"))), ("uid",), KNOWN) is None
+
+
+def test_groups_of_grouping_sets_add_up() -> None:
+    grouped = Aggregate(ORDERS, (Named(UID, "uid"),), (), grouping_sets=((0,), ()))
+    assert estimate_rows(grouped, KNOWN) == 102
+    assert profile_of(grouped, ("uid",), KNOWN) is None
+
+
+def test_a_limit_thins_the_keys() -> None:
+    profile = profile_of(Limit(ORDERS, 300), ("o.uid",), KNOWN)
+    assert profile is not None
+    assert (profile.rows, profile.hot) == (300.0, (("7", 150.0),))

@@ -6,18 +6,26 @@ import pytest
 
 from service.spec.options import SkewSettings
 from service.spec.types import BIGINT, Field
-from workers.engine.plan.nodes import Scan
+from workers.engine.plan.nodes import Limit, Scan
 from workers.engine.stats.cardinality import KeyProfile
 from workers.engine.stats.cost import (
+    PARSED,
     SPLIT_BYTES,
+    Cost,
+    branches,
     distinct_in_place,
     distinct_in_share,
     hot_group,
     hottest_task,
     input_tasks,
     kept_by_local_phase,
+    keyed_branches,
     native_distinct,
     one_phase,
+    one_phase_by_value,
+    parses_text,
+    partitions_of_tables,
+    row_of_table,
     split_distinct,
     split_native,
     two_phase,
@@ -55,12 +63,20 @@ def test_a_hot_key_leaves_less_to_the_others() -> None:
     assert kept_by_local_phase(HALF_HOT, 4) < kept_by_local_phase(even(1001 * 2), 4)
 
 
-@pytest.mark.parametrize("slots", [2, 8, 200])
-def test_without_skew_one_phase_is_cheaper_when_more_than_half_of_the_rows_are_kept(slots: int) -> None:
-    for distinct in (100_000, 300_000, 600_000, 900_000):
-        profile, tasks = even(distinct), slots
-        cheaper = one_phase(profile, slots).slowest < two_phase(profile, slots, tasks).slowest
-        assert cheaper == (kept_by_local_phase(profile, tasks) > 0.5)
+@pytest.mark.parametrize(("rows", "slots", "turning_point"), [(2e8, 2, 0.2), (2e8, 8, 0.2), (1e6, 200, 0.85)])
+def test_without_skew_one_phase_is_cheaper_when_enough_of_the_rows_are_kept(
+    rows: float, slots: int, turning_point: float
+) -> None:
+    # By how large the tables of the local phase are: a fifth where they wait for memory, nearly all where they do not.
+    for share in (0.005, 0.02, 0.1, 0.5, 1.0):
+        profile = KeyProfile(rows, rows * share, ())
+        cheaper = one_phase(profile, slots).slowest < two_phase(profile, slots, slots).slowest
+        assert cheaper == (kept_by_local_phase(profile, slots) > turning_point)
+
+
+def test_a_row_costs_more_in_a_table_that_waits_for_memory() -> None:
+    costs = [row_of_table(entries) for entries in (1.0, 50_000.0, 175_000.0, 300_000.0, 1e9)]
+    assert costs == pytest.approx([0.3, 0.3, 0.95, 1.6, 1.6])
 
 
 def test_a_hot_key_makes_one_phase_dear_and_two_phases_do_not_feel_it() -> None:
@@ -76,6 +92,23 @@ def test_a_distinct_over_nearly_unique_pairs_is_cheaper_in_one_phase() -> None:
 def test_a_distinct_over_few_pairs_is_cheaper_in_two_phases() -> None:
     groups, pairs = even(20), even(2000)
     assert one_phase(groups, 8, pairs).slowest > native_distinct(groups, pairs, 8, 8).slowest
+
+
+def test_few_groups_of_many_values_are_sent_by_value() -> None:
+    # 20 groups: by group they would be uneven, and a local phase of pairs is a large table for nothing.
+    few, pairs = KeyProfile(2e7, 20, (("7", 1.2e7),)), KeyProfile(2e7, 1e7, ())
+    by_value = one_phase_by_value(few, pairs, 8)
+    assert by_value.slowest * 1.25 < min(one_phase(few, 8, pairs).slowest, native_distinct(few, pairs, 8, 8).slowest)
+    assert by_value.hottest_task == 2e7 / 8
+    repeated = KeyProfile(2e7, 1e5, ())
+    assert one_phase_by_value(few, repeated, 8).slowest > native_distinct(few, repeated, 8, 8).slowest
+
+
+def test_copies_behind_the_exchange_share_one_table() -> None:
+    groups, small, large = even(100_000), even(100_000), even(900_000)
+    assert keyed_branches(groups, [small], 4).slowest == MILLION / 2 + 25_000
+    wide = keyed_branches(groups, [large, large], 4)
+    assert wide.slowest == pytest.approx(MILLION / 4 + 2 * MILLION / 4 * 1.6 + 450_000)
 
 
 def test_a_split_pays_where_a_hot_group_would_stay_on_its_task() -> None:
@@ -111,3 +144,21 @@ def test_an_alternative_tells_its_cost_in_rows() -> None:
     assert (told.name, told.chosen) == ("ONE_PHASE", False)
     assert (told.rows_shuffled, told.rows_on_hottest_task) == (1_000_000, 562_500)
     assert told.cost == 125_000 + 562_500
+
+
+def test_text_that_is_read_again_is_parsed_again() -> None:
+    groups, parts = KeyProfile(1000.0, 10.0, ()), [Cost(100.0, 0.0, 0.0)] * 3
+    ready, parsed = branches(parts, groups, 4), branches(parts, groups, 4, PARSED)
+    assert parsed.slowest - ready.slowest == 2 * (PARSED - 1) * 1000 / 4
+    scan = Scan("t", "t", ())
+    for is_text in (True, False):
+        known = Statistics({"t": TableSize("t", 1, 9, 9, True, is_text=is_text)}, {}, slots=4)
+        assert parses_text(Limit(scan, 3), known) is is_text
+    assert not parses_text(scan, Statistics({}, {}, slots=4))
+
+
+@pytest.mark.parametrize(
+    ("entries", "slots", "partitions"), [(1e6, 2, None), (1.3e6, 2, 5), (5e6, 2, 17), (1e9, 2, 32), (5e6, 64, None)]
+)
+def test_large_tables_are_parted(entries: float, slots: int, partitions: int | None) -> None:
+    assert partitions_of_tables(entries, slots) == partitions

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from service.spec.query import JoinKind
+from service.spec.query import AggregateFunction, JoinKind
 from service.spec.scalar import column
-from service.spec.types import BIGINT, INT, DataType, Field
-from workers.engine.plan.nodes import Aggregate, Exchange, Filter, Join, Limit, Named, Node, Project, Scan
+from service.spec.types import BIGINT, DOUBLE, INT, DataType, Field, TypeName
+from workers.engine.plan.nodes import (
+    Aggregate,
+    AggregateRole,
+    Call,
+    Exchange,
+    Expand,
+    Filter,
+    Join,
+    Limit,
+    Named,
+    Node,
+    Phases,
+    Project,
+    Scan,
+    Union,
+)
 from workers.engine.stats.partitioning import BROADCAST_BYTES, is_partitioned_by, partitionings_of, size_of
 from workers.engine.stats.statistics import Statistics, TableSize
 
@@ -28,13 +45,72 @@ def join(kind: JoinKind, left: Node = ORDERS, right: Node = USERS) -> Join:
     return Join(left, right, kind, ((UID, USER),))
 
 
+def grouped(source: Node) -> Aggregate:
+    return Aggregate(source, (Named(UID, "k"), Named(DAY, "d")), ())
+
+
 def test_an_exchange_parts_by_its_keys() -> None:
     assert partitionings_of(Exchange(ORDERS, (UID, DAY)), LARGE) == (frozenset({"`o.uid`", "`o.day`"}),)
 
 
-@pytest.mark.parametrize("node", [ORDERS, Aggregate(Exchange(ORDERS, (UID,)), (Named(UID, "uid"),), ())])
-def test_nothing_is_known_of_scans_and_aggregates(node: Node) -> None:
+@pytest.mark.parametrize(
+    "node",
+    [
+        ORDERS,
+        Expand(Exchange(ORDERS, (UID,)), 2, "branch"),
+        Union((Exchange(ORDERS, (UID,)), Exchange(ORDERS, (UID,)))),
+    ],
+)
+def test_nothing_is_known_of_scans_expands_and_unions(node: Node) -> None:
     assert partitionings_of(node, LARGE) == ()
+
+
+@pytest.mark.parametrize("source", [ORDERS, Exchange(ORDERS, (UID, DAY))])
+@pytest.mark.parametrize("role", AggregateRole)
+@pytest.mark.parametrize("phases", Phases)
+def test_an_aggregate_leaves_its_rows_by_its_keys(source: Node, role: AggregateRole, phases: Phases) -> None:
+    whole = replace(grouped(source), role=role, phases=phases)
+    assert partitionings_of(whole, LARGE) == (frozenset({"`k`", "`d`"}),)
+    assert is_partitioned_by(Filter(whole, column("d", BIGINT)), (column("k", BIGINT), column("d", BIGINT)), LARGE)
+
+
+def test_a_project_renames_what_an_aggregate_leaves_its_rows_by() -> None:
+    key, day = Named(column("k", BIGINT), "q.uid"), Named(column("d", BIGINT), "q.day")
+    assert partitionings_of(Project(grouped(ORDERS), (key, day)), LARGE) == (frozenset({"`q.uid`", "`q.day`"}),)
+    assert partitionings_of(Project(grouped(ORDERS), (key,)), LARGE) == ()
+
+
+def test_an_aggregate_of_rows_that_are_by_some_of_its_keys_leaves_them_so() -> None:
+    assert partitionings_of(grouped(Exchange(ORDERS, (UID,))), LARGE) == (frozenset({"`k`"}),)
+    assert partitionings_of(grouped(join(JoinKind.INNER)), LARGE) == (frozenset({"`k`"}),)
+    by_day = replace(grouped(Exchange(ORDERS, (UID,))), keys=(Named(DAY, "d"),))
+    assert partitionings_of(by_day, LARGE) == (frozenset({"`d`"}),)
+
+
+def test_rows_that_spark_copies_for_distinct_values_are_shuffled_by_all_keys() -> None:
+    counted = Call(AggregateFunction.COUNT, (DAY,), Field("days", BIGINT), distinct=True, filter=DAY)
+    expanded = replace(grouped(Exchange(ORDERS, (UID,))), calls=(counted,))
+    assert partitionings_of(expanded, LARGE) == (frozenset({"`k`", "`d`"}),)
+
+
+def test_nothing_is_known_of_grouping_sets_and_of_one_row() -> None:
+    by_sets = replace(grouped(Exchange(ORDERS, (UID,))), grouping_sets=((0, 1), ()))
+    assert partitionings_of(by_sets, LARGE) == ()
+    assert partitionings_of(replace(by_sets, keys=(), grouping_sets=()), LARGE) == ()
+
+
+@pytest.mark.parametrize("other", [DOUBLE, DataType(TypeName.OTHER), None])
+def test_keys_that_spark_may_group_by_in_another_form_promise_nothing(other: DataType | None) -> None:
+    keys = (Named(UID, "k"), Named(column("o.rate", other), "r"))
+    assert partitionings_of(replace(grouped(ORDERS), keys=keys), LARGE) == ()
+    by_uid = replace(grouped(Exchange(ORDERS, (UID,))), keys=keys)
+    assert partitionings_of(by_uid, LARGE) == (frozenset({"`k`"}),)
+
+
+def test_an_aggregate_beside_a_broadcast_stays_by_its_keys() -> None:
+    small = sizes(BROADCAST_BYTES + 1, BROADCAST_BYTES)
+    joined = Join(grouped(ORDERS), USERS, JoinKind.INNER, ((column("k", BIGINT), USER),))
+    assert partitionings_of(joined, small) == (frozenset({"`k`", "`d`"}),)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +145,10 @@ def test_an_outer_join_cannot_broadcast_the_side_it_keeps() -> None:
 def test_keys_of_different_types_are_hashed_under_a_cast(other: DataType | None) -> None:
     mixed = Join(ORDERS, USERS, JoinKind.INNER, ((UID, column("u.uid", other)),))
     assert partitionings_of(mixed, LARGE) == ()
+
+
+def test_keys_in_which_null_is_null_are_hashed_as_what_replaces_it() -> None:
+    assert partitionings_of(replace(join(JoinKind.INNER), null_safe=True), LARGE) == ()
 
 
 def test_unknown_sizes_promise_nothing() -> None:

@@ -117,12 +117,12 @@ FIRED = RuleTrace(rule="split_distinct_aggregate", outcome=RuleOutcome.FIRED, no
         (one_phase(DISTINCT, UNKNOWN_SUM), "agg_phase", "TWO_PHASE", "agg_phase to TWO_PHASE"),
         (partial(), None, None, "spread it over buckets"),
         (whole(DISTINCT, source=join()), "distinct_split.enabled", "true", "distinct_split.enabled to true"),
-        (whole(COUNT, source=join()), None, None, "the join below"),
+        (whole(COUNT, source=join()), None, None, "what is below"),
     ],
 )
 def test_advice_on_a_hot_group(plan: Node, setting: str | None, value: str | None, told: str) -> None:
     known = report(statistics(HOT_UID), plan)
-    assert known.skewed is (setting is not None or told == "the join below")
+    assert known.skewed is (setting is not None or told == "what is below")
     group = next(key for key in known.keys if key.role == "group key")
     assert (group.table, group.columns, group.sampled_rows) == ("o", ("o.uid",), 60_000)
     assert [key.value for key in group.hot_keys] == ["7"]

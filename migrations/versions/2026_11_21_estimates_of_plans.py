@@ -1,0 +1,27 @@
+"""What plans were estimated to move, what they did, and more of what they are. Only adds: code of 0002 works on."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import postgresql
+
+revision = "0003"
+down_revision = "0002"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Applies this revision."""
+    kind = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
+    op.add_column("plans", sa.Column("estimates", kind, nullable=True))
+    op.add_column("plans", sa.Column("details", kind, nullable=True))
+    op.execute("INSERT INTO compatible_revisions (revision) VALUES ('0002')")
+
+
+def downgrade() -> None:
+    """Takes it back."""
+    op.execute("DELETE FROM compatible_revisions WHERE revision = '0002'")
+    op.drop_column("plans", "details")
+    op.drop_column("plans", "estimates")

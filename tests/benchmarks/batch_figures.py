@@ -1,0 +1,130 @@
+"""What the batch benchmark computes from its times: pure arithmetic, and the table."""
+
+from __future__ import annotations
+
+import heapq
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+SLOTS = (16, 64, 256)
+PLAIN, TUNED, ENGINE, DUCKDB = "plain", "tuned", "evenkeel", "duckdb"
+"""Plain Spark as it is installed, and with the number of shuffle partitions that a worker of Evenkeel sets."""
+
+Stages = Sequence[Sequence[float]]
+"""The times of each stage's tasks."""
+
+
+def makespan(stages: Stages, slots: int) -> float:
+    """How long the tasks take on so many slots, one stage after the other, the longest task of a stage first (list
+    scheduling; at most 4/3 of the best there is: Graham, 1969). In the unit of the times.
+    """
+    return sum(_makespan(tasks, slots) for tasks in stages)
+
+
+def _makespan(tasks: Sequence[float], slots: int) -> float:
+    busy_until = [0.0] * min(slots, max(1, len(tasks)))
+    for task in sorted(tasks, reverse=True):
+        heapq.heapreplace(busy_until, busy_until[0] + task)
+    return max(busy_until)
+
+
+def hottest(stages: Stages) -> tuple[float, float]:
+    """The longest task of all, and how many times the median of its stage it takes. Zero and one without tasks."""
+    tasks = max((stage for stage in stages if stage), key=max, default=[0.0])
+    longest, median = max(tasks), statistics.median(tasks)
+    return longest, longest / median if median else 1.0
+
+
+@dataclass(frozen=True)
+class Side:
+    """What was measured of one side of a case. `stages` are task times in ms of one run laid out for many slots, of
+    which those in `reducing` read what others have shuffled.
+    """
+
+    seconds: Sequence[float] = ()
+    stages: Stages = ()
+    trouble: str | None = None
+    rules: Sequence[str] = field(default_factory=tuple)
+    reducing: Sequence[bool] = ()
+
+    @property
+    def median(self) -> float | None:
+        """Of the rounds; None where the side did not finish."""
+        return statistics.median(self.seconds) if self.seconds else None
+
+    @property
+    def hottest_reducing(self) -> float:
+        """The longest task behind a shuffle, where joins and final aggregates are; zero without any."""
+        behind = [tasks for tasks, reduces in zip(self.stages, self.reducing, strict=False) if reduces]
+        return hottest(behind)[0]
+
+
+def ratio(plain: Side, other: Side) -> float | None:
+    """How many times faster than plain Spark; None where one of them did not finish."""
+    return plain.median / other.median if plain.median and other.median else None
+
+
+def summary(sides: Mapping[str, Side]) -> dict[str, object]:
+    """A case's figures for the JSON file."""
+    told: dict[str, object] = {}
+    for name, side in sides.items():
+        longest, times = hottest(side.stages)
+        told[name] = {
+            "seconds": list(side.seconds),
+            "median_seconds": side.median,
+            "trouble": side.trouble,
+            "rules": list(side.rules),
+            "faster_than_plain": None if name == PLAIN else ratio(sides.get(PLAIN, Side()), side),
+            "faster_than_tuned": None if name in {PLAIN, TUNED} else ratio(sides.get(TUNED, Side()), side),
+            "hottest_task_ms": longest if side.stages else None,
+            "hottest_task_behind_a_shuffle_ms": side.hottest_reducing if side.stages else None,
+            "hottest_to_median": times if side.stages else None,
+            "makespan_ms": {slots: makespan(side.stages, slots) for slots in SLOTS} if side.stages else None,
+        }
+    return told
+
+
+HEAD = (
+    "| case | to reach | plain Spark | tuned Spark | Evenkeel | ratio | ratio to tuned | DuckDB "
+    "| hottest task: plain | Evenkeel | behind a shuffle: plain | Evenkeel | hottest / median: plain | Evenkeel "
+    "| 16 slots: plain, Evenkeel | 64 slots | 256 slots | rules |\n"
+    "| --- | --- " + "| ---: " * 15 + "| --- |\n"
+)
+
+
+def line(about: str, target: str, sides: Mapping[str, Side]) -> str:
+    """The case's line of the table."""
+    plain, tuned, engine, duck = (sides.get(name, Side()) for name in (PLAIN, TUNED, ENGINE, DUCKDB))
+    spread = [
+        f"{_ms(makespan(plain.stages, slots), plain)}, {_ms(makespan(engine.stages, slots), engine)}" for slots in SLOTS
+    ]
+    both = [(side, *hottest(side.stages)) for side in (plain, engine)]
+    cells = [
+        about,
+        target,
+        _seconds(plain),
+        _seconds(tuned),
+        _seconds(engine),
+        _times(ratio(plain, engine)),
+        _times(ratio(tuned, engine)),
+        _seconds(duck),
+        *(_ms(longest, side) for side, longest, _ in both),
+        *(_ms(side.hottest_reducing, side) for side, *_ in both),
+        *(f"{times:.1f}" if side.stages else "" for side, _, times in both),
+        *spread,
+        ", ".join(engine.rules),
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _times(faster: float | None) -> str:
+    return "" if faster is None else f"{faster:.2f}x"
+
+
+def _seconds(side: Side) -> str:
+    return side.trouble or "" if side.median is None else f"{side.median:.2f} s"
+
+
+def _ms(value: float, side: Side) -> str:
+    return f"{value / 1000:.2f} s" if side.stages else "-"

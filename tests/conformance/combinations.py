@@ -1,0 +1,121 @@
+"""Every way in which a job may be told to run, from the declared values of the settings.
+
+A setting that does not concern a query is left out of its combinations. Values are taken from the enums, so that a
+strategy that is added is tried without a word here; a dimension is one choice of one or more settings that go together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from itertools import combinations, product
+from typing import Any
+
+from service.spec.strategies import AggPhase, DistinctMethod, JoinLocal, JoinShip, JoinSkew, Toggle
+
+Settings = Mapping[str, Any]
+
+BUCKETS = (1, 2, 1024)
+ALL_OFF: Settings = {
+    "agg_phase": AggPhase.TWO_PHASE.value,
+    "distinct_method": DistinctMethod.NATIVE.value,
+    "distinct_split.enabled": Toggle.FALSE.value,
+    "incremental_agg": False,
+    "eager_aggregation": Toggle.FALSE.value,
+    "join.skew": JoinSkew.NONE.value,
+}
+"""Nothing is rewritten: what Spark does by itself."""
+
+_LISTENERS = {
+    "agg_phase": {"two_phase_aggregate", "split_distinct_aggregate"},
+    "distinct_method": {"bitmap_distinct", "distinct_branches", "split_distinct_aggregate"},
+    "eager_aggregation": {"eager_aggregation"},
+    "join.ship": {"join_strategy"},
+    "join.local": {"join_strategy"},
+    "join.skew": {"skewed_join"},
+}
+"""The rules of which one has to say what became of a forced setting."""
+_FORCES_NOTHING = {"AUTO", "NONE", "auto", "native", "false"}
+
+
+def unheard(settings: Settings, rules: Collection[str]) -> list[str]:
+    """The forced settings of which none of the rules that fired or told why not has spoken."""
+    return [
+        key
+        for key, listeners in _LISTENERS.items()
+        if settings.get(key, "AUTO") not in _FORCES_NOTHING and not listeners & set(rules)
+    ]
+
+
+_HASHED_WHERE_BROADCAST = {
+    JoinShip.BROADCAST_LEFT: JoinLocal.HASH_LEFT,
+    JoinShip.BROADCAST_RIGHT: JoinLocal.HASH_RIGHT,
+}
+
+
+def is_legal(ship: JoinShip, local: JoinLocal) -> bool:
+    """Whether Spark has this pair: what is broadcast is what is hashed."""
+    return local is JoinLocal.AUTO or ship not in _HASHED_WHERE_BROADCAST or local is _HASHED_WHERE_BROADCAST[ship]
+
+
+def _values(key: str, kind: Any) -> tuple[Settings, ...]:
+    return ({}, *({key: value.value} for value in kind if value is not kind.AUTO))
+
+
+def _methods() -> Iterator[Settings]:
+    yield {}
+    for method in DistinctMethod:
+        if method is DistinctMethod.SPLIT:
+            yield from (
+                {"distinct_method": method.value, "distinct_split.bucket_num": buckets, "incremental_agg": incremental}
+                for buckets in BUCKETS
+                for incremental in (True, False)
+            )
+        elif method is not DistinctMethod.AUTO:
+            yield {"distinct_method": method.value}
+    yield {"distinct_split.enabled": Toggle.TRUE.value, "distinct_split.bucket_num": 3}
+    yield {"distinct_split.enabled": Toggle.FALSE.value}
+
+
+def _pairs() -> Iterator[Settings]:
+    for ship, local in product(JoinShip, JoinLocal):
+        if is_legal(ship, local):
+            chosen = {"join.ship": ship, "join.local": local}
+            yield {key: way.value for key, way in chosen.items() if way.value != "AUTO"}
+
+
+def _skews() -> Iterator[Settings]:
+    yield from _values("join.skew", JoinSkew)
+    # By default so small a side is broadcast, and no key is hot to a broadcast.
+    for skew in JoinSkew:
+        if skew not in {JoinSkew.AUTO, JoinSkew.NONE}:
+            yield {"join.skew": skew.value, "join.ship": JoinShip.REPARTITION.value}
+
+
+def dimensions(*, distinct: bool, aggregate: bool, join: bool) -> tuple[tuple[Settings, ...], ...]:
+    """The choices of each kind that concern such a query; the first of each leaves it to the default."""
+    found: list[tuple[Settings, ...]] = []
+    if aggregate:
+        found.append(_values("agg_phase", AggPhase))
+    if distinct:
+        found.append(tuple(_methods()))
+    if aggregate and join:
+        found.append(_values("eager_aggregation", Toggle))
+    if join:
+        found += [tuple(_pairs()), tuple(_skews())]
+    return tuple(found)
+
+
+def alone(choices: tuple[tuple[Settings, ...], ...]) -> list[Settings]:
+    """Everything by default, everything off, and each choice by itself."""
+    return [{}, ALL_OFF, *(choice for dimension in choices for choice in dimension[1:])]
+
+
+def in_pairs(choices: tuple[tuple[Settings, ...], ...]) -> list[Settings]:
+    """`alone`, and every two choices of different kinds together."""
+    two = combinations([dimension[1:] for dimension in choices], 2)
+    return alone(choices) + [{**left, **right} for one, other in two for left, right in product(one, other)]
+
+
+def all_together(choices: tuple[tuple[Settings, ...], ...]) -> list[Settings]:
+    """The whole product, and everything off."""
+    return [ALL_OFF, *({key: way[key] for way in ways for key in way} for ways in product(*choices))]

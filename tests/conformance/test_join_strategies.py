@@ -1,0 +1,152 @@
+"""Every kind of join in every way that it may run: the rows of plain Spark, and the operator that was asked for."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
+
+from service.spec.query import JoinKind
+from service.spec.scalar import Scalar, column
+from service.spec.strategies import JoinLocal, JoinShip
+from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field
+from workers.engine.plan.nodes import Aggregate, Exchange, Join, JoinStrategy, Named, Phases, Scan
+from workers.engine.spark.lowering import lower
+from workers.engine.stats.join_cost import Way, possible_ways
+from workers.engine.stats.partitioning import is_partitioned_by
+from workers.engine.stats.statistics import Statistics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = (("k", BIGINT), ("d", DOUBLE), ("s", STRING))
+LEFT, RIGHT = (
+    Scan(name, name, tuple((Field(f"{name}.{called}", type_), called) for called, type_ in COLUMNS)) for name in "lr"
+)
+KEYS = tuple((column(f"l.{name}", type_), column(f"r.{name}", type_)) for name, type_ in COLUMNS[:2])
+RESIDUAL = Scalar("`l.s` < `r.s`", ("l.s", "r.s"), BOOLEAN)
+KINDS = [kind for kind in JoinKind if kind is not JoinKind.CROSS]
+OPERATORS = {
+    Way.SORT_MERGE: "SortMergeJoin",
+    Way.HASH_LEFT: "ShuffledHashJoin BuildLeft",
+    Way.HASH_RIGHT: "ShuffledHashJoin BuildRight",
+    Way.BROADCAST_LEFT: "BroadcastHashJoin BuildLeft",
+    Way.BROADCAST_RIGHT: "BroadcastHashJoin BuildRight",
+}
+NASTY = (
+    (None, None, None, None, 1, 1, 1, 2, 2, 3, -(2**63), 2**63 - 1),
+    (None, 0.0, float("nan"), 1.0, 0.0, -0.0, float("nan"), float("inf"), 1.0, None, -0.0, float("-inf")),
+    ("a", "b", "é", "E", "", None, "a", "b", "c", "d", "e", "f"),
+)
+
+Row = tuple[int | None, float | None, str | None]
+
+
+def frame(spark: SparkSession, alias: str, rows: list[Row]) -> DataFrame:
+    ddl = ", ".join(f"`{alias}.{name}` {type_}" for name, type_ in COLUMNS)
+    return spark.createDataFrame(rows, ddl).repartition(2)
+
+
+def joins(kind: JoinKind, residual: Scalar | None = None) -> dict[Way | None, Join]:
+    """The join in every way, and as Spark would run it."""
+    plain = Join(LEFT, RIGHT, kind, KEYS, residual)
+    ways = possible_ways(plain, JoinShip.AUTO, JoinLocal.AUTO)
+    told: dict[Way | None, Join] = {
+        way: Join(LEFT, RIGHT, kind, KEYS, residual, strategy=JoinStrategy(*way.pair)) for way in ways
+    }
+    return {None: plain, **told}
+
+
+def run(nodes: dict[Way | None, Join], scans: dict[str, DataFrame]) -> tuple[dict[Way | None, Counter[str]], str]:
+    """The rows of each, and the physical plan that ran: one action for all."""
+    tagged = [lower(node, scans).withColumn("way", F.lit(str(way))) for way, node in nodes.items()]
+    union = reduce(DataFrame.union, tagged)
+    rows = union.collect()
+    found = {way: Counter(repr(tuple(row)[:-1]) for row in rows if row["way"] == str(way)) for way in nodes}
+    return found, str(union._jdf.queryExecution().executedPlan().toString())
+
+
+def operators(physical: str) -> list[str]:
+    """The joins of the plan that ran in the end, in order."""
+    final = physical.partition("== Initial Plan ==")[0]
+    found = []
+    for line in re.findall(r"\w+Join .*", final):
+        side = re.search(r"Build(?:Left|Right)", line)
+        found.append(" ".join([line.split(" ", 1)[0], *([side.group()] if side else [])]))
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_way_is_the_operator_that_was_asked_for_also_under_adaptive_execution(
+    kind: JoinKind, spark: SparkSession
+) -> None:
+    rows = list(zip(*NASTY, strict=True))
+    scans = {"l": frame(spark, "l", rows), "r": frame(spark, "r", rows[2:] + rows[4:])}
+    nodes = joins(kind, RESIDUAL if kind in {JoinKind.LEFT, JoinKind.FULL, JoinKind.LEFT_ANTI} else None)
+    found, physical = run(nodes, scans)
+    assert "isFinalPlan=true" in physical
+    assert all(of_way == found[None] for of_way in found.values())
+    # The first is Spark's own.
+    assert operators(physical)[1:] == [OPERATORS[way] for way in nodes if way is not None]
+
+
+ROW: st.SearchStrategy[Any] = st.tuples(*(st.sampled_from(values) for values in NASTY))
+
+
+@settings(max_examples=4)
+@given(
+    kind=st.sampled_from(KINDS),
+    residual=st.sampled_from([None, RESIDUAL]),
+    left=st.lists(ROW, max_size=12),
+    right=st.lists(ROW, max_size=12),
+)
+def test_any_rows_come_out_as_from_plain_spark(
+    kind: JoinKind, residual: Scalar | None, left: list[Row], right: list[Row], spark: SparkSession
+) -> None:
+    found, _ = run(joins(kind, residual), {"l": frame(spark, "l", left), "r": frame(spark, "r", right)})
+    assert all(of_way == found[None] for of_way in found.values())
+
+
+def shuffles(node: Aggregate | Join, scans: dict[str, DataFrame]) -> int:
+    physical = lower(node, scans)._jdf.queryExecution().executedPlan().toString()
+    return str(physical).count("Exchange hashpartitioning")
+
+
+def test_a_partitioning_that_is_there_is_used_again(spark: SparkSession) -> None:
+    rows: list[Row] = [(1, 1.0, "a"), (2, 2.0, "b")]
+    schemas = {
+        alias: spark.createDataFrame(rows, f"`{alias}.k` BIGINT, `{alias}.d` DOUBLE, `{alias}.s` STRING")
+        for alias in "lr"
+    }
+    by_k = ((column("l.k", BIGINT), column("r.k", BIGINT)),)
+    merge = JoinStrategy(JoinShip.REPARTITION, JoinLocal.SORT_MERGE)
+    joined = Join(LEFT, RIGHT, JoinKind.INNER, by_k, strategy=merge)
+    grouped = (Named(column("l.k", BIGINT), "k"), Named(column("l.s", STRING), "s"))
+    # An aggregate by the join key and more needs no further shuffle; behind a broadcast it needs one.
+    assert shuffles(Aggregate(joined, grouped, ()), schemas) == 2
+    broadcast = Join(LEFT, RIGHT, JoinKind.INNER, by_k, strategy=JoinStrategy(JoinShip.BROADCAST_RIGHT))
+    assert shuffles(Aggregate(broadcast, grouped, ()), schemas) == 1
+    # An exchange of ours below the broadcast, the join and the aggregate is all there is.
+    parted = Exchange(LEFT, (column("l.k", BIGINT),))
+    over = Join(parted, RIGHT, JoinKind.INNER, by_k, strategy=JoinStrategy(JoinShip.BROADCAST_RIGHT))
+    assert shuffles(Aggregate(over, grouped, ()), schemas) == 1
+    assert shuffles(Join(parted, RIGHT, JoinKind.INNER, by_k, strategy=merge), schemas) == 2
+    # An aggregate leaves its rows by its keys, in two phases and in one, for one by the same keys or by more of them.
+    by_key = (Named(column("l.k", BIGINT), "k"),)
+    for below in (Aggregate(LEFT, by_key, ()), Aggregate(parted, by_key, (), phases=Phases.ONE_PHASE)):
+        again = Aggregate(below, (Named(column("k", BIGINT), "again"),), (), phases=Phases.TWO_PHASE)
+        assert shuffles(again, schemas) == 1
+        assert is_partitioned_by(below, (column("k", BIGINT),), Statistics({}, {}, slots=2))
+    # A join by the key and more over sides parted by the key shuffles neither.
+    both = tuple((column(f"l.{name}", type_), column(f"r.{name}", type_)) for name, type_ in COLUMNS[::2])
+    other = Exchange(RIGHT, (column("r.k", BIGINT),))
+    assert shuffles(Join(parted, other, JoinKind.INNER, both, strategy=merge), schemas) == 2

@@ -1,0 +1,62 @@
+"""A forced way of telling distinct values apart that no aggregate of the query can follow is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.spec.compile import compile_job
+from service.spec.ddl import parse_schema
+from service.spec.errors import SpecError
+from service.spec.job import JobSpec
+
+COLUMNS = "k INT, i BIGINT, s STRING, q BOOLEAN, da DATE, m DECIMAL(18,4), w DECIMAL(19,4), d DOUBLE"
+
+
+def submit(method: str, calls: str, by: str = "k") -> None:
+    tables = {"t": {"format": "csv", "path": "t", "schema": COLUMNS}}
+    sql = f"SELECT k, {calls} FROM t GROUP BY {by}"
+    spec = JobSpec.model_validate({"tables": tables, "sql": sql, "settings": {"distinct_method": method}})
+    compile_job(spec, {"t": parse_schema(COLUMNS, "/")})
+
+
+@pytest.mark.parametrize(
+    ("method", "calls", "words"),
+    [
+        ("bitmap", "COUNT(DISTINCT s) AS n", "a bitmap counts"),
+        ("bitmap", "COUNT(DISTINCT d) AS n", "a bitmap counts"),
+        ("bitmap", "COUNT(DISTINCT w) AS n", "DECIMALs of up to 18 digits"),
+        ("bitmap", "COUNT(DISTINCT i, k) AS n", "single integers"),
+        ("bitmap", "COUNT(DISTINCT i) AS n, SUM(DISTINCT i) AS s", "neither SUM nor AVG"),
+        ("branches", "COUNT(DISTINCT i) AS n, SUM(DISTINCT i) AS s", "of one set"),
+        *((method, "COUNT(*) AS n", "no aggregate of the query") for method in ("bitmap", "branches", "split")),
+        ("split", "MAX(DISTINCT s) AS n", "MIN and MAX are the same without"),
+    ],
+)
+def test_what_no_aggregate_can_follow_is_an_error(method: str, calls: str, words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        submit(method, calls)
+    (issue,) = caught.value.issues
+    assert (issue.code, issue.pointer) == ("unsupported_distinct_method", "/settings/distinct_method")
+    assert words in issue.detail
+
+
+@pytest.mark.parametrize(
+    ("method", "calls"),
+    [
+        *(("bitmap", f"COUNT(DISTINCT {name}) AS n") for name in ("i", "q", "da", "m")),
+        ("bitmap", "COUNT(DISTINCT s) AS n, COUNT(DISTINCT i) AS m"),
+        ("split", "COUNT(DISTINCT s) AS n"),
+        ("branches", "COUNT(DISTINCT s) AS n, COUNT(DISTINCT i) AS m"),
+        ("native", "COUNT(DISTINCT s) AS n"),
+        ("native", "COUNT(*) AS n"),
+        ("auto", "COUNT(*) AS n"),
+    ],
+)
+def test_what_one_may_follow_is_taken(method: str, calls: str) -> None:
+    submit(method, calls)
+
+
+def test_grouping_sets_are_left_to_spark() -> None:
+    with pytest.raises(SpecError, match="several grouping sets") as caught:
+        submit("split", "COUNT(DISTINCT i) AS n", by="ROLLUP (k)")
+    assert caught.value.code == "unsupported_distinct_method"

@@ -1,0 +1,53 @@
+"""Aggregate calls as Spark is told them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from service.spec.query import AggregateFunction
+from service.spec.scalar import Scalar, column
+from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field
+from workers.engine.plan.calls import call_sql
+from workers.engine.plan.nodes import Call, PlanFunction
+
+K, D, W = column("o.k", STRING), column("o.d", BIGINT), column("o.w", DOUBLE)
+
+
+def call(
+    function: AggregateFunction | PlanFunction,
+    *arguments: Scalar,
+    distinct: bool = False,
+    where: Scalar | None = None,
+    order_by: Scalar | None = None,
+) -> Call:
+    return Call(function, arguments, Field("x", BIGINT), distinct, where, order_by)
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (call(AggregateFunction.COUNT), "count(*)"),
+        (call(AggregateFunction.COUNT, D, K, distinct=True), "count(DISTINCT `o.d`, `o.k`)"),
+        (call(AggregateFunction.FIRST_VALUE, D, order_by=W), "min_by(`o.d`, `o.w`)"),
+        (call(AggregateFunction.LAST_VALUE, D, order_by=W), "max_by(`o.d`, `o.w`)"),
+        (call(PlanFunction.MIN_BY, D, W), "min_by(`o.d`, `o.w`)"),
+        (
+            call(AggregateFunction.SUM, D, distinct=True, where=Scalar("`o.w` > 1", ("o.w",), BOOLEAN)),
+            "sum(DISTINCT `o.d`) FILTER (WHERE `o.w` > 1)",
+        ),
+        (call(AggregateFunction.GROUPING_ID), "grouping_id()"),
+        # Rows that are equal in the order are told apart by the values themselves.
+        (
+            replace(call(AggregateFunction.LISTAGG, K, Scalar("','", (), STRING), order_by=D), descending=True),
+            "listagg(`o.k`, ',') WITHIN GROUP (ORDER BY `o.d` DESC, `o.k`)",
+        ),
+        (
+            call(AggregateFunction.LISTAGG, K, distinct=True, order_by=K),
+            "listagg(DISTINCT `o.k`) WITHIN GROUP (ORDER BY `o.k`)",
+        ),
+    ],
+)
+def test_call_text(made: Call, text: str) -> None:
+    assert call_sql(made) == text

@@ -1,0 +1,136 @@
+"""`bitmap_distinct`: when it fires, and what it makes. Whole plans are in `tests/golden`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from service.spec.options import JobSettings
+from service.spec.query import AggregateFunction as F
+from service.spec.scalar import column
+from service.spec.types import BIGINT, STRING, Field
+from workers.engine.plan.explain import text_of
+from workers.engine.plan.invariants import check
+from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Named, Node, Phases, Scan
+from workers.engine.plan.schema import output_of
+from workers.engine.rules.bitmap_distinct import BitmapDistinct
+from workers.engine.rules.rule import Match, RuleContext, Skip
+from workers.engine.stats.statistics import KeySketch, Statistics, TableSize, ValueRange
+
+RULE = BitmapDistinct()
+UID, ITEM, NAME = column("o.uid", BIGINT), column("o.item", BIGINT), column("o.name", STRING)
+ORDERS = Scan("orders", "o", tuple((Field(f"o.{name}", BIGINT), name) for name in ("uid", "item")))
+ITEMS = Call(F.COUNT, (ITEM,), Field("items", BIGINT), distinct=True)
+ROWS = Call(F.COUNT, (), Field("n", BIGINT))
+WHOLE = Aggregate(ORDERS, (Named(UID, "uid"),), (ITEMS, ROWS))
+
+
+def context(high: int | None = 1_000_000, rows: int = 10_000_000, **settings: Any) -> RuleContext:
+    distinct = {("o.uid",): 20, ("o.uid", "o.item"): round(rows * 0.9)}
+    keys = {names: KeySketch("o", names, 60_000, 1, count, 0.0, ()) for names, count in distinct.items()}
+    ranges = {} if high is None else {"o.item": ValueRange(0, high)}
+    tables = {"o": TableSize("o", 8, rows * 16, rows, True)}
+    return RuleContext(JobSettings.model_validate(settings), Statistics(tables, keys, slots=4, ranges=ranges))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        ORDERS,
+        replace(WHOLE, calls=(ROWS,)),
+        replace(WHOLE, role=AggregateRole.PARTIAL),
+        replace(WHOLE, phases=Phases.TWO_PHASE),
+        replace(WHOLE, calls=(replace(ITEMS, function=F.MAX),)),
+    ],
+)
+def test_it_is_about_undecided_whole_aggregates_that_tell_values_apart(node: Node) -> None:
+    assert RULE.match(node, context()) is None
+
+
+@pytest.mark.parametrize(
+    ("node", "ctx", "words"),
+    [
+        (WHOLE, context(distinct_method="branches"), "distinct_method is branches."),
+        (WHOLE, context(**{"distinct_split.enabled": True}), "distinct_split.enabled is true"),
+        (WHOLE, context(agg_phase="ONE_PHASE"), "agg_phase is ONE_PHASE"),
+        (WHOLE, context(high=None), "range of the values is not known"),
+        (WHOLE, context(rows=1000), "1,000 rows are too few"),
+        (WHOLE, context(high=2**62), "not expected to be clearly cheaper"),
+        (replace(WHOLE, keys=(Named(NAME, "name"),)), context(), "no statistics for the group keys"),
+        (replace(WHOLE, grouping_sets=((0,), ())), context(), "grouping sets"),
+        (replace(WHOLE, calls=(replace(ITEMS, arguments=(NAME,)),)), context(), "o.name is of STRING"),
+        (replace(WHOLE, calls=(replace(ITEMS, arguments=(ITEM, UID)),)), context(), "2 values together"),
+        (replace(WHOLE, calls=(replace(ITEMS, function=F.SUM),)), context(), "needs the values themselves"),
+        (
+            replace(WHOLE, calls=(ITEMS, Call(F.VAR_POP, (ITEM,), Field("v", BIGINT)))),
+            context(distinct_method="bitmap"),
+            "VAR_POP(o.item) cannot be split: sums of squares",
+        ),
+        (replace(WHOLE, calls=(ITEMS, replace(ITEMS, arguments=(UID,)))), context(), "2 sets of distinct values"),
+    ],
+)
+def test_it_leaves_the_plan_with_a_reason(node: Node, ctx: RuleContext, words: str) -> None:
+    skip = RULE.match(node, ctx)
+    assert isinstance(skip, Skip)
+    assert words in skip.reason
+
+
+def test_close_values_are_counted_by_bitmaps() -> None:
+    match = RULE.match(WHOLE, context())
+    assert isinstance(match, Match)
+    costs = {way.name: way for way in match.alternatives}
+    assert costs["BITMAP"].chosen
+    assert costs["BITMAP"].cost * 2 < costs["NATIVE"].cost
+
+
+@pytest.mark.parametrize(
+    ("high", "slots", "lanes"),
+    [
+        (10_000, 4, 1),  # few bitmaps of one lane, which stay in the caches
+        (1_000_000, 4, 0),  # many, so blocks
+        (1_000_000, 2_000, 1),  # each of many tasks would fill its own
+        (2**50, 4, 1),  # far apart
+        (None, 4, 1),
+    ],
+)
+def test_bitmaps_are_as_wide_as_costs_least(high: int | None, slots: int, lanes: int) -> None:
+    ctx = context(high, distinct_method="bitmap")
+    ctx = replace(ctx, statistics=replace(ctx.statistics, slots=slots))
+    match = RULE.match(WHOLE, ctx)
+    assert isinstance(match, Match)
+    after = RULE.rewrite(match, ctx)
+    check(after, RULE.name, output_of(WHOLE))
+    assert text_of(after).count("BIT_OR(") == lanes
+    assert text_of(after).count("BITMAP_CONSTRUCT_AGG(") == (lanes == 0)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        replace(WHOLE, calls=(ITEMS, Call(F.MAX, (NAME,), Field("most", STRING)))),
+        replace(WHOLE, keys=(Named(NAME, "o.uid"),)),
+    ],
+)
+def test_no_texts_are_kept_beside_blocks(node: Aggregate) -> None:
+    ctx = context(1_000_000, distinct_method="bitmap")
+    assert "BITMAP_CONSTRUCT_AGG" not in text_of(RULE.rewrite(Match(node, "BITMAP", ""), ctx))
+
+
+def test_blocks_are_not_chosen_where_spark_may_not_hash_them() -> None:
+    ctx = context(1_000_000, distinct_method="bitmap")
+    ctx = replace(ctx, statistics=replace(ctx.statistics, hashes_blocks=False))
+    assert text_of(RULE.rewrite(Match(WHOLE, "BITMAP", ""), ctx)).count("BIT_OR(") == 4
+
+
+def test_blocks_fit_in_memory() -> None:
+    ctx = context(1_000_000, distinct_method="bitmap")
+    ctx = replace(ctx, statistics=replace(ctx.statistics, task_memory=1 << 20))
+    assert text_of(RULE.rewrite(Match(WHOLE, "BITMAP", ""), ctx)).count("BIT_OR(") == 4
+
+
+def test_what_is_forced_without_knowledge_says_what_it_costs() -> None:
+    match = RULE.match(WHOLE, context(high=None, distinct_method="bitmap"))
+    assert isinstance(match, Match)
+    assert "at worst every bitmap has one of them" in match.reason

@@ -1,0 +1,96 @@
+"""`incremental_aggregate`: when it fires, and what it makes. Whole plans are in `tests/golden`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from service.spec.options import JobSettings
+from service.spec.query import AggregateFunction as F
+from service.spec.scalar import column
+from service.spec.types import BIGINT, STRING, Field, decimal
+from workers.engine.plan.explain import line_of
+from workers.engine.plan.invariants import check
+from workers.engine.plan.nodes import Aggregate, Call, Named, Node, Project, Scan
+from workers.engine.plan.schema import output_of
+from workers.engine.plan.transform import walk_up
+from workers.engine.rules.bitmap_distinct import BitmapDistinct
+from workers.engine.rules.incremental_aggregate import IncrementalAggregate
+from workers.engine.rules.rule import Match, RuleContext, Skip
+from workers.engine.rules.split_distinct_aggregate import SplitDistinctAggregate
+from workers.engine.stats.statistics import Statistics
+
+RULE = IncrementalAggregate()
+TYPES = {"uid": BIGINT, "item": BIGINT, "shop": STRING, "price": decimal(10, 2)}
+UID, ITEM, SHOP, PRICE = (column(f"o.{name}", type_) for name, type_ in TYPES.items())
+ORDERS = Scan("orders", "o", tuple((Field(f"o.{name}", type_), name) for name, type_ in TYPES.items()))
+ITEMS = Call(F.COUNT, (ITEM,), Field("items", BIGINT), distinct=True)
+SHOPS = Call(F.COUNT, (SHOP,), Field("shops", BIGINT), distinct=True)
+PRICES = Call(F.SUM, (PRICE,), Field("prices", decimal(20, 2)), distinct=True)
+LAST = Call(F.LAST_VALUE, (SHOP,), Field("last", STRING), order_by=ITEM)
+WHOLE = Aggregate(ORDERS, (Named(UID, "uid"),), (ITEMS, LAST))
+
+
+def context(**settings: Any) -> RuleContext:
+    return RuleContext(
+        JobSettings.model_validate({"distinct_method": "split", **settings}), Statistics({}, {}, slots=2)
+    )
+
+
+def final_of_split(node: Aggregate, ctx: RuleContext) -> Aggregate:
+    found = SplitDistinctAggregate().rewrite(Match(node, "SPLIT", ""), ctx)
+    while isinstance(found, Project):
+        found = found.input
+    assert isinstance(found, Aggregate)
+    return found
+
+
+@pytest.mark.parametrize("node", [ORDERS, WHOLE, final_of_split(WHOLE, context()).input])
+def test_it_is_about_final_aggregates(node: Node) -> None:
+    assert RULE.match(node, context()) is None
+
+
+@pytest.mark.parametrize(
+    ("node", "ctx", "words"),
+    [
+        (final_of_split(WHOLE, context()), context(incremental_agg=False), "incremental_agg is false."),
+        (
+            final_of_split(WHOLE, context(agg_phase="ONE_PHASE")),
+            context(agg_phase="ONE_PHASE"),
+            "the final aggregate has no local phase",
+        ),
+        (
+            final_of_split(replace(WHOLE, calls=(ITEMS, replace(ITEMS, function=F.AVG))), context()),
+            context(),
+            "several sets of values",
+        ),
+    ],
+)
+def test_it_leaves_the_plan_with_a_reason(node: Node, ctx: RuleContext, words: str) -> None:
+    skip = RULE.match(node, ctx)
+    assert isinstance(skip, Skip)
+    assert words in skip.reason
+
+
+def test_bitmaps_have_their_middle_phases_in_one_stage() -> None:
+    made = BitmapDistinct().rewrite(Match(replace(WHOLE, calls=(ITEMS,)), "BITMAP", ""), context())
+    assert isinstance(made, Project)
+    skip = RULE.match(made.input, context())
+    assert isinstance(skip, Skip)
+    assert "in one stage already" in skip.reason
+
+
+@pytest.mark.parametrize("calls", [(ITEMS, LAST), (PRICES, LAST), (ITEMS, SHOPS, PRICES, LAST)])
+def test_the_bucket_is_no_group_any_more(calls: tuple[Call, ...]) -> None:
+    node = final_of_split(replace(WHOLE, calls=calls), context())
+    match = RULE.match(node, context())
+    assert isinstance(match, Match)
+    after = RULE.rewrite(match, context())
+    check(after, RULE.name, output_of(node))
+    aggregates = [part for part in walk_up(after) if isinstance(part, Aggregate)]
+    assert len(aggregates) == 2
+    assert "$v0" in {key.name for key in aggregates[0].keys}
+    assert "MAX_BY(" in line_of(aggregates[1])
+    assert not any(call.distinct for part in aggregates for call in part.calls)

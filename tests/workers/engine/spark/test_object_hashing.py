@@ -1,0 +1,47 @@
+"""When Spark is told to hash objects. That it does is in `tests/conformance/test_distinct_methods.py`."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from service.spec.query import AggregateFunction
+from service.spec.scalar import column
+from service.spec.types import BIGINT, Field
+from workers.engine.plan.nodes import Aggregate, Call, Node, PlanFunction, Scan
+from workers.engine.spark.object_hashing import has_blocks, hash_blocks, may_hash_blocks
+
+pytestmark = pytest.mark.spark
+
+THRESHOLD = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
+
+
+def plan(*functions: AggregateFunction | PlanFunction) -> Node:
+    calls = tuple(
+        Call(function, (column("t.k", BIGINT),), Field(f"x{number}", BIGINT))
+        for number, function in enumerate(functions)
+    )
+    return Aggregate(Scan("t", "t", ((Field("t.k", BIGINT), "k"),)), (), calls)
+
+
+@pytest.mark.parametrize(
+    ("made", "memory", "entries"),
+    [
+        (plan(PlanFunction.BITMAP_CONSTRUCT_AGG), 1 << 30, "123361"),
+        (plan(PlanFunction.BITMAP_CONSTRUCT_AGG), 1, "128"),
+        (plan(PlanFunction.BIT_OR), 1 << 30, None),
+        (plan(PlanFunction.BITMAP_CONSTRUCT_AGG, AggregateFunction.PERCENTILE), 1 << 30, None),
+        (plan(PlanFunction.BITMAP_CONSTRUCT_AGG, AggregateFunction.LISTAGG), 1 << 30, None),
+    ],
+)
+def test_as_many_as_memory_holds(spark: SparkSession, made: Node, memory: int, entries: str | None) -> None:
+    session = spark.newSession()
+    before = session.conf.get(THRESHOLD)
+    hash_blocks(session, made, memory)
+    assert session.conf.get(THRESHOLD) == (entries or before)
+
+
+def test_what_a_plan_has() -> None:
+    assert has_blocks(plan(PlanFunction.BITMAP_CONSTRUCT_AGG))
+    assert not has_blocks(plan(PlanFunction.BIT_OR))
+    assert not may_hash_blocks(plan(AggregateFunction.PERCENTILE))

@@ -1,0 +1,112 @@
+"""What ways of dealing with hot keys cost, and which of them there are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from service.spec.query import JoinKind
+from service.spec.reports import HotKey
+from service.spec.scalar import Scalar, column
+from service.spec.types import BIGINT, STRING, Field
+from workers.engine.plan.isolation import Side
+from workers.engine.plan.nodes import Join, Scan
+from workers.engine.stats.join_loads import JoinProfile, join_profile
+from workers.engine.stats.skewed_joins import isolate_way, plain_cost, salt_way
+from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
+
+KEYS = ((column("l.k", BIGINT), column("r.k", BIGINT)),)
+LEFT, RIGHT = (
+    Scan(side, side, ((Field(f"{side}.k", BIGINT), "k"), (Field(f"{side}.v", STRING), "v"))) for side in "lr"
+)
+JOIN = Join(LEFT, RIGHT, JoinKind.INNER, KEYS)
+
+
+def profile(
+    left: float,
+    right: float,
+    *,
+    join: Join = JOIN,
+    rows: int = 10_000_000,
+    row_bytes: int = 20,
+    even: bool = True,
+    parsed: bool = False,
+) -> JoinProfile:
+    """Key 7 with these shares; all others nearly unique."""
+    sizes = {side: TableSize(side, 4, rows * row_bytes, rows, True, is_text=parsed) for side in "lr"}
+    sketches: dict[tuple[str, ...], KeySketch] = {}
+    for side, share in (("l", left), ("r", right)):
+        hot = (HotKey(value="7", share=share, estimated_rows=0),) if share else ()
+        literals = ((Scalar("7L", (), BIGINT),),) if share else ()
+        key = (f"{side}.k",)
+        sketches[key] = KeySketch(side, key, 60_000, 900, 9_000_000, 0.0, hot, representative=even, literals=literals)
+    found = join_profile(join, Statistics(sizes, sketches, slots=8))
+    assert found is not None
+    return found
+
+
+def test_rows_of_one_key_are_joined_where_they_are_read() -> None:
+    known = profile(0.6, 0.0)
+    way = isolate_way(JOIN, known, known.loads, ())
+    assert way is not None
+    (part,) = way.parts
+    assert (part.probe, part.tasks, part.salts) == (Side.LEFT, None, None)
+    assert way.cost.slowest * 2 < plain_cost(known).slowest
+    assert way.cost.hottest_task * 3 < plain_cost(known).hottest_task
+    assert way.cost.shuffled < plain_cost(known).shuffled
+
+
+def test_rows_of_which_much_comes_are_parted_over_tasks() -> None:
+    known = profile(0.0005, 0.001)
+    way = isolate_way(JOIN, known, known.loads, ())
+    assert way is not None
+    assert [(part.probe, part.tasks) for part in way.parts] == [(Side.RIGHT, 32)]
+    assert way.cost.hottest_task * 3 < plain_cost(known).hottest_task
+
+
+def test_what_does_not_fit_is_salted_alone() -> None:
+    known = profile(0.6, 0.1)
+    assert isolate_way(JOIN, known, known.loads, ()) is None
+    way = salt_way(JOIN, known, known.loads, ())
+    assert way is not None
+    assert [(part.probe, part.salts) for part in way.parts] == [(Side.LEFT, 32)]
+    assert way.cost.slowest < plain_cost(known).slowest
+
+
+def test_salting_copies_no_more_than_the_key_makes_anyhow() -> None:
+    left = replace(JOIN, kind=JoinKind.LEFT)
+    known = profile(0.0, 0.6, join=left)
+    assert salt_way(left, known, known.loads, ()) is None
+    bare = replace(JOIN, left=replace(LEFT, columns=LEFT.columns[:1]), right=replace(RIGHT, columns=RIGHT.columns[:1]))
+    known = profile(0.6, 0.0, join=bare)
+    assert salt_way(bare, known, known.loads, ()) is None
+
+
+def test_adaptive_execution_parts_what_it_sees() -> None:
+    """A partition of more than 256 MB that came from many map blocks; not one that may be a single block."""
+    wide = profile(0.6, 0.0, row_bytes=100)
+    assert plain_cost(wide).slowest < plain_cost(profile(0.6, 0.0, row_bytes=100, even=False)).slowest
+    assert plain_cost(wide).slowest < plain_cost(profile(0.6, 0.0)).slowest
+
+
+def test_text_is_parsed_again_for_every_part() -> None:
+    known, parsed = profile(0.6, 0.0), profile(0.6, 0.0, parsed=True)
+    ways = [isolate_way(JOIN, one, one.loads, ()) for one in (known, parsed)]
+    costs = [way.cost.slowest for way in ways if way is not None]
+    assert costs[1] - costs[0] > 2 * known.rows / known.slots
+    assert plain_cost(parsed) == plain_cost(known)
+
+
+def test_nothing_hot_is_no_way() -> None:
+    known = profile(0.0, 0.0)
+    assert isolate_way(JOIN, known, known.loads, ()) is None
+    assert salt_way(JOIN, known, known.loads, ()) is None
+
+
+def test_a_join_below_is_computed_again_for_every_part() -> None:
+    known = profile(0.6, 0.0)
+    way = isolate_way(JOIN, known, known.loads, ())
+    above_another = replace(known, sent_below=8_000_000)
+    dearer = isolate_way(JOIN, above_another, known.loads, ())
+    assert way is not None
+    assert dearer is not None
+    assert dearer.cost.slowest == way.cost.slowest + 2 * 8_000_000 / 8

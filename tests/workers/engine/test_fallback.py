@@ -1,0 +1,90 @@
+"""The plan to run after one that hashed a side ran out of memory. That Spark's failures lead to it:
+tests/workers/engine/spark/test_engine.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.spec.options import JobSettings
+from service.spec.query import JoinKind
+from service.spec.reports import HotKey
+from service.spec.scalar import Scalar, column
+from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
+from service.spec.types import BIGINT, Field
+from workers.engine.fallback import FALLBACK, after_crashes, after_failure, cautious_plan, has_joins
+from workers.engine.plan.explain import text_of
+from workers.engine.plan.nodes import Join, JoinStrategy, Limit, Node, Scan
+from workers.engine.planner import apply_rules
+from workers.engine.rules.rule import RuleContext
+from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
+
+A, B, C = (Scan(name, name, ((Field(f"{name}.k", BIGINT), "k"),)) for name in "abc")
+BROADCAST = JoinStrategy(JoinShip.BROADCAST_RIGHT, JoinLocal.HASH_RIGHT, JoinSkew.NONE)
+HASHED = JoinStrategy(JoinShip.REPARTITION, JoinLocal.HASH_LEFT)
+NOTHING_KNOWN = Statistics({}, {}, slots=4)
+
+
+def join(left: Node, right: Scan, strategy: JoinStrategy, kind: JoinKind = JoinKind.INNER, keyed: bool = True) -> Join:
+    keys = ((column("a.k", BIGINT), column(f"{right.alias}.k", BIGINT)),) if keyed else ()
+    return Join(left, right, kind, keys, strategy=strategy)
+
+
+def cautious(node: Node, statistics: Statistics = NOTHING_KNOWN, **settings: Any) -> tuple[str, list[str]]:
+    """The plan, and what the trace tells of it."""
+    plan = cautious_plan(node, statistics, JobSettings.model_validate(settings), "Memory ran out.")
+    assert plan.before == node
+    return text_of(plan.after), [trace.reason for trace in plan.trace if trace.rule == FALLBACK]
+
+
+def test_every_join_is_sorted_and_merged_whatever_was_demanded() -> None:
+    top = Limit(join(join(A, B, BROADCAST), C, HASHED), 3)
+    expected = [
+        "Limit 3",
+        "  Join INNER REPARTITION SORT_MERGE ON a.k = c.k",
+        "    Join INNER REPARTITION SORT_MERGE NONE ON a.k = b.k",
+        "      Scan a AS a [a.k]",
+        "      Scan b AS b [b.k]",
+        "    Scan c AS c [c.k]",
+    ]
+    text, told = cautious(top, join={"ship": "BROADCAST_LEFT"})
+    assert text.splitlines() == expected
+    assert told == [
+        "Memory ran out. Every join with equal keys is sorted and merged now, Spark broadcasts nothing by itself, and "
+        "values are counted in no blocks of bitmaps."
+    ]
+
+
+def test_joins_without_keys_are_left_to_spark_and_told_where_it_must_broadcast() -> None:
+    text, told = cautious(join(A, B, JoinStrategy(JoinShip.BROADCAST_LEFT), JoinKind.CROSS, keyed=False))
+    assert text.startswith("Join CROSS\n")
+    assert len(told) == 1
+    text, told = cautious(join(A, B, JoinStrategy(JoinShip.BROADCAST_RIGHT), JoinKind.LEFT, keyed=False))
+    assert text.startswith("Join LEFT\n")
+    assert told[1:] == ["It has no equality: Spark knows no other way for this kind of join than to broadcast a side."]
+
+
+def test_hot_keys_are_not_broadcast_behind_the_exchange_that_spread_them() -> None:
+    sizes = {"a": TableSize("a", 8, 1 << 30, 10_000_000, True), "b": TableSize("b", 8, 1 << 28, 5_000_000, True)}
+    hot = HotKey(value="7", share=0.9, estimated_rows=9_000_000)
+    literals = ((Scalar("7L", (), BIGINT),),)
+    of_a = KeySketch("a", ("a.k",), 60_000, 6_000, 1_000_000, 0.0, (hot,), literals=literals)
+    of_b = KeySketch("b", ("b.k",), 60_000, 60_000, 5_000_000, 0.0, ())
+    known = Statistics(sizes, {("a.k",): of_a, ("b.k",): of_b}, slots=4, task_memory=1 << 30)
+    by_setting, by_hint = join(A, B, JoinStrategy()), join(A, B, JoinStrategy(skew=JoinSkew.ISOLATE))
+    cases: list[tuple[Join, dict[str, Any]]] = [(by_setting, {"join": {"skew": "ISOLATE"}}), (by_hint, {})]
+    for one, settings in cases:
+        context = RuleContext(JobSettings.model_validate(settings), known)
+        assert "BROADCAST_RIGHT" in text_of(apply_rules(one, context).after)
+        text, _ = cautious(one, known, **settings)
+        assert text.startswith("Join INNER REPARTITION SORT_MERGE ON a.k = b.k\n")
+
+
+def test_what_is_told() -> None:
+    assert after_failure("The table is too large.", 4_321) == (
+        "Fell back and ran again: after 4,321 ms memory did not suffice (The table is too large)."
+    )
+    assert after_crashes(1).startswith("An earlier attempt lost the worker")
+    assert after_crashes(2).startswith("2 earlier attempts lost the worker")
+    assert has_joins(Limit(join(A, B, JoinStrategy()), 1))
+    assert not has_joins(Limit(A, 1))

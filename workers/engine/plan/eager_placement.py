@@ -1,0 +1,191 @@
+"""Where each part of an aggregate over a join is computed when sides of the join are aggregated first.
+
+A side that is aggregated emits a row for each of its join keys and *carried* columns: those of it that are still needed
+above the join (group keys, conditions, arguments of DISTINCT, what cannot be computed below). Rows that are equal in
+all of these have the same partners and the same fate above, so one row with their number stands for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from service.spec.query import AggregateFunction
+from service.spec.scalar import Scalar
+from service.spec.tree import Expression
+from service.spec.types import Field, TypeName
+from workers.engine.plan.algebra import is_distinct
+from workers.engine.plan.eager_products import Factor, factors_of
+from workers.engine.plan.evaluation import cannot_fail, never_true_of_nulls, null_of_nulls
+from workers.engine.plan.explain import call_text
+from workers.engine.plan.joined_aggregate import JoinedAggregate, Side
+from workers.engine.plan.nodes import Call
+from workers.engine.plan.scalar_trees import columns_by_name, tree_of
+from workers.engine.plan.schema import output_of
+
+MAX_SUM_PRECISION = 28
+"""Most digits of a DECIMAL whose SUM is taken below: ten digits are left for the sum, as Spark's own type has it."""
+
+MAX_PRODUCT_PRECISION = 20
+"""Most digits of a DECIMAL whose SUM is multiplied by a count: 38 digits then hold 10^18 rows."""
+
+MAX_PRODUCT_SCALE = 6
+"""Most digits behind the point of a product that Spark is sure to keep (`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
+
+MAX_AVERAGE_PRECISION = 12
+"""Most digits of a DECIMAL whose AVG is taken apart: exact for up to 10^12 joined rows (see `plan/algebra.py`)."""
+
+EXTREMES = frozenset({AggregateFunction.MIN, AggregateFunction.MAX})
+NEAREST = frozenset({AggregateFunction.FIRST_VALUE, AggregateFunction.LAST_VALUE})
+COUNTED = frozenset({AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.AVG})
+
+
+@dataclass(frozen=True)
+class Placement:
+    """`argument` is the side that aggregates the call's arguments, `filter` the one that checks its FILTER; None: above
+    the join. `factors` are the operands of a product of both sides, each aggregated by its own where that is.
+    """
+
+    argument: Side | None = None
+    filter: Side | None = None
+    factors: tuple[Factor, Factor] | None = None
+
+
+def placement_of(call: Call, over: JoinedAggregate, aggregated: frozenset[Side]) -> Placement:
+    """Where `call` is computed when the sides in `aggregated` are aggregated first.
+
+    A FILTER stays beside an argument that may fail: it may be what keeps it from failing.
+    """
+    if is_distinct(call) or call.function not in COUNTED | EXTREMES | NEAREST:
+        return Placement()
+    used = call.arguments if call.order_by is None else (*call.arguments, call.order_by)
+    argument = over.side_of(*used)
+    if argument not in aggregated or not all(_computable_below(scalar, argument, over) for scalar in used):
+        argument = None
+    checked = None if call.filter is None else over.side_of(call.filter)
+    if call.filter is None or checked not in aggregated or not _checkable_below(call.filter, checked, over):
+        checked = None
+    factors = None if argument is not None else factors_of(call, over)
+    if factors is not None and all(_has_parts(factor, over, aggregated) for factor in factors):
+        return Placement(None, checked, factors)
+    if argument is None and call.function in COUNTED and not _cannot_fail_above(call.arguments, over):
+        # A FILTER that was checked below makes the weight NULL, and Spark evaluates what is weighed all the same.
+        checked = None
+    return Placement(argument, checked)
+
+
+def weighing_sides(placement: Placement, over: JoinedAggregate, aggregated: frozenset[Side]) -> tuple[Side, ...]:
+    """The sides whose rows stand for several in a call placed so: what it counts is multiplied by their numbers."""
+    if placement.factors is not None:
+        return ()
+    return tuple(
+        side for side in Side if side in aggregated and over.multiplies(side) and side is not placement.argument
+    )
+
+
+def carried(side: Side, over: JoinedAggregate, aggregated: frozenset[Side]) -> tuple[str, ...]:
+    """The columns of `side` that are needed above it beside its join keys, each once."""
+    names = {field.name for field in output_of(over.input(side))}
+    needed = (name for scalar in _above(over, aggregated) for name in scalar.columns)
+    return tuple(name for name in dict.fromkeys(needed) if name in names)
+
+
+def refusal_of(over: JoinedAggregate, aggregated: frozenset[Side]) -> str | None:
+    """Why the sides in `aggregated` cannot be aggregated first with the same result, as a sentence."""
+    for call in over.calls:
+        reason = _call_refusal(call, over, aggregated)
+        if reason is not None:
+            return f"{call_text(call)} {reason}."
+    return next(filter(None, (_carried_refusal(side, over, aggregated) for side in sorted(aggregated))), None)
+
+
+def _computable_below(scalar: Scalar, side: Side, over: JoinedAggregate) -> bool:
+    tree = _tree(scalar, side, over)
+    return tree is not None and cannot_fail(tree) and (not over.null_extended(side) or null_of_nulls(tree))
+
+
+def _has_parts(factor: Factor, over: JoinedAggregate, aggregated: frozenset[Side]) -> bool:
+    """Whether a factor can be computed below on its side, or, on one that is left as it is, for every row above."""
+    if factor.side in aggregated:
+        return _computable_below(factor.value, factor.side, over)
+    return _cannot_fail_above((factor.value,), over)
+
+
+def _checkable_below(scalar: Scalar, side: Side | None, over: JoinedAggregate) -> bool:
+    tree = None if side is None else _tree(scalar, side, over)
+    if tree is None or side is None:
+        return False
+    return cannot_fail(tree) and (not over.null_extended(side) or never_true_of_nulls(tree))
+
+
+def _cannot_fail_above(scalars: Iterable[Scalar], over: JoinedAggregate) -> bool:
+    trees = [_tree_over(scalar, (*output_of(over.join.left), *output_of(over.join.right))) for scalar in scalars]
+    return all(tree is not None and cannot_fail(tree) for tree in trees)
+
+
+def _tree(scalar: Scalar, side: Side, over: JoinedAggregate) -> Expression | None:
+    return _tree_over(scalar, output_of(over.input(side)))
+
+
+def _tree_over(scalar: Scalar, fields: tuple[Field, ...]) -> Expression | None:
+    return tree_of(scalar, columns_by_name(fields))
+
+
+def _above(over: JoinedAggregate, aggregated: frozenset[Side]) -> Iterable[Scalar]:
+    """Every expression that is evaluated above the aggregated sides, the join's keys aside."""
+    yield from (key.expression for key in over.keys)
+    yield from over.conditions
+    if over.join.residual is not None:
+        yield over.join.residual
+    for call in over.calls:
+        placement = placement_of(call, over, aggregated)
+        if placement.argument is None and placement.factors is None:
+            yield from call.arguments
+            yield from () if call.order_by is None else (call.order_by,)
+        if placement.filter is None and call.filter is not None:
+            yield call.filter
+
+
+def _call_refusal(call: Call, over: JoinedAggregate, aggregated: frozenset[Side]) -> str | None:
+    if is_distinct(call):
+        return None
+    placement = placement_of(call, over, aggregated)
+    weighed = bool(weighing_sides(placement, over, aggregated))
+    if placement.argument is None and not weighed:
+        return None
+    if call.function not in COUNTED | EXTREMES | NEAREST:
+        return "cannot be computed from rows that stand for several"
+    if call.function not in {AggregateFunction.SUM, AggregateFunction.AVG}:
+        return None
+    of = call.arguments[0].type
+    if of is None or not of.is_numeric:
+        return f"is over {of}, whose sums have no parts" if of else "is over a type that Spark alone knows"
+    if of.name is not TypeName.DECIMAL:
+        return None
+    return _decimal_refusal(call.function is AggregateFunction.AVG, of.precision or 0, of.scale or 0, weighed)
+
+
+def _decimal_refusal(is_average: bool, precision: int, scale: int, weighed: bool) -> str | None:
+    told = f"is over DECIMAL({precision},{scale})"
+    if is_average and precision > MAX_AVERAGE_PRECISION:
+        return f"{told}: with more than {MAX_AVERAGE_PRECISION} digits its quotient would be rounded twice"
+    if precision > (MAX_PRODUCT_PRECISION if weighed else MAX_SUM_PRECISION):
+        return f"{told}: parts of the sum could need more than 38 digits where the sum does not"
+    if weighed and scale > MAX_PRODUCT_SCALE:
+        return f"{told}: its product with a count would lose digits behind the point"
+    return None
+
+
+def _carried_refusal(side: Side, over: JoinedAggregate, aggregated: frozenset[Side]) -> str | None:
+    fields = {field.name: field.type for field in output_of(over.input(side))}
+    for key in over.key(side):
+        if key.type is None or key.type.name is TypeName.OTHER:
+            return f"The join key {key} has a type whose values are not known to be groupable."
+    for name in carried(side, over, aggregated):
+        if fields[name].name is TypeName.OTHER:
+            return f"{name} is needed above the join, and has a type whose values are not known to be groupable."
+    for scalar in _above(over, aggregated):
+        for name in () if scalar.column is not None else scalar.columns:
+            if name in fields and fields[name].is_fractional:
+                return f"{scalar} is computed above the join, where groups no longer tell -0.0 from 0.0 in {name}."
+    return None

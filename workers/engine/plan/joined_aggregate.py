@@ -1,0 +1,203 @@
+"""An aggregate over a join, whatever filters and projections stand between the two, in terms of the join's columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from service.spec.query import JoinKind
+from service.spec.scalar import Scalar
+from service.spec.types import BOOLEAN
+from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Named, Node, Project, inputs_of
+from workers.engine.plan.scalar_trees import Columns, columns_by_name, conjuncts_of, scalar_from, tree_of
+from workers.engine.plan.scalars import compose, conjunction
+from workers.engine.plan.schema import ONE_SIDED, names_of, output_of
+
+
+class Side(StrEnum):
+    """A side of a join."""
+
+    LEFT = "LEFT"
+    RIGHT = "RIGHT"
+
+
+_NULL_EXTENDED = {
+    JoinKind.LEFT: frozenset({Side.RIGHT}),
+    JoinKind.RIGHT: frozenset({Side.LEFT}),
+    JoinKind.FULL: frozenset(Side),
+}
+"""Sides of which a row may be all NULLs, for want of a partner."""
+
+_CONDITION_MOVES = {
+    JoinKind.INNER: frozenset(Side),
+    JoinKind.CROSS: frozenset(Side),
+    JoinKind.LEFT: frozenset({Side.LEFT}),
+    JoinKind.RIGHT: frozenset({Side.RIGHT}),
+    JoinKind.LEFT_SEMI: frozenset({Side.LEFT}),
+    JoinKind.LEFT_ANTI: frozenset({Side.LEFT}),
+}
+"""Sides below which a condition on them alone, above the join, may as well be checked; Spark moves them there too, with
+or without this, those that may fail included, and before the conditions in the join."""
+
+_RESIDUAL_MOVES = {
+    JoinKind.INNER: frozenset(Side),
+    JoinKind.LEFT: frozenset({Side.RIGHT}),
+    JoinKind.RIGHT: frozenset({Side.LEFT}),
+    JoinKind.LEFT_SEMI: frozenset(Side),
+    JoinKind.LEFT_ANTI: frozenset({Side.RIGHT}),
+}
+"""The same of a condition in the join."""
+
+
+@dataclass(frozen=True)
+class JoinedAggregate:
+    """`keys` and `calls` over `join`'s rows that meet all of `conditions`; conditions on one side alone that may be
+    checked below the join are there already, as filters of its inputs.
+    """
+
+    join: Join
+    conditions: tuple[Scalar, ...]
+    keys: tuple[Named, ...]
+    calls: tuple[Call, ...]
+
+    def input(self, side: Side) -> Node:
+        """The join's input on `side`."""
+        return self.join.left if side is Side.LEFT else self.join.right
+
+    def key(self, side: Side) -> tuple[Scalar, ...]:
+        """The join's key expressions over `side`."""
+        return tuple(key[0 if side is Side.LEFT else 1] for key in self.join.keys)
+
+    def side_of(self, *scalars: Scalar) -> Side | None:
+        """The side whose columns `scalars` are over; None for both sides' and for none's."""
+        names = {name for scalar in scalars for name in scalar.columns}
+        return next((side for side in Side if names and names <= names_of(self.input(side))), None)
+
+    def null_extended(self, side: Side) -> bool:
+        """Whether the join makes rows in which `side`'s columns are all NULL."""
+        return side in _NULL_EXTENDED.get(self.join.kind, frozenset())
+
+    def multiplies(self, side: Side) -> bool:
+        """Whether a row of the other side comes out once for each partner on `side`."""
+        return side is Side.LEFT or self.join.kind not in ONE_SIDED
+
+
+def stands_over_a_join(node: Aggregate) -> bool:
+    """Whether a join is below `node` with nothing but filters and projections between."""
+    below = node.input
+    while isinstance(below, Filter | Project):
+        below = below.input
+    return isinstance(below, Join)
+
+
+def is_multiplied(node: Node) -> bool:
+    """Whether `node` may have many more rows than the tables: a join is below it, with no aggregate between."""
+    return isinstance(node, Join) or (not isinstance(node, Aggregate) and any(map(is_multiplied, inputs_of(node))))
+
+
+def joined_aggregate(node: Aggregate) -> JoinedAggregate | None:
+    """`node` as such; None where no join is below it, or an expression between cannot be put into another."""
+    between: list[Filter | Project] = []
+    below = node.input
+    while isinstance(below, Filter | Project):
+        between.append(below)
+        below = below.input
+    if not isinstance(below, Join):
+        return None
+    collapsed = _collapsed(node, below, between)
+    return None if collapsed is None else _with_conditions_moved(collapsed)
+
+
+def _collapsed(node: Aggregate, join: Join, between: list[Filter | Project]) -> JoinedAggregate | None:
+    columns: Columns = columns_by_name(output_of(join))
+    projected = False
+    conditions: list[Scalar] = []
+    for part in reversed(between):
+        if isinstance(part, Filter):
+            condition = _put(part.condition, columns, projected)
+            if condition is None:
+                return None
+            conditions.append(condition)
+            continue
+        trees = {item.name: tree_of(item.expression, columns) for item in part.items}
+        columns = {name: tree for name, tree in trees.items() if tree is not None}
+        projected = True
+    keys = [_put(key.expression, columns, projected) for key in node.keys]
+    calls = [_call(call, columns, projected) for call in node.calls]
+    if any(part is None for part in (*keys, *calls)):
+        return None
+    return JoinedAggregate(
+        join,
+        tuple(conditions),
+        tuple(Named(made, key.name) for made, key in zip(keys, node.keys, strict=True) if made is not None),
+        tuple(call for call in calls if call is not None),
+    )
+
+
+def _put(scalar: Scalar, columns: Columns, projected: bool) -> Scalar | None:
+    """`scalar` over the join's columns; as it is where nothing renames them."""
+    if not projected:
+        return scalar
+    tree = tree_of(scalar, columns)
+    made = None if tree is None else scalar_from(tree)
+    return None if made is None else replace(made, type=scalar.type)
+
+
+def _call(call: Call, columns: Columns, projected: bool) -> Call | None:
+    arguments = [_put(argument, columns, projected) for argument in call.arguments]
+    filter_ = None if call.filter is None else _put(call.filter, columns, projected)
+    order_by = None if call.order_by is None else _put(call.order_by, columns, projected)
+    known = tuple(argument for argument in arguments if argument is not None)
+    lost = len(known) < len(arguments) or (call.filter is not None and filter_ is None)
+    if lost or (call.order_by is not None and order_by is None):
+        return None
+    return replace(call, arguments=known, filter=filter_, order_by=order_by)
+
+
+def _with_conditions_moved(over: JoinedAggregate) -> JoinedAggregate:
+    join = over.join
+    columns = columns_by_name((*output_of(join.left), *output_of(join.right)))
+    above = [term for condition in over.conditions for term in conjuncts_of(condition, columns)]
+    within = [] if join.residual is None else list(conjuncts_of(join.residual, columns))
+    stay: list[Scalar] = []
+    residual: list[Scalar] = []
+    moved: dict[Side, list[Scalar]] = {side: [] for side in Side}
+    for terms, moves, kept in ((above, _CONDITION_MOVES, stay), (within, _RESIDUAL_MOVES, residual)):
+        for term in terms:
+            side = over.side_of(term)
+            may_move = side is not None and side in moves.get(join.kind, frozenset())
+            (moved[side] if side is not None and may_move else kept).append(term)
+    filtered = replace(
+        join,
+        left=_filtered(join.left, moved[Side.LEFT]),
+        right=_filtered(join.right, moved[Side.RIGHT]),
+        residual=_all(residual),
+    )
+    return replace(over, join=filtered, conditions=tuple(stay))
+
+
+def _filtered(node: Node, terms: list[Scalar]) -> Node:
+    condition = _all(terms)
+    return node if condition is None else Filter(node, condition)
+
+
+def _all(terms: list[Scalar]) -> Scalar | None:
+    """All terms as one condition."""
+    condition: Scalar | None = None
+    for term in terms:
+        condition = conjunction(condition, term)
+    return condition
+
+
+def all_of(terms: tuple[Scalar | None, ...]) -> Scalar | None:
+    """The conjunction of the terms that are there.
+
+    >>> print(all_of((None, Scalar("`a`", ("a",), BOOLEAN))))
+    a
+    """
+    return _all([term for term in terms if term is not None])
+
+
+def is_not_null(scalars: tuple[Scalar, ...]) -> Scalar | None:
+    """That none of `scalars` is NULL; None for no scalars."""
+    return all_of(tuple(compose("({0}) IS NOT NULL", (scalar,), BOOLEAN) for scalar in scalars))

@@ -1,0 +1,114 @@
+"""The rule `bitmap_distinct`."""
+
+from __future__ import annotations
+
+from service.spec.options import AggPhase, DistinctMethod, Toggle
+from workers.engine.plan.bitmaps import bitmap_aggregate, bitmap_obstacle
+from workers.engine.plan.distinct import GROUPING_SETS, distinct_sets
+from workers.engine.plan.nodes import Aggregate, AggregateRole, Node, Phases
+from workers.engine.rules.rule import Match, RuleContext, Skip
+from workers.engine.stats.cardinality import estimate_rows
+from workers.engine.stats.distinct_methods import BITMAP, bitmap_width, told, weigh
+from workers.engine.stats.doubt import MIN_ROWS
+
+
+class BitmapDistinct:
+    """Counts distinct integers as bits of bitmaps: a row for each run of neighbours, not one for each value.
+
+    >>> uid, item = column("o.uid", BIGINT), column("o.item", INT)
+    >>> orders = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.item", INT), "item")))
+    >>> distinct = Call(AggregateFunction.COUNT, (item,), Field("n", BIGINT), distinct=True)
+    >>> before = Aggregate(orders, (Named(uid, "uid"),), (distinct,))
+    >>> print(text_of(before))
+    Aggregate BY o.uid AS uid [COUNT(DISTINCT o.item) AS n]
+      Scan orders AS o [o.uid, o.item]
+    >>> ctx = RuleContext(JobSettings(), Statistics({}, {}, slots=4))
+    >>> print(text_of(BitmapDistinct().rewrite(Match(before, BITMAP, ""), ctx)))
+    Project uid, COALESCE($f0, 0L) AS n
+      Aggregate FINAL TWO_PHASE BY uid [SUM(bit_count($p0)) AS $f0]
+        Aggregate PARTIAL TWO_PHASE BY o.uid AS uid, shiftright(CAST(o.item AS BIGINT), 6) AS $bitmap \
+[BIT_OR(shiftleft(1L, CAST((CAST(o.item AS BIGINT)) & 63L AS INT))) AS $p0]
+          Scan orders AS o [o.uid, o.item]
+
+    A bitmap has 64 values, or 256 in four BIGINTs, or 32,768 in 4 KB, whichever is expected to cost least. Where values
+    are close together, the local phase leaves a fraction of the rows that Spark's own would, which keeps every (group,
+    value); where they are far apart, a bitmap of 64 has one value and takes as much.
+
+    Fires when:
+        COUNT is the only DISTINCT call, over one value that is an integer, a DATE, a BOOLEAN or a DECIMAL of up to 18
+        digits, all other calls can be split, and
+        - `distinct_method` is bitmap, or
+        - it is auto, the value's range is known (by the footers of the files, or its type), and bitmaps are expected to
+          cost clearly less than Spark's own plan and than one phase.
+
+    Does not fire when:
+        - `distinct_method` is another one, or the split is forced;
+        - there are grouping sets;
+        - there are several sets of distinct values (`distinct_branches` may count those by bitmaps, each in a branch),
+          a value of another type, SUM or AVG of distinct values, or a call that cannot be split;
+        - it is auto, and `agg_phase` is ONE_PHASE: the local phase is what bitmaps save by;
+        - it is auto, and the range or the numbers of values are not known, or nothing is saved.
+
+    Why the result is the same:
+        shifts give each value a bit of its own, the smallest and the largest BIGINT too, and each group has its own
+        bitmaps: bits that are set are values that are there. NULL has no bit, and rows that a FILTER leaves out set
+        none; a group of only such rows counts 0. Other calls go along in the algebra's parts.
+
+    Settings read:
+        distinct_method, distinct_split.enabled, agg_phase
+    """
+
+    name = "bitmap_distinct"
+
+    def match(self, node: Node, ctx: RuleContext, /) -> Match[Aggregate] | Skip | None:
+        """As the class says; None for anything but an undecided whole aggregate with a DISTINCT call that matters."""
+        if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
+            return None
+        if node.phases is not Phases.UNDECIDED or not distinct_sets(node):
+            return None
+        if node.grouping_sets:
+            return Skip(GROUPING_SETS)
+        method = ctx.settings.distinct_method
+        if method not in {DistinctMethod.AUTO, DistinctMethod.BITMAP}:
+            return Skip(f"distinct_method is {method.value}.")
+        obstacle = bitmap_obstacle(node)
+        if obstacle is not None:
+            return Skip(obstacle)
+        if method is DistinctMethod.BITMAP:
+            return Match(
+                node, BITMAP, _why_forced(node, ctx), weigh(node, ctx.settings, ctx.statistics).alternatives(BITMAP)
+            )
+        return _decide_by_cost(node, ctx)
+
+    def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:
+        """Project over FINAL over PARTIAL, as the class shows."""
+        return bitmap_aggregate(match.node, bitmap_width(match.node, ctx.statistics), ctx.settings.agg_phase)
+
+
+def _why_forced(node: Aggregate, ctx: RuleContext) -> str:
+    if BITMAP in weigh(node, ctx.settings, ctx.statistics).costs:
+        return "distinct_method is bitmap."
+    return (
+        "distinct_method is bitmap: how close the values are is not known; at worst every bitmap has one of them, and "
+        "takes as much as the value does."
+    )
+
+
+def _decide_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Skip:
+    if ctx.settings.distinct_split.enabled is Toggle.TRUE:
+        return Skip("distinct_split.enabled is true.")
+    if ctx.settings.agg_phase is AggPhase.ONE_PHASE:
+        return Skip("agg_phase is ONE_PHASE: bitmaps save by their local phase.")
+    methods = weigh(node, ctx.settings, ctx.statistics)
+    if methods.unknown is not None:
+        return Skip(told(methods.unknown))
+    if BITMAP not in methods.costs:
+        rows = estimate_rows(node.input, ctx.statistics) or 0
+        few = f"{rows:,} rows are too few to decide anything on (below {MIN_ROWS:,})"
+        return Skip(f"{few if rows < MIN_ROWS else 'The range of the values is not known'}: Spark's own plan stays.")
+    if methods.best != BITMAP:
+        return Skip("Bitmaps are not expected to be clearly cheaper.", methods.alternatives(methods.best))
+    width = bitmap_width(node, ctx.statistics)
+    return Match(
+        node, BITMAP, f"The values are close: a bitmap has {width:,} neighbours.", methods.alternatives(BITMAP)
+    )

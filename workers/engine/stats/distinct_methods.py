@@ -1,0 +1,229 @@
+"""How an aggregate's DISTINCT values are best told apart: all ways with their costs, and the one that AUTO takes.
+
+The costs are those of `stats/cost.py`. A way other than Spark's own is taken only where it is expected to be clearly
+cheaper, since all of this is estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from service.spec.options import AggPhase, DistinctMethod, JobSettings, Toggle
+from service.spec.reports import Alternative
+from service.spec.scalar import Scalar
+from service.spec.types import NUMERIC, TEMPORAL, TypeName
+from workers.engine.plan.algebra import is_distinct, refusal_of
+from workers.engine.plan.bitmaps import BLOCK, BLOCK_BYTES, LANE, LANES, bitmap_obstacle
+from workers.engine.plan.branches import branch_aggregates, repeats_cheaply
+from workers.engine.plan.distinct import distinct_sets, spark_expands
+from workers.engine.plan.keys import columns_of
+from workers.engine.plan.nodes import Aggregate
+from workers.engine.stats import cost
+from workers.engine.stats.cardinality import KeyProfile, bytes_per_row, estimate_rows, profile_of
+from workers.engine.stats.cost import Cost, hot_group, input_tasks
+from workers.engine.stats.doubt import MIN_ROWS, doubt_of
+from workers.engine.stats.partitioning import is_partitioned_by
+from workers.engine.stats.statistics import Statistics, ValueRange
+
+NATIVE, ONE_PHASE, BITMAP, BRANCHES, KEYED_BRANCHES = "NATIVE", "ONE_PHASE", "BITMAP", "BRANCHES", "KEYED_BRANCHES"
+BY_VALUE = "ONE_PHASE_BY_VALUE"
+"""Rows are sent by (group, value) without a local phase."""
+
+MARGIN = 1.25
+"""How many times the cost of a rewrite Spark's own plan must cost for AUTO to take the rewrite."""
+
+_MEMORY_PARTS = 4
+"""A task's bitmaps may take so small a part of its memory: Spark does not see how much they take."""
+
+_SMALL = NUMERIC | TEMPORAL | {TypeName.BOOLEAN}
+
+GROUPS_PER_SLOT = 8
+"""Groups a slot must have at least for rows by group to be spread evenly."""
+
+_TYPE_RANGES = {
+    TypeName.BOOLEAN: ValueRange(0, 1),
+    TypeName.TINYINT: ValueRange(-(2**7), 2**7 - 1),
+    TypeName.SMALLINT: ValueRange(-(2**15), 2**15 - 1),
+}
+
+
+@dataclass(frozen=True)
+class Methods:
+    """The ways that can be had, by name, with what each costs; none where `unknown` says what is not known."""
+
+    costs: Mapping[str, Cost]
+    unknown: str | None = None
+
+    @property
+    def best(self) -> str:
+        """The way that AUTO takes: the cheapest, if it is clearly cheaper than Spark alone."""
+        if not self.costs:
+            return NATIVE
+        name, cheapest = min(self.costs.items(), key=lambda way: way[1].slowest)
+        spark = min(self.costs[way].slowest for way in (NATIVE, ONE_PHASE) if way in self.costs)
+        return name if cheapest.slowest * MARGIN <= spark else NATIVE
+
+    def alternatives(self, chosen: str) -> tuple[Alternative, ...]:
+        """All of them for the trace."""
+        return tuple(one.alternative(name, chosen) for name, one in self.costs.items())
+
+
+def is_split_forced(settings: JobSettings) -> bool:
+    """Whether the split is forced; `distinct_method` goes before `distinct_split.enabled`."""
+    method = settings.distinct_method
+    return method is DistinctMethod.SPLIT or (
+        method is DistinctMethod.AUTO and settings.distinct_split.enabled is Toggle.TRUE
+    )
+
+
+def weigh(node: Aggregate, settings: JobSettings, statistics: Statistics) -> Methods:
+    """The ways for `node`, a whole aggregate with at least one set of distinct values."""
+    groups, sets = _groups(node, statistics), _pairs(node, statistics)
+    if groups is None:
+        return Methods({}, "there are no statistics for the group keys")
+    if sets is None:
+        return Methods({}, "there are no statistics for the distinct values in a group")
+    slots, tasks = statistics.slots, input_tasks(node.input, statistics)
+    if len(sets) == 1:
+        costs = {NATIVE: cost.native_distinct(groups, sets[0], slots, tasks)}
+        if not spark_expands(node) and _may_be_keyed(node, groups, settings, statistics):
+            costs[ONE_PHASE] = cost.one_phase(groups, slots, sets[0])
+        if not spark_expands(node) and _may_be_sent_by_value(node, sets[0], settings, statistics):
+            costs[BY_VALUE] = cost.one_phase_by_value(groups, sets[0], slots)
+        if bitmap_obstacle(node) is None:
+            costs |= _bitmap(node, groups, sets[0], statistics)
+        return Methods(costs)
+    return Methods(_of_several(node, groups, sets, settings, statistics))
+
+
+def bitmap_width(node: Aggregate, statistics: Statistics) -> int:
+    """How many values a bitmap of `node`, of one set of values, should have: the cheapest width, and one lane, which is
+    never large, where nothing is known of them.
+    """
+    groups, sets = _groups(node, statistics), _pairs(node, statistics)
+    if groups is None or sets is None:
+        return LANE
+    ways = _widths(node, groups, sets[0], statistics)
+    return min(ways, key=lambda width: ways[width].slowest, default=LANE)
+
+
+def table_partitions(node: Aggregate, statistics: Statistics) -> int | None:
+    """How many partitions the rows of `node` are best sent to where they are aggregated, or told apart, in one phase;
+    None for what Spark is set to.
+    """
+    tables = _pairs(node, statistics) if distinct_sets(node) else [_groups(node, statistics)]
+    entries = [table.distinct for table in tables or () if table is not None]
+    return cost.partitions_of_tables(sum(entries), statistics.slots) if entries else None
+
+
+def told(obstacle: str) -> str:
+    """What is not known, as the reason of a Skip."""
+    return f"{obstacle[:1].upper()}{obstacle[1:]}: Spark's own plan stays."
+
+
+def _of_several(
+    node: Aggregate, groups: KeyProfile, sets: list[KeyProfile], settings: JobSettings, statistics: Statistics
+) -> dict[str, Cost]:
+    slots, tasks = statistics.slots, input_tasks(node.input, statistics)
+    plain = any(not is_distinct(call) for call in node.calls)
+    costs = {NATIVE: cost.expanded_distinct(groups, sets, plain, slots, tasks)}
+    parts = [weigh(branch, settings, statistics) for branch in branch_aggregates(node)]
+    # Else the branches do what Spark does with its copies, and read the rows again for it.
+    if repeats_cheaply(node.input) and any(part.best != NATIVE for part in parts):
+        best = [part.costs[part.best] for part in parts]
+        reread = cost.PARSED if cost.parses_text(node.input, statistics) else cost.READ_AGAIN
+        costs[BRANCHES] = cost.branches(best, groups, slots, reread)
+    splittable = all(refusal_of(call) is None for call in node.calls)
+    if splittable and _may_be_keyed(node, groups, settings, statistics):
+        costs[KEYED_BRANCHES] = cost.keyed_branches(groups, sets, slots)
+    return costs
+
+
+def _may_be_keyed(node: Aggregate, groups: KeyProfile, settings: JobSettings, statistics: Statistics) -> bool:
+    """Whether rows may be sent by their group as they are: evenly, by statistics that are good enough to say so."""
+    keys = tuple(key.expression for key in node.keys)
+    return (
+        bool(keys)
+        and settings.agg_phase is not AggPhase.TWO_PHASE
+        and groups.rows >= MIN_ROWS
+        and groups.distinct >= GROUPS_PER_SLOT * statistics.slots
+        and not is_partitioned_by(node.input, keys, statistics)
+        and hot_group(groups, settings.skew, statistics.slots, bytes_per_row(node.input, statistics)) is None
+        and doubt_of(node, statistics) is None
+    )
+
+
+def _may_be_sent_by_value(node: Aggregate, pairs: KeyProfile, settings: JobSettings, statistics: Statistics) -> bool:
+    """Whether rows may be sent by group and value as they are: evenly, by statistics that are good enough to say so."""
+    keys = tuple(key.expression for key in node.keys)
+    types = [value.type for value in distinct_sets(node)[0]]
+    return (
+        settings.distinct_method is not DistinctMethod.NATIVE
+        # The values are told apart in one phase, and counted in two.
+        and settings.agg_phase is AggPhase.AUTO
+        and all(refusal_of(call) is None for call in node.calls)
+        # Spark groups by another form of a fraction than the one that it would be sent by, and would send it again.
+        and all(type_ is not None and type_.name is not TypeName.OTHER and not type_.is_fractional for type_ in types)
+        and pairs.rows >= MIN_ROWS
+        and pairs.distinct >= GROUPS_PER_SLOT * statistics.slots
+        and not (keys and is_partitioned_by(node.input, keys, statistics))
+        and hot_group(pairs, settings.skew, statistics.slots, bytes_per_row(node.input, statistics)) is None
+        and doubt_of(node, statistics) is None
+    )
+
+
+def _bitmap(node: Aggregate, groups: KeyProfile, pairs: KeyProfile, statistics: Statistics) -> dict[str, Cost]:
+    ways = _widths(node, groups, pairs, statistics)
+    if not ways or groups.rows < MIN_ROWS:
+        return {}
+    return {BITMAP: min(ways.values(), key=lambda way: way.slowest)}
+
+
+def _widths(node: Aggregate, groups: KeyProfile, pairs: KeyProfile, statistics: Statistics) -> dict[int, Cost]:
+    """What bitmaps cost by their width; blocks alone of those that fit, none where the range is not known."""
+    known = _range_of(distinct_sets(node)[0][0], statistics)
+    if known is None:
+        return {}
+    slots, tasks = statistics.slots, input_tasks(node.input, statistics)
+    ways, room = {}, statistics.task_memory / _MEMORY_PARTS
+    for width in (LANE, LANES, BLOCK):
+        # Those of the range in every group, and never more than there are values.
+        bitmaps = min(pairs.distinct, groups.distinct * (known.high // width - known.low // width + 1))
+        if width != BLOCK or (_may_be_blocks(node, statistics) and bitmaps * BLOCK_BYTES <= room):
+            ways[width] = cost.bitmaps(groups, bitmaps, width, slots, tasks)
+    return ways
+
+
+def _may_be_blocks(node: Aggregate, statistics: Statistics) -> bool:
+    """Whether the entries of the table are known to be small beside the blocks: no texts in them, which Spark would
+    keep in memory that it does not manage.
+    """
+    types = [*(key.expression.type for key in node.keys), *(call.output.type for call in node.calls)]
+    return statistics.hashes_blocks and all(type_ is not None and type_.name in _SMALL for type_ in types)
+
+
+def _range_of(value: Scalar, statistics: Statistics) -> ValueRange | None:
+    known = statistics.ranges.get(value.column) if value.column is not None else None
+    by_type = _TYPE_RANGES.get(value.type.name) if value.type is not None else None
+    return known or by_type
+
+
+def _groups(node: Aggregate, statistics: Statistics) -> KeyProfile | None:
+    if not node.keys:
+        rows = estimate_rows(node.input, statistics)
+        return None if rows is None else KeyProfile(float(rows), 1.0, ())
+    columns = columns_of(key.expression for key in node.keys)
+    return profile_of(node.input, columns, statistics) if columns else None
+
+
+def _pairs(node: Aggregate, statistics: Statistics) -> list[KeyProfile] | None:
+    """For each set, how the rows spread over (group, value)."""
+    found: list[KeyProfile] = []
+    for values in distinct_sets(node):
+        columns = columns_of((*(key.expression for key in node.keys), *values))
+        pairs = profile_of(node.input, columns, statistics) if columns else None
+        if pairs is None:
+            return None
+        found.append(pairs)
+    return found

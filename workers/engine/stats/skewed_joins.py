@@ -1,0 +1,191 @@
+"""What joining the hot keys of a join apart, or salting them, costs.
+
+In rows handled by the slowest task, all phases added, as in `workers.engine.stats.cost`: a row that is sent, read,
+sorted or emitted costs 1 each time. A key of l and r rows costs the task that it is hashed to l + r rows read and
+sorted and, in an inner join, l * r emitted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from service.spec.options import SkewSettings
+from service.spec.scalar import Scalar
+from workers.engine.plan.isolation import PROBES, HotPart, Side, can_pass_nulls, refusal_of, salt_columns
+from workers.engine.plan.nodes import Join
+from workers.engine.stats.cost import PARSED, Cost
+from workers.engine.stats.join_loads import JoinProfile, Load, filtered_by_key, hot_loads, hot_nulls, join_profile
+from workers.engine.stats.statistics import Statistics
+
+RESCAN = 0.1
+"""What a row costs that a part of the join reads and drops at once: its key is decoded and compared. Of a
+text file, all of it is parsed (`PARSED`)."""
+
+AQE_SKEWED_BYTES = 256 << 20
+"""`spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes`: AQE splits larger partitions by their map blocks."""
+
+AQE_SPLIT_BYTES = 64 << 20
+"""`spark.sql.adaptive.advisoryPartitionSizeInBytes`: into parts of this size."""
+
+TASKS_PER_SLOT = 4
+"""Tasks that a hot key is parted over: enough that the last of them are short."""
+
+_SALTED_UNEVENLY = 2.0
+"""Salts are hashed to as many tasks: where one is expected on each, some task has several and many have none."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of running a join: its parts, the sides whose NULL keys go past it, and what it costs."""
+
+    parts: tuple[HotPart, ...]
+    nulls: tuple[Side, ...]
+    cost: Cost
+
+
+def isolate_way(join: Join, profile: JoinProfile, hot: Sequence[Load], nulls: Sequence[Side]) -> Way | None:
+    """The keys of `hot` whose build rows may be broadcast, and `nulls`, apart; None where that is nothing."""
+    chosen: dict[Side, list[Load]] = {side: [] for side in Side}
+    room = dict.fromkeys(Side, profile.room)
+    for load in sorted(hot, key=lambda load: -profile.handled(load)):
+        # The side with more to send is the one that stays or is parted; where it must, the other.
+        for probe in sorted(PROBES[join.kind], key=lambda side: -load.rows(side) * profile.row_bytes[side]):
+            build = load.rows(probe.other) * profile.hashed_bytes[probe.other]
+            if load.literals is not None and build <= room[probe]:
+                chosen[probe].append(load)
+                room[probe] -= build
+                break
+    parts = tuple(_broadcast_part(profile, probe, loads) for probe, loads in chosen.items() if loads)
+    passing = tuple(side for side in nulls if can_pass_nulls(join, side))
+    if not parts and not passing:
+        return None
+    apart = [load for loads in chosen.values() for load in loads]
+    added = [_broadcast_cost(profile, part, chosen[part.probe]) for part in parts]
+    return Way(parts, passing, _apart(profile, apart, passing, added))
+
+
+def salt_way(join: Join, profile: JoinProfile, hot: Sequence[Load], nulls: Sequence[Side]) -> Way | None:
+    """The keys of `hot` salted on the side with more rows, if it may be, or else on the other, where the copies are
+    fewer than the rows that the key makes anyhow; None where that is none of them.
+    """
+    chosen: dict[Side, list[Load]] = {side: [] for side in Side}
+    salts = _tasks(profile)
+    for load in hot:
+        for probe in sorted(PROBES[join.kind], key=lambda side: -load.rows(side)):
+            bearable = load.rows(probe.other) * salts <= profile.handled(load)
+            if load.literals is not None and bearable and salt_columns(join, probe):
+                chosen[probe].append(load)
+                break
+    parts = tuple(_part(probe, loads, salts=salts) for probe, loads in chosen.items() if loads)
+    if not parts:
+        return None
+    passing = tuple(side for side in nulls if can_pass_nulls(join, side))
+    apart = [load for loads in chosen.values() for load in loads]
+    added = [_salt_cost(profile, part, chosen[part.probe]) for part in parts]
+    return Way(parts, passing, _apart(profile, apart, passing, added))
+
+
+def cost_apart(join: Join, statistics: Statistics, skew: SkewSettings, above: tuple[Scalar, ...]) -> Cost | None:
+    """What the join costs with its hot keys joined apart, or salted, the cheaper of the two; None where no key is hot,
+    or nothing can be done about it.
+    """
+    profile = None if refusal_of(join) else join_profile(join, statistics, above)
+    if profile is None or filtered_by_key(join, above):
+        return None
+    hot, nulls = hot_loads(profile, skew), hot_nulls(profile, skew)
+    ways = (isolate_way(join, profile, hot, nulls), salt_way(join, profile, hot, nulls))
+    return min((way.cost for way in ways if way is not None), key=lambda cost: cost.slowest, default=None)
+
+
+def plain_cost(profile: JoinProfile) -> Cost:
+    """Spark's own join of rows hashed by the key; AQE parts what it sees to be skewed."""
+    return _ordinary(profile, profile.loads, tuple(Side), profile.rows)
+
+
+def _part(probe: Side, loads: Sequence[Load], tasks: int | None = None, salts: int | None = None) -> HotPart:
+    return HotPart(tuple(load.literals for load in loads if load.literals is not None), probe, tasks, salts)
+
+
+def _tasks(profile: JoinProfile) -> int:
+    return max(16, TASKS_PER_SLOT * profile.slots)
+
+
+def _ordinary(profile: JoinProfile, loads: Sequence[Load], nulls: Sequence[Side], sent: float) -> Cost:
+    """A join by hash of rows of which `loads` are the hot ones, where the NULLs of the sides `nulls` take part."""
+    of_keys = [_on_one_task(profile, load) for load in loads]
+    of_nulls = [3 * profile.nulls[side] for side in nulls if profile.nulls[side]]
+    total = 2 * profile.other_rows + profile.other_out + sum(profile.handled(load) for load in loads)
+    total += sum(of_nulls)
+    top = max([*of_keys, *of_nulls], default=0.0)
+    hottest = max(top + max(total - top, 0.0) / profile.slots, total / profile.slots)
+    return Cost(sent / profile.slots + hottest, sent, hottest)
+
+
+def _on_one_task(profile: JoinProfile, load: Load) -> float:
+    """Rows of a key that one task handles: all, but for what AQE parts by map blocks, where there are many."""
+    for probe in PROBES[profile.kind]:
+        size = load.rows(probe) * profile.row_bytes[probe]
+        if size >= AQE_SKEWED_BYTES and profile.even[probe]:
+            split = math.ceil(size / AQE_SPLIT_BYTES)
+            return 2 * load.rows(probe.other) + (2 * load.rows(probe) + profile.out(load)) / split
+    return profile.handled(load)
+
+
+def _apart(profile: JoinProfile, apart: Sequence[Load], nulls: Sequence[Side], added: Sequence[Cost]) -> Cost:
+    """The ordinary join of the rest, beside what the parts add, and every part's own reading of the tables."""
+    left = [load for load in profile.loads if load not in apart]
+    moved = sum(load.left + load.right for load in apart) + sum(profile.nulls[side] for side in nulls)
+    rest = _ordinary(
+        replace(profile, nulls={side: 0.0 if side in nulls else rows for side, rows in profile.nulls.items()}),
+        left,
+        tuple(Side),
+        profile.rows - moved,
+    )
+    read = {side: _reread(profile, side) for side in Side}
+    reread = (sum(read.values()) * len(added) + sum(read[side] for side in nulls)) / profile.slots
+    # A part's filter on the key leaves the other tables of a join below as they are: they are sent and sorted again.
+    reread += 2 * profile.sent_below * (len(added) + len(nulls)) / profile.slots
+    return Cost(
+        rest.slowest + reread + sum(cost.slowest for cost in added),
+        rest.shuffled + sum(cost.shuffled for cost in added),
+        max([rest.hottest_task, *(cost.hottest_task for cost in added)]),
+    )
+
+
+def _reread(profile: JoinProfile, side: Side) -> float:
+    """What it costs all tasks together to read a side once more, for the rows of a part."""
+    return profile.sides[side].rows * (PARSED if side in profile.parsed else RESCAN)
+
+
+def _broadcast_part(profile: JoinProfile, probe: Side, loads: Sequence[Load]) -> HotPart:
+    """Parts the probe's rows where it costs less than to join them where they are read, at worst all in few tasks."""
+    in_place, parted = _part(probe, loads), _part(probe, loads, tasks=_tasks(profile))
+    costs = [_broadcast_cost(profile, part, loads).slowest for part in (in_place, parted)]
+    return in_place if costs[0] <= costs[1] else parted
+
+
+def _broadcast_cost(profile: JoinProfile, part: HotPart, loads: Sequence[Load]) -> Cost:
+    rows = sum(load.rows(part.probe) for load in loads)
+    build = sum(load.rows(part.probe.other) for load in loads)
+    handled = rows + sum(profile.out(load) for load in loads)
+    if part.tasks is not None:
+        # Written, sorted (so that a repeated task sends them alike) and read.
+        hottest = handled / max(min(profile.slots, rows), 1.0)
+        return Cost(
+            2 * build + 3 * rows / profile.slots + hottest, build + rows, handled / max(min(part.tasks, rows), 1.0)
+        )
+    busiest = min(rows, profile.sides[part.probe].rows / profile.tasks[part.probe])
+    hottest = max(handled * busiest / rows if rows else 0.0, handled / max(min(profile.slots, rows), 1.0))
+    return Cost(2 * build + hottest, build, hottest)
+
+
+def _salt_cost(profile: JoinProfile, part: HotPart, loads: Sequence[Load]) -> Cost:
+    salts = part.salts or 1
+    rows = sum(load.rows(part.probe) for load in loads)
+    copies = sum(load.rows(part.probe.other) for load in loads) * salts
+    handled = 2 * (rows + copies) + sum(profile.out(load) for load in loads)
+    hottest = _SALTED_UNEVENLY * handled / max(min(salts, rows), 1.0)
+    slowest = (rows + copies) / profile.slots + max(hottest, handled / profile.slots)
+    return Cost(slowest, rows + copies, hottest)
