@@ -130,11 +130,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.ui.killEnabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.scheduler.mode", "FAIR")
-        # A cancelled task looks up between two batches: with 4096 rows each, compiled lightly, it went on for minutes
-        # and kept its slot from the tests that followed.
-        .config("spark.sql.parquet.columnarReaderBatchSize", "32")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
-    yield session
+    with pytest.MonkeyPatch.context() as patch:
+        # What is planned depends on no clock.
+        patch.setattr("workers.engine.spark.conditions.SECONDS", 60.0)
+        yield session
     session.stop()

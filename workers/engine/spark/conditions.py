@@ -78,20 +78,24 @@ class _UnknownError(Exception):
 
 
 def share_kept(
-    terms: Sequence[Expression], sample: Mapping[str, pa.ChunkedArray], rows: int, is_whole: bool
+    terms: Sequence[Expression],
+    sample: Mapping[str, pa.ChunkedArray],
+    rows: int,
+    is_whole: bool,
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[float | None, int]:
     """Share of the `rows` sampled rows for which every one of `terms` is true, and how many terms are unknown.
 
     `sample` has the columns by the names in the terms. The share is None where no term is known, and never 0 unless the
-    sample is the whole table: what was not met once may be there.
+    sample is the whole table: what was not met once may be there. `clock` tells seconds, for `SECONDS`.
     """
-    deadline = time.monotonic() + SECONDS
+    deadline = clock() + SECONDS
     if rows > PATTERN_ROWS and any(isinstance(node, Like) for term in terms for node in walk(term)):
         # Evenly over the whole sample: files are sorted now and then.
         chosen = pa.array(range(0, rows, -(-rows // PATTERN_ROWS)))
         sample = {name: values.take(chosen) for name, values in sample.items()}
         is_whole, rows = False, len(chosen)
-    evaluation = _Evaluation(sample, deadline)
+    evaluation = _Evaluation(sample, deadline, clock)
     kept: Array = None
     unknown = 0
     for term in terms:
@@ -126,11 +130,12 @@ def _met(kept: Array, rows: int) -> float:
 
 
 class _Evaluation:
-    """Evaluates expressions over `sample` until `deadline`, of the monotonic clock."""
+    """Evaluates expressions over `sample` until the `clock` tells `deadline`."""
 
-    def __init__(self, sample: Mapping[str, pa.ChunkedArray], deadline: float) -> None:
+    def __init__(self, sample: Mapping[str, pa.ChunkedArray], deadline: float, clock: Callable[[], float]) -> None:
         self._sample = sample
         self._deadline = deadline
+        self._clock = clock
         self._patterns = 0
 
     def mask(self, term: Expression) -> Array | None:
@@ -142,7 +147,7 @@ class _Evaluation:
             return None
 
     def _value(self, node: Expression) -> Array:
-        if time.monotonic() >= self._deadline:
+        if self._clock() >= self._deadline:
             raise _UnknownError
         match node:
             case Name(None, name) if name in self._sample:
