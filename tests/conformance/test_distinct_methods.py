@@ -13,11 +13,12 @@ from service.spec.options import AggPhase
 from service.spec.query import AggregateFunction
 from service.spec.reports import RuleOutcome
 from service.spec.scalar import Scalar, column
-from service.spec.types import BIGINT, BOOLEAN, DATE, Field, decimal
+from service.spec.types import BIGINT, BOOLEAN, DATE, STRING, Field, decimal
 from workers.engine.plan.algebra import refusal_of
 from workers.engine.plan.bitmaps import BLOCK, LANE, LANES, bitmap_aggregate
 from workers.engine.plan.branches import joined_branches, keyed_branches, sent_by_value
 from workers.engine.plan.distinct import distinct_sets
+from workers.engine.plan.group_bitmaps import group_bitmap_aggregate
 from workers.engine.plan.nodes import Aggregate, Call, Named, Node, Scan
 from workers.engine.plan.transform import transform_up
 from workers.engine.planner import Plan
@@ -100,6 +101,33 @@ def _sent_by_value(node: Node) -> Node:
     return sent_by_value(node) if len(distinct_sets(node)) == 1 else joined_branches(node, sent_by_value)
 
 
+@settings(max_examples=24)
+@given(
+    table=st.sampled_from(["mixed", "hot", "empty"]),
+    key=st.sampled_from(["t.i", "t.y", "t.s", "t.b", "t.q", "t.da", "t.g", "t.i % 3", "YEAR(t.ts)"]),
+    values=st.lists(st.sampled_from(ANY), min_size=1, max_size=2, unique=True),
+    filters=st.lists(st.sampled_from(FILTERS), min_size=1, max_size=2),
+    phase=st.sampled_from(list(AggPhase)),
+)
+def test_values_with_their_groups_as_bits(
+    oracle: Any, table: str, key: str, values: list[str], filters: list[str | None], phase: AggPhase
+) -> None:
+    count = {"function": "COUNT", "arguments": [f"t.{name}" for name in values], "distinct": True}
+    query = {
+        "source": {"kind": "table", "table": table, "alias": "t"},
+        "group_by": [{"expression": key, "name": "key"}],
+        "aggregates": [{**count, "filter": where, "name": f"x{number}"} for number, where in enumerate(filters)],
+    }
+    before = oracle.plan(query, {}).before
+
+    def by_groups(node: Node) -> Node:
+        return group_bitmap_aggregate(node, 3, phase) if isinstance(node, Aggregate) else node
+
+    after = transform_up(before, by_groups)
+    assert after != before
+    oracle.check_plan(query, before, after)
+
+
 COUNTS = {name: {"function": "COUNT", "arguments": [f"t.{name}"], "distinct": True} for name in ANY}
 
 
@@ -169,6 +197,24 @@ def test_values_at_the_ends_of_their_types(spark: SparkSession, keyed: bool) -> 
     assert f"v={len(EDGES) - 1}" in expected[0] or keyed
     for way in ways:
         assert sorted(map(str, lower(way, {"t": table}).collect())) == expected
+
+
+@pytest.mark.parametrize("key", ["v", "da"])
+def test_groups_at_the_ends_of_their_types(spark: SparkSession, key: str) -> None:
+    rows = ", ".join(
+        f"({_literal(value)}, DATE'{'0001-01-01' if number % 2 else '9999-12-31'}', '{number % 5}')"
+        for number, value in enumerate(EDGES + EDGES[::2])
+    )
+    fields = (*FIELDS[1:2], FIELDS[3], Field("t.k", STRING))
+    table = spark.sql(f"SELECT * FROM VALUES {rows}").toDF(*(field.name for field in fields))
+    groups = {field.name: column(field.name, field.type) for field in fields}
+    call = Call(AggregateFunction.COUNT, (groups["t.k"],), Field("n", BIGINT), distinct=True)
+    scan = Scan("t", "t", tuple((field, field.name) for field in fields))
+    node = Aggregate(scan, (Named(groups[f"t.{key}"], key),), (call,))
+    expected = sorted(map(str, lower(node, {"t": table}).collect()))
+    assert len(expected) == (len(EDGES) if key == "v" else 2)
+    by_groups = group_bitmap_aggregate(node, 2, AggPhase.AUTO)
+    assert sorted(map(str, lower(by_groups, {"t": table}).collect())) == expected
 
 
 def _by_bitmaps(node: Aggregate, width: int) -> Node:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from service.spec.options import DistinctMethod, Toggle
 from workers.engine.plan.algebra import refusal_of
-from workers.engine.plan.bitmaps import bitmap_aggregate, bitmap_obstacle
+from workers.engine.plan.bitmaps import bitmap_aggregate
 from workers.engine.plan.branches import (
     branch_aggregates,
     joined_branches,
@@ -14,17 +14,21 @@ from workers.engine.plan.branches import (
     sent_by_value,
 )
 from workers.engine.plan.distinct import GROUPING_SETS, distinct_sets
+from workers.engine.plan.group_bitmaps import group_bitmap_aggregate
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Node, Phases
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.stats.distinct_methods import (
     BITMAP,
     BRANCHES,
     BY_VALUE,
+    GROUP_BITMAPS,
     KEYED_BRANCHES,
     NATIVE,
     bitmap_width,
+    bitmaps_of,
     table_partitions,
     told,
+    value_partitions,
     weigh,
 )
 
@@ -63,9 +67,10 @@ AS $v0 []
             Exchange BY o.uid
               Scan orders AS o [o.uid, o.item, o.shop]
 
-    BRANCHES is for few groups: an aggregate for each set, by bitmaps or sent by (group, value) in one phase where that
-    is cheaper, joined on the group keys. The rows are read once for each. KEYED_BRANCHES is for many groups: the rows
-    are sent by their group once, and copied and told apart there, where all rows of a group are.
+    BRANCHES is for few groups: an aggregate for each set, by bitmaps of values or of groups, or sent by (group, value)
+    in one phase, where that is cheaper, joined on the group keys. The rows are read once for each. KEYED_BRANCHES is
+    for many groups: the rows are sent by their group once, and copied and told apart there, where all rows of a group
+    are.
 
     Fires when:
         there are at least two sets of distinct values, and
@@ -112,7 +117,7 @@ AS $v0 []
             return Skip("There is one set of distinct values: it needs no branch of its own.")
         if method is DistinctMethod.AUTO:
             return _decide_by_cost(node, ctx)
-        if method is DistinctMethod.BITMAP and all(bitmap_obstacle(branch) for branch in branch_aggregates(node)):
+        if method is DistinctMethod.BITMAP and all(bitmaps_of(branch) is None for branch in branch_aggregates(node)):
             return Skip("None of the sets of distinct values can be counted by bitmaps.")
         return _forced(node, ctx)
 
@@ -125,9 +130,11 @@ AS $v0 []
 
 def _told_apart(branch: Aggregate, ctx: RuleContext) -> Node:
     forced = ctx.settings.distinct_method is DistinctMethod.BITMAP
-    best = BITMAP if forced else weigh(branch, ctx.settings, ctx.statistics).best
-    if best == BITMAP and bitmap_obstacle(branch) is None:
+    best = bitmaps_of(branch) if forced else weigh(branch, ctx.settings, ctx.statistics).best
+    if best == BITMAP:
         return bitmap_aggregate(branch, bitmap_width(branch, ctx.statistics), ctx.settings.agg_phase)
+    if best == GROUP_BITMAPS:
+        return group_bitmap_aggregate(branch, value_partitions(branch, ctx.statistics), ctx.settings.agg_phase)
     return sent_by_value(branch, table_partitions(branch, ctx.statistics)) if best == BY_VALUE else branch
 
 

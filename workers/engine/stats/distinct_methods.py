@@ -17,6 +17,7 @@ from workers.engine.plan.algebra import is_distinct, refusal_of
 from workers.engine.plan.bitmaps import BLOCK, BLOCK_BYTES, LANE, LANES, bitmap_obstacle
 from workers.engine.plan.branches import branch_aggregates, repeats_cheaply
 from workers.engine.plan.distinct import distinct_sets, spark_expands
+from workers.engine.plan.group_bitmaps import GROUPS, group_bitmap_obstacle
 from workers.engine.plan.keys import columns_of
 from workers.engine.plan.nodes import Aggregate
 from workers.engine.stats import cost
@@ -29,6 +30,8 @@ from workers.engine.stats.statistics import Statistics, ValueRange
 NATIVE, ONE_PHASE, BITMAP, BRANCHES, KEYED_BRANCHES = "NATIVE", "ONE_PHASE", "BITMAP", "BRANCHES", "KEYED_BRANCHES"
 BY_VALUE = "ONE_PHASE_BY_VALUE"
 """Rows are sent by (group, value) without a local phase."""
+GROUP_BITMAPS = "BITMAPS_OF_GROUPS"
+"""Rows are sent by value without a local phase; each value has its groups as bits."""
 
 MARGIN = 1.25
 """How many times the cost of a rewrite Spark's own plan must cost for AUTO to take the rewrite."""
@@ -57,11 +60,15 @@ class Methods:
 
     @property
     def best(self) -> str:
-        """The way that AUTO takes: the cheapest, if it is clearly cheaper than Spark alone."""
+        """The way that AUTO takes: the cheapest, if it is clearly cheaper than Spark alone.
+
+        Bitmaps of groups send rows as they are, as `ONE_PHASE` does, which is taken else: they only have to be cheaper.
+        """
         if not self.costs:
             return NATIVE
         name, cheapest = min(self.costs.items(), key=lambda way: way[1].slowest)
-        spark = min(self.costs[way].slowest for way in (NATIVE, ONE_PHASE) if way in self.costs)
+        rivals = (NATIVE,) if name == GROUP_BITMAPS else (NATIVE, ONE_PHASE)
+        spark = min(self.costs[way].slowest for way in rivals if way in self.costs)
         return name if cheapest.slowest * MARGIN <= spark else NATIVE
 
     def alternatives(self, chosen: str) -> tuple[Alternative, ...]:
@@ -93,8 +100,15 @@ def weigh(node: Aggregate, settings: JobSettings, statistics: Statistics) -> Met
             costs[BY_VALUE] = cost.one_phase_by_value(groups, sets[0], slots)
         if bitmap_obstacle(node) is None:
             costs |= _bitmap(node, groups, sets[0], statistics)
-        return Methods(costs)
+        return Methods(costs | _group_bitmaps(node, sets[0], settings, statistics))
     return Methods(_of_several(node, groups, sets, settings, statistics))
+
+
+def bitmaps_of(node: Aggregate) -> str | None:
+    """Which bitmaps can be had where they are forced: those of values go before those of groups."""
+    if bitmap_obstacle(node) is None:
+        return BITMAP
+    return GROUP_BITMAPS if group_bitmap_obstacle(node) is None else None
 
 
 def bitmap_width(node: Aggregate, statistics: Statistics) -> int:
@@ -115,6 +129,20 @@ def table_partitions(node: Aggregate, statistics: Statistics) -> int | None:
     tables = _pairs(node, statistics) if distinct_sets(node) else [_groups(node, statistics)]
     entries = [table.distinct for table in tables or () if table is not None]
     return cost.partitions_of_tables(sum(entries), statistics.slots) if entries else None
+
+
+def value_partitions(node: Aggregate, statistics: Statistics) -> int | None:
+    """How many partitions the rows of `node`, of one set of distinct values, are best sent to by value alone; None for
+    what Spark is set to.
+    """
+    values = values_profile(node, statistics)
+    return None if values is None else cost.partitions_of_tables(values.distinct, statistics.slots)
+
+
+def values_profile(node: Aggregate, statistics: Statistics) -> KeyProfile | None:
+    """How the rows spread over the values of the one set of `node`, whatever their groups."""
+    columns = columns_of(distinct_sets(node)[0])
+    return profile_of(node.input, columns, statistics) if columns else None
 
 
 def told(obstacle: str) -> str:
@@ -155,22 +183,41 @@ def _may_be_keyed(node: Aggregate, groups: KeyProfile, settings: JobSettings, st
 
 
 def _may_be_sent_by_value(node: Aggregate, pairs: KeyProfile, settings: JobSettings, statistics: Statistics) -> bool:
-    """Whether rows may be sent by group and value as they are: evenly, by statistics that are good enough to say so."""
+    """Whether rows may be sent by group and value as they are."""
+    return all(refusal_of(call) is None for call in node.calls) and _may_be_sent_by(node, pairs, settings, statistics)
+
+
+def _may_be_sent_by(node: Aggregate, sent: KeyProfile, settings: JobSettings, statistics: Statistics) -> bool:
+    """Whether rows may be sent as they are by what `sent` tells of, the values alone or with their group: evenly, by
+    statistics that are good enough to say so.
+    """
     keys = tuple(key.expression for key in node.keys)
     types = [value.type for value in distinct_sets(node)[0]]
     return (
         settings.distinct_method is not DistinctMethod.NATIVE
         # The values are told apart in one phase, and counted in two.
         and settings.agg_phase is AggPhase.AUTO
-        and all(refusal_of(call) is None for call in node.calls)
         # Spark groups by another form of a fraction than the one that it would be sent by, and would send it again.
         and all(type_ is not None and type_.name is not TypeName.OTHER and not type_.is_fractional for type_ in types)
-        and pairs.rows >= MIN_ROWS
-        and pairs.distinct >= GROUPS_PER_SLOT * statistics.slots
+        and sent.rows >= MIN_ROWS
+        and sent.distinct >= GROUPS_PER_SLOT * statistics.slots
         and not (keys and is_partitioned_by(node.input, keys, statistics))
-        and hot_group(pairs, settings.skew, statistics.slots, bytes_per_row(node.input, statistics)) is None
+        and hot_group(sent, settings.skew, statistics.slots, bytes_per_row(node.input, statistics)) is None
         and doubt_of(node, statistics) is None
     )
+
+
+def _group_bitmaps(
+    node: Aggregate, pairs: KeyProfile, settings: JobSettings, statistics: Statistics
+) -> dict[str, Cost]:
+    """What bitmaps of groups cost where rows may be sent by value as they are, and it is known how close groups are."""
+    values = values_profile(node, statistics)
+    known = None if group_bitmap_obstacle(node) else _range_of(node.keys[0].expression, statistics)
+    if values is None or known is None or not _may_be_sent_by(node, values, settings, statistics):
+        return {}
+    # Never more bitmaps than there are pairs of a group and a value.
+    runs = min(float(known.high // GROUPS - known.low // GROUPS + 1), pairs.distinct / values.distinct)
+    return {GROUP_BITMAPS: cost.group_bitmaps(values, runs, len(node.calls), statistics.slots)}
 
 
 def _bitmap(node: Aggregate, groups: KeyProfile, pairs: KeyProfile, statistics: Statistics) -> dict[str, Cost]:

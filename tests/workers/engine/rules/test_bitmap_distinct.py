@@ -9,6 +9,7 @@ import pytest
 
 from service.spec.options import JobSettings
 from service.spec.query import AggregateFunction as F
+from service.spec.reports import HotKey
 from service.spec.scalar import column
 from service.spec.types import BIGINT, STRING, Field
 from workers.engine.plan.explain import text_of
@@ -17,6 +18,7 @@ from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Named, Nod
 from workers.engine.plan.schema import output_of
 from workers.engine.rules.bitmap_distinct import BitmapDistinct
 from workers.engine.rules.rule import Match, RuleContext, Skip
+from workers.engine.stats.distinct_methods import GROUP_BITMAPS
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize, ValueRange
 
 RULE = BitmapDistinct()
@@ -134,3 +136,60 @@ def test_what_is_forced_without_knowledge_says_what_it_costs() -> None:
     match = RULE.match(WHOLE, context(high=None, distinct_method="bitmap"))
     assert isinstance(match, Match)
     assert "at worst every bitmap has one of them" in match.reason
+
+
+NAMED = Scan("orders", "o", (*ORDERS.columns, (Field("o.name", STRING), "name")))
+NAMES = Call(F.COUNT, (NAME,), Field("names", BIGINT), distinct=True)
+BY_NAME = Aggregate(NAMED, (Named(UID, "uid"),), (NAMES,))
+
+
+def context_of_names(
+    names: int = 500_000, pairs: int = 6_000_000, groups: int | None = 20, hot: float = 0.0, **settings: Any
+) -> RuleContext:
+    """Names of 20 M rows in 20 groups, of which the keys are known to be below `groups`."""
+    rows = 20_000_000
+    top = (HotKey(value="x", share=hot, estimated_rows=round(hot * rows)),) if hot else ()
+    counts = {("o.uid",): 20, ("o.name",): names, ("o.uid", "o.name"): pairs}
+    keys = {
+        columns: KeySketch("o", columns, 60_000, 1, count, 0.0, top if columns == ("o.name",) else ())
+        for columns, count in counts.items()
+    }
+    ranges = {} if groups is None else {"o.uid": ValueRange(0, groups - 1)}
+    statistics = Statistics({"o": TableSize("o", 8, rows * 100, rows, True)}, keys, slots=4, ranges=ranges)
+    return RuleContext(JobSettings.model_validate(settings), statistics)
+
+
+def test_values_of_any_type_have_their_groups_as_bits() -> None:
+    match = RULE.match(BY_NAME, context_of_names())
+    assert isinstance(match, Match)
+    assert match.choice == GROUP_BITMAPS
+    after = RULE.rewrite(match, context_of_names())
+    check(after, RULE.name, output_of(BY_NAME))
+    assert "Exchange BY o.name" in text_of(after)
+    costs = {way.name: way.cost for way in match.alternatives}
+    assert costs[GROUP_BITMAPS] < costs["ONE_PHASE_BY_VALUE"] < costs["NATIVE"]
+
+
+@pytest.mark.parametrize(
+    "ctx",
+    [
+        context_of_names(groups=None),
+        context_of_names(groups=2**40),  # every value would have a bitmap for each of its groups
+        context_of_names(names=5_500_000),  # nearly every value is in one group
+        context_of_names(hot=0.6),
+        context_of_names(agg_phase="TWO_PHASE"),
+        context_of_names(agg_phase="ONE_PHASE"),
+        context_of_names(names=10, pairs=200),
+    ],
+)
+def test_groups_are_no_bits_where_that_does_not_pay(ctx: RuleContext) -> None:
+    skip = RULE.match(BY_NAME, ctx)
+    assert isinstance(skip, Skip)
+    assert "o.name is of STRING" in skip.reason
+
+
+def test_groups_are_the_bits_where_bitmaps_are_forced_and_values_are_none() -> None:
+    match = RULE.match(BY_NAME, context(distinct_method="bitmap"))
+    assert isinstance(match, Match)
+    assert match.choice == GROUP_BITMAPS
+    assert "the values are no integers" in match.reason

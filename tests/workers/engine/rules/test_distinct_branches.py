@@ -34,6 +34,7 @@ WHOLE = Aggregate(ORDERS, (Named(UID, "uid"),), (ITEMS, TOTAL, SHOPS))
 JOINED = replace(WHOLE, input=Join(ORDERS, USERS, JoinKind.INNER, ((ITEM, column("u.uid", BIGINT)),)))
 GLOBAL = replace(WHOLE, keys=())
 VARIANCE = replace(WHOLE, calls=(ITEMS, SHOPS, Call(F.VAR_POP, (RATE,), Field("v", DOUBLE))))
+OF_GROUPS = replace(WHOLE, calls=(SHOPS, Call(F.COUNT, (RATE,), Field("rates", BIGINT), distinct=True)))
 BY_RATE = replace(WHOLE, keys=(Named(RATE, "rate"),))
 
 
@@ -71,7 +72,7 @@ def test_it_is_about_whole_aggregates_that_tell_values_apart(node: Node) -> None
         (WHOLE, context(**{"distinct_split.enabled": True}), "distinct_split.enabled is true."),
         (replace(WHOLE, calls=(ITEMS,)), context(distinct_method="branches"), "one set of distinct values"),
         (replace(WHOLE, grouping_sets=((0,), ())), context(), "grouping sets"),
-        (replace(WHOLE, calls=(SHOPS, replace(SHOPS, arguments=(RATE,)))), context(distinct_method="bitmap"), "None"),
+        (replace(BY_RATE, calls=(SHOPS, replace(SHOPS, arguments=(RATE,)))), context(distinct_method="bitmap"), "None"),
         (replace(WHOLE, keys=(Named(SHOP, "shop"),)), context(), "no statistics for the group keys"),
         (replace(WHOLE, calls=(ITEMS, replace(SHOPS, arguments=(RATE,)))), context(), "for the distinct values"),
         (WHOLE, context(groups=20, pairs=100), "not expected to be clearly cheaper"),
@@ -96,6 +97,7 @@ def test_it_leaves_the_plan_with_a_reason(node: Node, ctx: RuleContext, words: s
         (VARIANCE, context(distinct_method="branches"), "BRANCHES"),
         (GLOBAL, context(distinct_method="branches"), "BRANCHES"),
         (WHOLE, context(distinct_method="bitmap"), "BRANCHES"),
+        (OF_GROUPS, context(distinct_method="bitmap"), "BRANCHES"),
     ],
 )
 def test_it_takes_the_cheapest_way_that_can_be_had(node: Aggregate, ctx: RuleContext, choice: str) -> None:

@@ -1,0 +1,38 @@
+"""Bitmaps of groups: what stands against them. What they count is in `tests/conformance/test_distinct_methods.py`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from service.spec.options import AggPhase
+from service.spec.query import AggregateFunction as F
+from service.spec.scalar import column
+from service.spec.types import BIGINT, STRING, Field
+from workers.engine.plan.group_bitmaps import group_bitmap_aggregate, group_bitmap_obstacle
+from workers.engine.plan.nodes import Aggregate, Call, Named, Scan
+
+UID, ITEM, NAME = column("o.uid", BIGINT), column("o.item", BIGINT), column("o.name", STRING)
+FIELDS = (Field("o.uid", BIGINT), Field("o.item", BIGINT), Field("o.name", STRING))
+ORDERS = Scan("orders", "o", tuple((field, field.name.removeprefix("o.")) for field in FIELDS))
+NAMES = Call(F.COUNT, (NAME,), Field("names", BIGINT), distinct=True)
+ITEMS = Call(F.COUNT, (ITEM,), Field("items", BIGINT), distinct=True)
+ROWS = Call(F.COUNT, (), Field("n", BIGINT))
+BY_NAME = Aggregate(ORDERS, (Named(UID, "uid"),), (NAMES,))
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        (replace(BY_NAME, keys=(Named(NAME, "name"),)), "The group key is of STRING"),
+        (replace(BY_NAME, keys=()), "0 group keys"),
+        (replace(BY_NAME, calls=(NAMES, ROWS)), "needs the rows of a group together"),
+        (replace(BY_NAME, calls=(NAMES, ITEMS)), "2 sets"),
+    ],
+)
+def test_what_stands_against_groups_as_bits(node: Aggregate, words: str) -> None:
+    assert words in (group_bitmap_obstacle(node) or "")
+    with pytest.raises(ValueError, match=re.escape(words)):
+        group_bitmap_aggregate(node, None, AggPhase.AUTO)
