@@ -14,6 +14,7 @@ from service.spec.dialect import Text
 from service.spec.parsing import read_expression
 from service.spec.tree import Expression
 from service.spec.types import BIGINT, DATE, DOUBLE, STRING, DataType, TypeName, decimal
+from workers.engine.spark import conditions
 from workers.engine.spark.conditions import MAX_PATTERN_LENGTH, MAX_PATTERNS, PATTERN_ROWS, share_kept, typed
 
 SAMPLE = {
@@ -123,7 +124,7 @@ def test_a_long_condition_is_given_up_within() -> None:
     ticks = count()
     long = tree(" OR ".join(f"`t.i` + {number} = 4" for number in range(500)))
     terms = [tree("`t.i` > 2"), long, tree("`t.i` < 3")]
-    assert share_kept(terms, SAMPLE, 8, is_whole=True, clock=lambda: next(ticks) / 1_000) == (0.5, 2)
+    assert share_kept(terms, SAMPLE, 8, is_whole=True, clock=lambda: next(ticks) * conditions.SECONDS / 100) == (0.5, 2)
 
 
 @pytest.mark.parametrize(
