@@ -97,7 +97,7 @@ def isolated(join: Join, parts: tuple[HotPart, ...], nulls: tuple[Side, ...]) ->
     for part in parts:
         joined.append((_broadcast if part.salts is None else _salted)(join, part, earlier))
         earlier += part.keys
-    return Union((rest, *joined, *(_past(join, side) for side in nulls)))
+    return Union((rest, *joined, *(_past(join, side) for side in nulls)), stands_for=join)
 
 
 def refusal_of(join: Join) -> str | None:

@@ -50,7 +50,9 @@ def summed_columns(node: Node) -> frozenset[str]:
 
 
 def scanned_columns(node: Node, columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """The scans' columns whose values `node` emits as `columns`; None where one is computed, or comes from a union."""
+    """The scans' columns whose values `node` emits as `columns`; None where one is computed, or comes from a union of
+    different rows.
+    """
     if columns is None:
         return None
     found = [_scanned(node, name) for name in columns]
@@ -71,7 +73,7 @@ def _scanned(node: Node, name: str) -> str | None:
         case Scan():
             return name
         case Union():
-            return None
+            return None if node.stands_for is None else _scanned(node.stands_for, name)
         case Join():
             return _scanned(node.left if name in names_of(node.left) else node.right, name)
         case Project() | Aggregate():

@@ -169,9 +169,14 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Union:
-    """All rows of all `inputs`, at least two, whose columns have the same names and types in the same order."""
+    """All rows of all `inputs`, at least two, whose columns have the same names and types in the same order.
+
+    `stands_for` is the node in whose place a rule has put the union, with just its rows: the estimates are that node's.
+    It has no say in what the union is, and none in how it runs.
+    """
 
     inputs: tuple[Node, ...]
+    stands_for: Node | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,13 @@ def transform_up(node: Node, rewrite: Callable[[Node], Node]) -> Node:
     return rewrite(with_inputs(node, inputs))
 
 
+def in_one_piece(node: Node) -> Node:
+    """The tree with every union that stands for a node replaced by that node: what it is about, and not how it runs."""
+    if isinstance(node, Union) and node.stands_for is not None:
+        return in_one_piece(node.stands_for)
+    return with_inputs(node, tuple(in_one_piece(child) for child in inputs_of(node)))
+
+
 def walk_up(node: Node) -> Iterator[Node]:
     """Every node of the tree, inputs before the node that reads them."""
     for child in inputs_of(node):

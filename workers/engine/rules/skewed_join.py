@@ -66,7 +66,8 @@ class SkewedJoin:
     are sent to tasks in turn (`Exchange`) where much comes of each. SALT is for keys with too many rows on both sides:
     the many are parted by the key and a salt, a hash of the row's other columns, and the others are copied for each
     salt (`Expand`). Both send rows with a NULL key, which an outer or anti join keeps and nothing matches, past the
-    join. Spark's adaptive execution coalesces no exchange of this rule: each has a number of partitions of its own.
+    join. Spark's adaptive execution coalesces no exchange of this rule: each has a number of partitions of its own. For a
+    join above, a join in parts is still the one join that it was, which each part of the upper one computes.
 
     Fires when:
         - `join.skew` is ISOLATE or SALT, and keys stand out in the sample: they have more than an even task's share of
@@ -180,7 +181,7 @@ def _look(node: Join, ctx: RuleContext, wanted: JoinSkew) -> _Found | str:
     profile = join_profile(node, ctx.statistics, ctx.above)
     if profile is None:
         if any(isinstance(side, Union) for side in (node.left, node.right)):
-            return "A side is a union, as of a join in parts: which keys are hot in all of it is not known."
+            return "A side is a union: which keys are hot in all of it is not known."
         return "There are no statistics for the keys of both sides: which are hot is not known."
     if wanted is JoinSkew.AUTO and filtered_by_key(node, ctx.above):
         return "A condition is about the key: it may keep the rows of a hot value, or none of them."

@@ -14,7 +14,7 @@ from service.spec.reports import HotKey
 from workers.engine.plan.keys import columns_below, columns_of
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Expand, Filter, Join, Limit, Node, Project, Scan, Union
 from workers.engine.plan.schema import ONE_SIDED, names_of
-from workers.engine.plan.transform import walk_up
+from workers.engine.plan.transform import in_one_piece, walk_up
 from workers.engine.stats.selectivity import UNKNOWN_CONDITION, share_of
 from workers.engine.stats.statistics import KeySketch, Statistics
 
@@ -96,7 +96,7 @@ def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
         case Aggregate():
             return _group_profile(node, columns, statistics)
         case Union():
-            return None
+            return None if node.stands_for is None else profile_of(node.stands_for, columns, statistics)
         case Limit():
             below = profile_of(node.input, columns, statistics)
             return below and below.scaled(min(node.count / below.rows, 1.0) if below.rows else 1.0)
@@ -109,7 +109,7 @@ def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
 
 def bytes_per_row(node: Node, statistics: Statistics) -> float:
     """Bytes of a row of `node`, taking each table's rows at their size in its files."""
-    sizes = (statistics.tables.get(scan.alias) for scan in walk_up(node) if isinstance(scan, Scan))
+    sizes = (statistics.tables.get(scan.alias) for scan in walk_up(in_one_piece(node)) if isinstance(scan, Scan))
     return sum(size.bytes / size.rows for size in sizes if size is not None and size.rows)
 
 
@@ -127,6 +127,8 @@ def _rows(node: Node, statistics: Statistics) -> float | None:
             return _join_rows(node, statistics)
         case Aggregate():
             return _groups(node, statistics)
+        case Union() if node.stands_for is not None:
+            return _rows(node.stands_for, statistics)
         case Union():
             rows = [_rows(branch, statistics) for branch in node.inputs]
             return None if None in rows else sum(count for count in rows if count is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from service.spec.options import SkewSettings
 from service.spec.query import JoinKind
@@ -14,7 +14,7 @@ from workers.engine.plan.keys import columns_below, scanned_columns
 from workers.engine.plan.literals import identity_of
 from workers.engine.plan.nodes import Aggregate, Filter, Join, Node, Project, Scan, Union, inputs_of
 from workers.engine.plan.schema import names_of
-from workers.engine.plan.transform import walk_up
+from workers.engine.plan.transform import in_one_piece, walk_up
 from workers.engine.stats.cardinality import KeyProfile, bytes_per_row, estimate_rows, label_of, profile_of
 from workers.engine.stats.cost import input_tasks, parses_text
 from workers.engine.stats.join_cost import hashed_bytes
@@ -109,8 +109,10 @@ class JoinProfile:
 def join_profile(join: Join, statistics: Statistics, above: tuple[Scalar, ...] = ()) -> JoinProfile | None:
     """None where a key is not a column, or nothing is known of the keys of one side.
 
-    `above` are conditions that Spark filters by before the join, where they are about one side alone.
+    `above` are conditions that Spark filters by before the join, where they are about one side alone. A join in parts
+    below counts as the one join that it is.
     """
+    join = replace(join, left=in_one_piece(join.left), right=in_one_piece(join.right))
     columns = {side: _columns(join, index) for index, side in enumerate(Side)}
     inputs = {Side.LEFT: join.left, Side.RIGHT: join.right}
     sides: dict[Side, KeyProfile] = {}
@@ -220,7 +222,10 @@ def hot_loads(profile: JoinProfile, skew: SkewSettings) -> tuple[Load, ...]:
 
 
 def filtered_by_key(join: Join, above: tuple[Scalar, ...]) -> bool:
-    """Whether one of these conditions, or one below, is about a key, so that it may be what removes the hot value."""
+    """Whether one of these conditions, or one below, is about a key, so that it may be what removes the hot value. What
+    tells the parts of a join below apart removes none.
+    """
+    join = replace(join, left=in_one_piece(join.left), right=in_one_piece(join.right))
     keys = _origins(join, (name for key in join.keys for scalar in key for name in scalar.columns))
     below = (_origins(node.input, node.condition.columns) for node in walk_up(join) if isinstance(node, Filter))
     return any(not keys.isdisjoint(names) for names in (*(_origins(join, one.columns) for one in above), *below))

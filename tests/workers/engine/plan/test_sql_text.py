@@ -167,8 +167,10 @@ KNOWN_FIELDS = {
 
 
 def test_every_node_and_every_field_of_it_is_told() -> None:
-    # What fails here has been added to a node: teach `sql_of` what it means, then name it above.
-    assert {kind: {field.name for field in fields(kind)} for kind in get_args(Node)} == KNOWN_FIELDS
+    # What fails here has been added to a node: teach `sql_of` what it means, then name it above. What has no say in
+    # whether two nodes are equal has none in what they mean.
+    told = {kind: {field.name for field in fields(kind) if field.compare} for kind in get_args(Node)}
+    assert told == KNOWN_FIELDS
 
 
 def test_an_unknown_node_fails() -> None:

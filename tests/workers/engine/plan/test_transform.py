@@ -6,8 +6,8 @@ import pytest
 
 from service.spec.query import JoinKind
 from service.spec.types import BIGINT, Field
-from workers.engine.plan.nodes import Join, Limit, Node, Scan
-from workers.engine.plan.transform import transform_up, walk_up, with_inputs
+from workers.engine.plan.nodes import Join, Limit, Node, Scan, Union
+from workers.engine.plan.transform import in_one_piece, transform_up, walk_up, with_inputs
 
 A = Scan("a", "a", ((Field("a.x", BIGINT), "x"),))
 B = Scan("b", "b", ((Field("b.x", BIGINT), "x"),))
@@ -31,6 +31,20 @@ def test_other_inputs_make_another_node() -> None:
 def test_the_number_of_inputs_is_checked() -> None:
     with pytest.raises(ValueError, match="Join has 2 inputs, not 1"):
         with_inputs(PLAN.input, (A,))
+
+
+def test_what_stands_for_a_node_counts_as_that_node() -> None:
+    parted = Union((PLAN.input, PLAN.input), stands_for=PLAN.input)
+    assert parted == Union((PLAN.input, PLAN.input))
+    assert hash(parted) == hash(Union((PLAN.input, PLAN.input)))
+    twice = Join(parted, B, JoinKind.CROSS, ())
+    above = Limit(Union((twice, twice), stands_for=twice), 3)
+    assert in_one_piece(above) == Limit(Join(PLAN.input, B, JoinKind.CROSS, ()), 3)
+    assert in_one_piece(Union((A, A))) == Union((A, A))
+    # It still stands for the same rows over inputs with the same rows.
+    moved = with_inputs(parted, (B, B))
+    assert isinstance(moved, Union)
+    assert moved.stands_for == PLAN.input
 
 
 def test_a_rewrite_sees_rewritten_inputs() -> None:

@@ -19,20 +19,23 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 
 from service.spec.options import JobSettings, JoinSettings
 from service.spec.query import JoinKind
-from service.spec.reports import HotKey
+from service.spec.reports import HotKey, RuleOutcome
 from service.spec.scalar import Scalar, column
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, Field, decimal
 from workers.engine.plan.invariants import check
 from workers.engine.plan.isolation import HotPart, Side, isolated
 from workers.engine.plan.join_demand import NOTHING
+from workers.engine.plan.keys import scanned_columns
 from workers.engine.plan.literals import literal
 from workers.engine.plan.nodes import Exchange, Join, JoinStrategy, Limit, Node, Scan, Union
 from workers.engine.plan.schema import output_of
 from workers.engine.plan.transform import walk_up
+from workers.engine.planner import apply_rules
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.rules.skewed_join import ISOLATE, SALT, SkewedJoin
 from workers.engine.spark.lowering import lower, physical_plan
+from workers.engine.stats.cardinality import bytes_per_row, estimate_rows, profile_of
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 
 RULE = SkewedJoin()
@@ -244,6 +247,61 @@ def test_probe_rows_of_which_much_comes_are_parted_over_tasks_of_their_own_numbe
     after = rewritten(join(JoinKind.INNER, ("k",)), context(("k",), {0: 0.05}, {0: 0.05}, skew="ISOLATE"))
     assert after is not None
     assert [(node.keys, node.partitions) for node in walk_up(after) if isinstance(node, Exchange)] == [((), 16)]
+
+
+def chain(kind: JoinKind, above: JoinKind, name: str) -> tuple[Join, RuleContext]:
+    """Two joins, the upper one by `name` of the left table as the lower one by `k`; both have a hot key there."""
+    left, right, far = (
+        Scan(f"table_{alias}", alias, tuple((Field(f"{alias}.{of}", TYPES[of]), of) for of in ("k", "s", "v")))
+        for alias in ("l", "r", "w")
+    )
+    lower = Join(left, right, kind, ((column("l.k", BIGINT), column("r.k", BIGINT)),))
+    upper = Join(lower, far, above, ((column(f"l.{name}", TYPES[name]), column(f"w.{name}", TYPES[name])),))
+    ctx = context(("k",), {0: 0.9}, {})
+    size, of_left = ctx.statistics.tables["l"], sketch("l", (name,), {0: 0.9}, 0.1)
+    tables = {**ctx.statistics.tables, "w": replace(size, alias="w")}
+    known = (of_left, sketch("w", (name,), {}, 0.0))
+    keys = {**ctx.statistics.keys, **{one.columns: one for one in known}}
+    # The lower join is computed again for each part of the upper one: on few slots that costs what the parts spare.
+    return upper, replace(ctx, statistics=replace(ctx.statistics, tables=tables, keys=keys, slots=16))
+
+
+@pytest.mark.parametrize("name", ["k", "s"])
+@pytest.mark.parametrize("skew", ["AUTO", ISOLATE])
+def test_hot_keys_of_two_joins_one_above_the_other_are_both_joined_apart(name: str, skew: str) -> None:
+    """By one key, which tells the parts of the lower join apart, and by one key each."""
+    node, ctx = chain(JoinKind.LEFT, JoinKind.LEFT, name)
+    settings = ctx.settings.model_copy(update={"join": JoinSettings(skew=JoinSkew(skew))})
+    plan = apply_rules(node, replace(ctx, settings=settings))
+    told = [trace for trace in plan.trace if trace.rule == RULE.name]
+    assert [trace.outcome for trace in told] == [RuleOutcome.FIRED] * 2, [trace.reason for trace in told]
+    assert all("1 hot key joined apart" in trace.reason for trace in told)
+    assert isinstance(plan.after, Union)
+    assert plan.after.stands_for is not None
+    upper = [branch for branch in plan.after.inputs if isinstance(branch, Join)]
+    assert [branch.strategy.ship for branch in upper] == [JoinShip.AUTO, JoinShip.BROADCAST_RIGHT]
+    lower = [part for branch in upper for part in walk_up(branch) if isinstance(part, Union)]
+    assert len(lower) == 2
+    # What is estimated of a join in parts is what is estimated of the join.
+    assert estimate_rows(plan.after, ctx.statistics) == estimate_rows(node, ctx.statistics)
+    assert scanned_columns(plan.after, ("l.k", "w.v")) == ("l.k", "w.v")
+    assert bytes_per_row(plan.after, ctx.statistics) == bytes_per_row(node, ctx.statistics)
+    assert profile_of(plan.after, ("l.k",), ctx.statistics) == profile_of(node, ("l.k",), ctx.statistics) is not None
+
+
+@pytest.mark.parametrize("kind", [JoinKind.INNER, JoinKind.LEFT, JoinKind.LEFT_ANTI])
+@pytest.mark.parametrize(("above", "name"), [(JoinKind.INNER, "k"), (JoinKind.LEFT, "s"), (JoinKind.LEFT_SEMI, "k")])
+@pytest.mark.spark
+def test_two_joins_in_parts_give_the_rows_of_plain_spark(
+    scans: dict[str, DataFrame], kind: JoinKind, above: JoinKind, name: str
+) -> None:
+    node, ctx = chain(kind, above, name)
+    after = apply_rules(node, replace(ctx, settings=JobSettings.model_validate({"join.skew": ISOLATE}))).after
+    # The lower one is in each part of the upper one.
+    assert sum(isinstance(part, Union) for part in walk_up(after)) >= 3
+    far = scans["r"].select(*(F.col(f"`r.{of}`").alias(f"w.{of}") for of in ("k", "s", "v")))
+    near = {alias: scans[alias].select(*(f"`{alias}.{of}`" for of in ("k", "s", "v"))) for alias in "lr"}
+    same({**near, "w": far}, node, after)
 
 
 @dataclass(frozen=True)
