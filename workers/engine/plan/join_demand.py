@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from service.spec.strategies import JoinLocal, JoinShip
+from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 from workers.engine.plan.nodes import Join
 
 Demand = tuple[JoinShip, JoinLocal]
@@ -18,6 +18,12 @@ def demand_of(join: Join, ship: JoinShip, local: JoinLocal) -> Demand:
     own = join.strategy
     own_ship, own_local = (own.ship, own.local) if own.demanded is None else own.demanded
     return ship if own_ship is JoinShip.AUTO else own_ship, local if own_local is JoinLocal.AUTO else own_local
+
+
+def skew_of(join: Join, skew: JoinSkew) -> JoinSkew:
+    """What is to be done about the hot keys of `join`, in a query whose settings have `skew`."""
+    own = join.strategy.skew
+    return skew if own is JoinSkew.AUTO else own
 
 
 def with_choice(join: Join, ship: JoinShip, local: JoinLocal, demanded: Demand) -> Join:

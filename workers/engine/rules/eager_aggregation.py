@@ -15,7 +15,7 @@ from workers.engine.plan.distinct import GROUPING_SETS
 from workers.engine.plan.eager_bounds import SumBounds
 from workers.engine.plan.eager_placement import refusal_of
 from workers.engine.plan.eager_plan import aggregate_below, group_columns, join_within, pushed_over_joins
-from workers.engine.plan.join_demand import NOTHING, Demand, demand_of, with_choice
+from workers.engine.plan.join_demand import NOTHING, Demand, demand_of, skew_of, with_choice
 from workers.engine.plan.joined_aggregate import JoinedAggregate, Side, joined_aggregate, stands_over_a_join
 from workers.engine.plan.keys import columns_of, scanned_columns
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Join, Node, Phases
@@ -27,6 +27,7 @@ from workers.engine.stats.doubt import MIN_ROWS, doubt_of_sample
 from workers.engine.stats.eager_cost import CLEARLY, JoinInput, join_then_aggregate, output_profile
 from workers.engine.stats.join_cost import is_too_large_to_send, join_sides, most_joined_rows, sent_side
 from workers.engine.stats.partitioning import broadcast_side
+from workers.engine.stats.skewed_joins import is_parted
 from workers.engine.stats.statistics import Statistics
 
 NATIVE = "NATIVE"
@@ -86,7 +87,8 @@ class EagerAggregation:
         - a call cannot be weighed (a DECIMAL with too many digits, a function without a formula), or a column that must
           be carried cannot be grouped by, or is a FLOAT or DOUBLE that an expression above would read: groups do not
           tell -0.0 from 0.0;
-        - it is auto and the keys of a side, alone or with its carried columns, are not known.
+        - it is auto and the keys of a side, alone or with its carried columns, are not known;
+        - it is auto and `join.skew` is forced, and parts the join: it parts none that has an aggregate below.
 
     Why the result is the same:
         rows of a side that are equal in its join keys and carried columns have the same partners, the same groups and
@@ -99,7 +101,7 @@ class EagerAggregation:
         leaves out: Spark checks their totals no more. A global aggregate of no rows counts 0.
 
     Settings read:
-        eager_aggregation, join.ship, join.local
+        eager_aggregation, join.ship, join.local, join.skew
     """
 
     name = "eager_aggregation"
@@ -130,7 +132,7 @@ class EagerAggregation:
         if ctx.settings.eager_aggregation is Toggle.TRUE:
             chosen = weighed.best if weighed.ways else ways[0]
             return Match(node, chosen, "eager_aggregation is true.", weighed.alternatives(chosen))
-        return _decide_by_cost(node, weighed)
+        return _decide_by_cost(node, over.join, weighed, ctx)
 
     def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:
         """Project over the final aggregate, if one is needed, over the join of the aggregated sides."""
@@ -181,7 +183,7 @@ def _obstacle(over: JoinedAggregate) -> str | None:
     return None
 
 
-def _decide_by_cost(node: Aggregate, weighed: _Weighed) -> Match[Aggregate] | Skip:
+def _decide_by_cost(node: Aggregate, join: Join, weighed: _Weighed, ctx: RuleContext) -> Match[Aggregate] | Skip:
     if weighed.native is None or not weighed.ways:
         return Skip("There are no statistics for the join's keys: what aggregating first would leave is not known.")
     if weighed.rows < MIN_ROWS:
@@ -195,6 +197,10 @@ def _decide_by_cost(node: Aggregate, weighed: _Weighed) -> Match[Aggregate] | Sk
         return Skip(f"{finding}, which is not clearly less work.", weighed.alternatives(NATIVE))
     if weighed.doubts[best] is not None:
         return Skip(f"{finding}, but {weighed.doubts[best]}.", weighed.alternatives(NATIVE))
+    skew = skew_of(join, ctx.settings.join.skew)
+    if is_parted(join, skew, _demand(join, ctx), ctx.statistics):
+        reason = f"{finding}, but join.skew is {skew}: no hot keys are joined apart over an aggregate."
+        return Skip(reason, weighed.alternatives(NATIVE))
     return Match(node, best, f"{finding}.", weighed.alternatives(best))
 
 

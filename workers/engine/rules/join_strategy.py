@@ -5,12 +5,12 @@ from __future__ import annotations
 from service.spec.join_pairs import refusal_of_local, refusal_of_pair, refusal_of_ship
 from service.spec.reports import Alternative
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
-from workers.engine.plan.join_demand import NOTHING, Demand, demand_of, demand_text, with_choice
+from workers.engine.plan.join_demand import NOTHING, Demand, demand_of, demand_text, skew_of, with_choice
 from workers.engine.plan.nodes import Join, Node
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.stats.join_cost import SORTED, JoinSide, Way, cost_of, join_sides, possible_ways, sent_side
 from workers.engine.stats.partitioning import BROADCAST_BYTES, broadcast_side
-from workers.engine.stats.skewed_joins import cost_apart
+from workers.engine.stats.skewed_joins import cost_apart, is_parted
 
 MIN_ROWS = 1_000_000
 """Rows of both sides below which nothing is decided: no way takes long."""
@@ -57,6 +57,7 @@ class JoinStrategy:
         - it is AUTO and Spark broadcasts a side by itself that may fit in memory, or does so on a hint, for
           `eager_aggregation` has aggregated the side, and it surely fits;
         - it is AUTO and a broadcast beats sort-merge for a hot key alone, which `skewed_join` joins apart for less;
+        - it is AUTO and `join.skew` is forced, and parts the join: no side is broadcast then, whatever it would cost;
         - it is AUTO and the size of a side is not known, or there are few rows, or no broadcast is clearly cheaper and
           safe (no side is with computed texts, or with texts of files that cannot be read): a hash table behind a
           shuffle, which cannot spill, is for those who ask for it, or for REPARTITION.
@@ -99,6 +100,8 @@ def _demand(node: Join, ctx: RuleContext) -> Demand:
 
 def _decide_forced(node: Join, ship: JoinShip, local: JoinLocal, ctx: RuleContext) -> Match[Join] | Skip:
     ways = possible_ways(node, ship, local)
+    if _is_parted(node, ctx):
+        ways = tuple(way for way in ways if way not in _BROADCASTS)
     sides = join_sides(node, ctx.statistics) if node.keys else None
     # Sort-merge comes first, and a hash table behind a shuffle before one of a broadcast.
     chosen = ways[0]
@@ -129,6 +132,10 @@ def _decide_by_cost(node: Join, ctx: RuleContext) -> Match[Join] | Skip:
         reason = f"No broadcast costs clearly less than sort-merge{unsafe}: the join is left to Spark."
         return Skip(reason, _alternatives(ways, sides, Way.SORT_MERGE, ctx))
     side, index = ("left", 0) if best is Way.BROADCAST_LEFT else ("right", 1)
+    if _is_parted(node, ctx):
+        forced = skew_of(node, ctx.settings.join.skew)
+        reason = f"join.skew is {forced}: to send the {side} side whole would cost less, but part no hot keys."
+        return Skip(reason, _alternatives(ways, sides, Way.SORT_MERGE, ctx))
     if _is_beaten_by_parts(best, node, sides, ctx):
         reason = (
             f"To send the {side} side whole costs more than to join the hot keys apart and sort and merge the rest."
@@ -141,12 +148,16 @@ def _decide_by_cost(node: Join, ctx: RuleContext) -> Match[Join] | Skip:
     return Match(node, best.value, reason, _alternatives(ways, sides, best, ctx))
 
 
+def _is_parted(node: Join, ctx: RuleContext) -> bool:
+    """Whether hot keys are parted because that is forced: a side that is sent whole by choice would undo it."""
+    return is_parted(node, skew_of(node, ctx.settings.join.skew), _demand(node, ctx), ctx.statistics, ctx.above)
+
+
 def _is_beaten_by_parts(best: Way, node: Join, sides: tuple[JoinSide, JoinSide], ctx: RuleContext) -> bool:
     """Whether it is a hot key alone that makes sort-merge dear, which `skewed_join` will join apart: on many slots the
     driver sends the smaller side to all of them longer than they take to sort and merge both.
     """
-    skew = ctx.settings.join.skew if node.strategy.skew is JoinSkew.AUTO else node.strategy.skew
-    if skew is JoinSkew.NONE:
+    if skew_of(node, ctx.settings.join.skew) is JoinSkew.NONE:
         return False
     apart = cost_apart(node, ctx.statistics, ctx.settings.skew, ctx.above)
     # Sorting counts for more in the costs of whole joins.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from service.spec.reports import Alternative
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 from workers.engine.plan.isolation import PROBES, HotPart, Side, can_pass_nulls, isolated, refusal_of
-from workers.engine.plan.join_demand import demand_of, demand_text
+from workers.engine.plan.join_demand import demand_of, demand_text, skew_of
 from workers.engine.plan.nodes import Join, Node, Union
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.stats.join_loads import (
@@ -17,6 +17,7 @@ from workers.engine.stats.join_loads import (
     hot_loads,
     hot_nulls,
     join_profile,
+    kept_nulls,
     standing_out,
 )
 from workers.engine.stats.partitioning import is_broadcast
@@ -28,8 +29,6 @@ SALT = JoinSkew.SALT.value
 
 CLEAR_GAIN = 1.25
 """How many times as much the plain join must cost for AUTO to leave it: the estimates are no better."""
-
-_WAYS = {JoinSkew.ISOLATE: isolate_way, JoinSkew.SALT: salt_way}
 
 
 class SkewedJoin:
@@ -66,8 +65,8 @@ class SkewedJoin:
     are sent to tasks in turn (`Exchange`) where much comes of each. SALT is for keys with too many rows on both sides:
     the many are parted by the key and a salt, a hash of the row's other columns, and the others are copied for each
     salt (`Expand`). Both send rows with a NULL key, which an outer or anti join keeps and nothing matches, past the
-    join. Spark's adaptive execution coalesces no exchange of this rule: each has a number of partitions of its own. For a
-    join above, a join in parts is still the one join that it was, which each part of the upper one computes.
+    join. Spark's adaptive execution coalesces no exchange of this rule: each has a number of partitions of its own. For
+    a join above, a join in parts is still the one join that it was, which each part of the upper one computes.
 
     Fires when:
         - `join.skew` is ISOLATE or SALT, and keys stand out in the sample: they have more than an even task's share of
@@ -109,7 +108,9 @@ class SkewedJoin:
             return Skip("join.skew is NONE.")
         found = _look(node, ctx, wanted)
         if isinstance(found, str):
-            return Skip(found)
+            return Skip(
+                found if wanted is JoinSkew.AUTO else f"{found[:-1]}, so that join.skew {wanted} has no effect."
+            )
         if wanted is JoinSkew.AUTO:
             return _decide_by_cost(node, found)
         return _decide_forced(node, wanted, found)
@@ -167,8 +168,7 @@ class _Found:
 
 
 def _wanted(node: Join, ctx: RuleContext) -> JoinSkew:
-    own = node.strategy.skew
-    return ctx.settings.join.skew if own is JoinSkew.AUTO else own
+    return skew_of(node, ctx.settings.join.skew)
 
 
 def _look(node: Join, ctx: RuleContext, wanted: JoinSkew) -> _Found | str:
@@ -189,7 +189,7 @@ def _look(node: Join, ctx: RuleContext, wanted: JoinSkew) -> _Found | str:
     if wanted is JoinSkew.AUTO:
         hot, nulls = hot_loads(profile, ctx.settings.skew), hot_nulls(profile, ctx.settings.skew)
     else:
-        hot, nulls = standing_out(profile), tuple(side for side in Side if profile.nulls[side])
+        hot, nulls = standing_out(profile), kept_nulls(profile)
     ways = {
         JoinSkew.ISOLATE: isolate_way(node, profile, hot if forced.may_broadcast else (), nulls),
         JoinSkew.SALT: salt_way(node, profile, hot if forced.may_sort else (), nulls),

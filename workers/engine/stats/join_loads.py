@@ -246,6 +246,11 @@ def hot_nulls(profile: JoinProfile, skew: SkewSettings) -> tuple[Side, ...]:
     )
 
 
+def kept_nulls(profile: JoinProfile) -> tuple[Side, ...]:
+    """The sides that keep rows with a NULL key, however few."""
+    return tuple(side for side in Side if profile.nulls[side])
+
+
 def _is_hot(rows: float, of_all: float, row_bytes: float, slots: int, skew: SkewSettings) -> bool:
     return rows > skew.factor * max(of_all - rows, 0.0) / slots and rows * row_bytes >= max(skew.threshold, 1)
 

@@ -11,12 +11,25 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from service.spec.join_pairs import HASHED_SIDE
 from service.spec.options import SkewSettings
 from service.spec.scalar import Scalar
+from service.spec.strategies import JoinSkew
 from workers.engine.plan.isolation import PROBES, HotPart, Side, can_pass_nulls, refusal_of, salt_columns
+from workers.engine.plan.join_demand import NOTHING, Demand
 from workers.engine.plan.nodes import Join
 from workers.engine.stats.cost import PARSED, Cost
-from workers.engine.stats.join_loads import JoinProfile, Load, filtered_by_key, hot_loads, hot_nulls, join_profile
+from workers.engine.stats.join_loads import (
+    JoinProfile,
+    Load,
+    filtered_by_key,
+    hot_loads,
+    hot_nulls,
+    join_profile,
+    kept_nulls,
+    standing_out,
+)
+from workers.engine.stats.partitioning import is_broadcast
 from workers.engine.stats.statistics import Statistics
 
 RESCAN = 0.1
@@ -85,6 +98,25 @@ def salt_way(join: Join, profile: JoinProfile, hot: Sequence[Load], nulls: Seque
     apart = [load for loads in chosen.values() for load in loads]
     added = [_salt_cost(profile, part, chosen[part.probe]) for part in parts]
     return Way(parts, passing, _apart(profile, apart, passing, added))
+
+
+WAYS = {JoinSkew.ISOLATE: isolate_way, JoinSkew.SALT: salt_way}
+"""How each strategy of the setting parts a join."""
+
+
+def is_parted(
+    join: Join, wanted: JoinSkew, demand: Demand, statistics: Statistics, above: tuple[Scalar, ...] = ()
+) -> bool:
+    """Whether `wanted` is forced, and will part `join`, of which `demand` is demanded beside: so long as no other rule
+    sends a side whole, or aggregates it.
+    """
+    make, (ship, _) = WAYS.get(wanted), demand
+    if make is None or ship in HASHED_SIDE or (demand == NOTHING and is_broadcast(join, statistics)):
+        return False
+    profile = None if refusal_of(join) else join_profile(join, statistics, above)
+    if profile is None:
+        return False
+    return make(join, profile, standing_out(profile), kept_nulls(profile)) is not None
 
 
 def cost_apart(join: Join, statistics: Statistics, skew: SkewSettings, above: tuple[Scalar, ...]) -> Cost | None:

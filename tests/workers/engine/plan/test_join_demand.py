@@ -7,7 +7,7 @@ import pytest
 from service.spec.query import JoinKind
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 from tests.support.joined import col, scan
-from workers.engine.plan.join_demand import NOTHING, Demand, demand_of, demand_text, with_choice
+from workers.engine.plan.join_demand import NOTHING, Demand, demand_of, demand_text, skew_of, with_choice
 from workers.engine.plan.nodes import Join, JoinStrategy
 
 AUTO, BY_KEY, HASH = JoinShip.AUTO, JoinShip.REPARTITION, JoinLocal.HASH_RIGHT
@@ -43,3 +43,8 @@ def test_what_a_rule_chooses_leaves_the_demand_as_it_was() -> None:
 def test_a_demand_in_words() -> None:
     assert demand_text(BY_KEY, HASH) == "REPARTITION with HASH_RIGHT"
     assert demand_text(AUTO, HASH) == "HASH_RIGHT"
+
+
+def test_the_joins_own_word_on_skew_before_the_settings() -> None:
+    assert skew_of(join(), JoinSkew.NONE) is JoinSkew.SALT
+    assert skew_of(Join(scan("l"), scan("r"), JoinKind.INNER, join().keys), JoinSkew.ISOLATE) is JoinSkew.ISOLATE

@@ -9,7 +9,7 @@ import pytest
 
 from service.spec.options import JobSettings
 from service.spec.query import JoinKind
-from service.spec.reports import HotKey
+from service.spec.reports import HotKey, RuleOutcome, RuleTrace
 from service.spec.scalar import column
 from service.spec.strategies import JoinShip
 from service.spec.types import INT, Field
@@ -20,6 +20,7 @@ from workers.engine.plan.join_demand import NOTHING
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Join, Limit, Named, Node, Phases, Project
 from workers.engine.plan.schema import output_of
 from workers.engine.plan.transform import walk_up
+from workers.engine.planner import apply_rules
 from workers.engine.rules.eager_aggregation import EagerAggregation
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.stats.partitioning import BROADCAST_BYTES
@@ -323,3 +324,30 @@ def test_a_broadcast_that_does_not_fit_saves_nothing(rows: int) -> None:
 def test_only_what_it_matched_can_be_rewritten() -> None:
     with pytest.raises(ValueError, match="over a join"):
         RULE.rewrite(Match(replace(COUNTED, input=scan("l")), "BOTH", ""), UNKNOWN)
+
+
+@pytest.mark.parametrize("skew", ["ISOLATE", "SALT"])
+def test_hot_keys_that_are_parted_by_force_are_not_aggregated_away_by_choice(skew: str) -> None:
+    node, literals = joined(call("COUNT"), by=("l.k",)), ((text("7L"),),)
+    named = replace(sketch(("l.k",), 500_000, 0.3), literals=literals)
+    auto, given = context(others=(named,)), {"join": {"skew": skew}}
+    ctx = replace(auto, settings=JobSettings.model_validate(given))
+    assert isinstance(RULE.match(node, auto), Match)
+    skip = RULE.match(node, ctx)
+    assert isinstance(skip, Skip)
+    assert skip.reason.endswith(f"but join.skew is {skew}: no hot keys are joined apart over an aggregate.")
+    assert [way.name for way in skip.alternatives if way.chosen] == ["NATIVE"]
+
+    def parted(context_: RuleContext) -> RuleTrace:
+        traces = apply_rules(node, context_).trace
+        return next(trace for trace in traces if trace.rule == "skewed_join")
+
+    assert parted(ctx).outcome is RuleOutcome.FIRED
+    # Where both are forced, the trace tells which has no effect.
+    both = replace(ctx, settings=JobSettings.model_validate({**given, "eager_aggregation": True}))
+    told = parted(both)
+    assert told.outcome is RuleOutcome.SKIPPED
+    assert told.reason.startswith("A side is an aggregate")
+    assert told.reason.endswith(f"join.skew {skew} has no effect.")
+    # A key that cannot be named is not parted.
+    assert isinstance(RULE.match(node, replace(context(hot=0.3), settings=ctx.settings)), Match)

@@ -16,6 +16,7 @@ from service.spec.types import BIGINT, BINARY, BOOLEAN, STRING, DataType, Field,
 from workers.engine.plan import nodes
 from workers.engine.plan.join_demand import NOTHING, demand_of
 from workers.engine.plan.nodes import Filter, Join, Node, Scan
+from workers.engine.planner import apply_rules
 from workers.engine.rules.join_strategy import JoinStrategy
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
@@ -96,6 +97,34 @@ def test_hot_keys_apart_may_cost_less_than_a_broadcast() -> None:
     assert choice(join(skew=JoinSkew.NONE), slots) == "BROADCAST_RIGHT"
     unnamed = {**known.keys, ("o.uid",): replace(sketch, literals=())}
     assert choice(join(), replace(slots, statistics=replace(slots.statistics, keys=unnamed))) == "BROADCAST_RIGHT"
+
+
+@pytest.mark.parametrize("skew", [JoinSkew.ISOLATE, JoinSkew.SALT])
+def test_no_side_is_broadcast_by_choice_where_hot_keys_are_parted_by_force(skew: JoinSkew) -> None:
+    plain = context()
+    hot = HotKey(value="7", share=0.2, estimated_rows=4_000_000)
+    named = KeySketch("o", ("o.uid",), 60_000, 40_000, 20_000_000, 0.0, (hot,), literals=((Scalar("7L", (), BIGINT),),))
+    known = replace(plain.statistics, keys={**plain.statistics.keys, ("o.uid",): named})
+    orders = replace(ORDERS, columns=(*ORDERS.columns, (Field("o.n", BIGINT), "n")))
+    for node, settings in ((join(skew=skew), {}), (join(), {"join": {"skew": skew.value}})):
+        wide = replace(node, left=orders)
+        ctx = replace(plain, statistics=known, settings=JobSettings.model_validate(settings))
+        assert choice(replace(wide, strategy=nodes.JoinStrategy()), plain) == "BROADCAST_RIGHT"
+        skip = RULE.match(wide, ctx)
+        assert isinstance(skip, Skip)
+        assert skip.reason.startswith(f"join.skew is {skew}: to send the right side whole would cost less, but")
+        plan = apply_rules(wide, ctx)
+        assert [trace.outcome.value for trace in plan.trace if trace.rule == "skewed_join"] == ["fired"]
+        # A key without a name is not parted, and undoes nothing.
+        unnamed = {**known.keys, ("o.uid",): replace(named, literals=())}
+        assert choice(wide, replace(ctx, statistics=replace(known, keys=unnamed))) == "BROADCAST_RIGHT"
+        assert choice(replace(wide, strategy=nodes.JoinStrategy(JoinShip.BROADCAST_RIGHT)), ctx) == "BROADCAST_RIGHT"
+        if skew is JoinSkew.ISOLATE:
+            # Where a hash table is demanded, it is built behind a shuffle.
+            hashed = replace(wide, strategy=replace(wide.strategy, local=JoinLocal.HASH_RIGHT))
+            assert choice(hashed, ctx) == "HASH_RIGHT"
+            free = replace(wide, strategy=nodes.JoinStrategy(local=JoinLocal.HASH_RIGHT, skew=JoinSkew.NONE))
+            assert choice(free, ctx) == "BROADCAST_RIGHT"
 
 
 def test_a_broadcast_that_a_rule_has_asked_for_is_taken_back_where_it_does_not_surely_fit() -> None:
