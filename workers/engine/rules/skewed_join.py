@@ -21,7 +21,7 @@ from workers.engine.stats.join_loads import (
     standing_out,
 )
 from workers.engine.stats.partitioning import is_broadcast
-from workers.engine.stats.skewed_joins import Way, isolate_way, plain_cost, salt_way
+from workers.engine.stats.skewed_joins import Way, isolate_way, may_be_salted, plain_cost, salt_way
 
 NONE = JoinSkew.NONE.value
 ISOLATE = JoinSkew.ISOLATE.value
@@ -80,6 +80,7 @@ class SkewedJoin:
         - it is AUTO and a condition is about the key: it may be what removes the hot values, or asks for one;
         - it is AUTO and a ship or local strategy is forced, and not just chosen by `join_strategy`: hot keys are not
           broadcast then (who forces ISOLATE too has asked for that), and salted only where sort-merge is not ruled out;
+        - it is SALT and a hash table is forced for the join, by a hint of its own: what is salted is sorted and merged;
         - one side is broadcast: no row of the other is sent to a task for its key;
         - the keys are not columns of tables whose hot values are known, or their types are compared under a cast;
         - a side is an aggregate or has a LIMIT: it would be computed for every part, and a LIMIT might take other rows;
@@ -142,8 +143,8 @@ class _Forced:
 
     @property
     def may_sort(self) -> bool:
-        """Whether hot keys may be salted: those are sorted and merged."""
-        return self.local in {JoinLocal.AUTO, JoinLocal.SORT_MERGE}
+        """Whether hot keys may be salted, also where that is forced: of the two, one has to give way."""
+        return may_be_salted(self.local)
 
     @property
     def told(self) -> str:
@@ -185,13 +186,13 @@ def _look(node: Join, ctx: RuleContext, wanted: JoinSkew) -> _Found | str:
         return "There are no statistics for the keys of both sides: which are hot is not known."
     if wanted is JoinSkew.AUTO and filtered_by_key(node, ctx.above):
         return "A condition is about the key: it may keep the rows of a hot value, or none of them."
-    forced = _forced(node, ctx) if wanted is JoinSkew.AUTO else _Forced()
+    forced, is_asked_for = _forced(node, ctx), wanted is not JoinSkew.AUTO
     if wanted is JoinSkew.AUTO:
         hot, nulls = hot_loads(profile, ctx.settings.skew), hot_nulls(profile, ctx.settings.skew)
     else:
         hot, nulls = standing_out(profile), kept_nulls(profile)
     ways = {
-        JoinSkew.ISOLATE: isolate_way(node, profile, hot if forced.may_broadcast else (), nulls),
+        JoinSkew.ISOLATE: isolate_way(node, profile, hot if is_asked_for or forced.may_broadcast else (), nulls),
         JoinSkew.SALT: salt_way(node, profile, hot if forced.may_sort else (), nulls),
     }
     return _Found(profile, hot, nulls, {name: way for name, way in ways.items() if way is not None}, forced)
@@ -213,7 +214,7 @@ def _decide_by_cost(node: Join, found: _Found) -> Match[Join] | Skip:
     if not found.hot and not found.nulls:
         return Skip("No key is hot: rows hashed by it are even enough.")
     if not found.ways:
-        return Skip(f"{_finding(found)}, but {_hindrance(node, JoinSkew.ISOLATE, found)}.")
+        return Skip(f"{_finding(found)}, but {_hindrance(node, JoinSkew.AUTO, found)}.")
     name, way = min(found.ways.items(), key=lambda item: item[1].cost.slowest)
     if way.cost.slowest * CLEAR_GAIN > plain_cost(found.profile).slowest:
         return Skip(f"{_finding(found)}, but another way would not be clearly cheaper.", found.alternatives(NONE))
@@ -222,7 +223,9 @@ def _decide_by_cost(node: Join, found: _Found) -> Match[Join] | Skip:
 
 def _hindrance(node: Join, wanted: JoinSkew, found: _Found) -> str:
     """Why there is no such way."""
-    if found.hot and not found.forced.may_broadcast:
+    if wanted is JoinSkew.SALT and not found.forced.may_sort:
+        return f"{found.forced.told} is forced for this join, and salted keys are sorted and merged"
+    if wanted is JoinSkew.AUTO and found.hot and not found.forced.may_broadcast:
         return f"{found.forced.told} is forced for this join, which none that its hot keys could have keeps to"
     nulls_only = not found.hot
     if nulls_only and found.nulls and not any(can_pass_nulls(node, side) for side in found.nulls):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from service.spec.join_pairs import HASHED_SIDE
 from service.spec.options import SkewSettings
 from service.spec.scalar import Scalar
-from service.spec.strategies import JoinSkew
+from service.spec.strategies import JoinLocal, JoinSkew
 from workers.engine.plan.isolation import PROBES, HotPart, Side, can_pass_nulls, refusal_of, salt_columns
 from workers.engine.plan.join_demand import NOTHING, Demand
 from workers.engine.plan.nodes import Join
@@ -104,14 +104,21 @@ WAYS = {JoinSkew.ISOLATE: isolate_way, JoinSkew.SALT: salt_way}
 """How each strategy of the setting parts a join."""
 
 
+def may_be_salted(local: JoinLocal) -> bool:
+    """Whether `local`, which is demanded, allows salted keys: they are sorted and merged."""
+    return local in {JoinLocal.AUTO, JoinLocal.SORT_MERGE}
+
+
 def is_parted(
     join: Join, wanted: JoinSkew, demand: Demand, statistics: Statistics, above: tuple[Scalar, ...] = ()
 ) -> bool:
     """Whether `wanted` is forced, and will part `join`, of which `demand` is demanded beside: so long as no other rule
     sends a side whole, or aggregates it.
     """
-    make, (ship, _) = WAYS.get(wanted), demand
+    make, (ship, local) = WAYS.get(wanted), demand
     if make is None or ship in HASHED_SIDE or (demand == NOTHING and is_broadcast(join, statistics)):
+        return False
+    if wanted is JoinSkew.SALT and not may_be_salted(local):
         return False
     profile = None if refusal_of(join) else join_profile(join, statistics, above)
     if profile is None:

@@ -196,6 +196,23 @@ def test_what_a_rule_has_chosen_for_a_join_forbids_nothing_for_its_hot_keys(
         assert f"but {told} is forced for this join" in found.reason
 
 
+@pytest.mark.parametrize("local", [JoinLocal.HASH_LEFT, JoinLocal.HASH_RIGHT])
+def test_no_key_is_salted_where_the_query_demands_a_hash_table(local: JoinLocal) -> None:
+    """A setting for the whole query, and a hint for one of its joins: that one keeps to its own."""
+    node, ctx = join(JoinKind.INNER, ("k",)), context(("k",), {0: 0.3}, {0: 0.0001}, skew=SALT)
+    assert isinstance(rewritten(node, ctx), Union)
+    for ship, told in ((JoinShip.AUTO, local.value), (JoinShip.REPARTITION, f"REPARTITION with {local}")):
+        hinted = replace(node, strategy=JoinStrategy(ship, local))
+        because = f"join.skew is SALT, but {told} is forced for this join, and salted keys are sorted and merged."
+        assert reason(hinted, ctx) == because
+        plan = apply_rules(Join(hinted, scan("w"), JoinKind.CROSS, ()), ctx)
+        assert because in [trace.reason for trace in plan.trace if trace.rule == RULE.name]
+        assert not any(isinstance(part, Union) for part in walk_up(plan.after))
+    # What a rule has chosen for the other rows, of which a shuffle alone was demanded, is no hindrance.
+    chosen = JoinStrategy(JoinShip.REPARTITION, local, demanded=(JoinShip.REPARTITION, JoinLocal.AUTO))
+    assert isinstance(rewritten(replace(node, strategy=chosen), ctx), Union)
+
+
 def test_integers_of_two_types_are_compared_as_they_are() -> None:
     node = Join(scan("l"), scan("r"), JoinKind.INNER, ((column("l.k", BIGINT), column("r.i", INT)),))
     known = (sketch("l", ("k",), {0: 0.9}, 0.0), sketch("r", ("i",), {}, 0.0))
