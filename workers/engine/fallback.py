@@ -50,9 +50,14 @@ def after_crashes(crashes: int) -> str:
     return f"{attempts} lost the worker or its Spark driver, as a lack of memory can make them."
 
 
-def after_failure(failure: str, milliseconds: int) -> str:
-    """Why an attempt runs its query a second time: so long after its begin, memory ran out, in Spark's words."""
-    return f"Fell back and ran again: after {milliseconds:,} ms memory did not suffice ({failure.rstrip('.')})."
+def after_failure(failure: str, milliseconds: int, *, while_it_ran: bool = False) -> str:
+    """Why an attempt runs its query a second time: so long after its begin, memory ran out, in Spark's words.
+
+    `while_it_ran`: what may have taken the memory is nothing that was planned, but what Spark may have done on its own.
+    """
+    told = f"Fell back and ran again: after {milliseconds:,} ms memory did not suffice ({failure.rstrip('.')})."
+    by_spark = " No side of a join was to be hashed or broadcast, but adaptive execution may have broadcast one."
+    return told + by_spark if while_it_ran else told
 
 
 def _salted(skew: JoinSkew) -> JoinSkew:

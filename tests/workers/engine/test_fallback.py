@@ -84,6 +84,11 @@ def test_what_is_told() -> None:
     assert after_failure("The table is too large.", 4_321) == (
         "Fell back and ran again: after 4,321 ms memory did not suffice (The table is too large)."
     )
+    by_itself = after_failure("Java heap space", 7, while_it_ran=True)
+    assert by_itself.startswith(
+        "Fell back and ran again: after 7 ms memory did not suffice (Java heap space). No side of"
+    )
+    assert by_itself.endswith("adaptive execution may have broadcast one.")
     assert after_crashes(1).startswith("An earlier attempt lost the worker")
     assert after_crashes(2).startswith("2 earlier attempts lost the worker")
     assert has_joins(Limit(join(A, B, JoinStrategy()), 1))

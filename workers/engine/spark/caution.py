@@ -1,4 +1,4 @@
-"""Runs in which Spark hashes and broadcasts nothing by its own choice."""
+"""What Spark hashes and broadcasts by its own choice, and runs in which it does not."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ import re
 
 from pyspark.sql import SparkSession
 
+from service.spec.query import JoinKind
+from service.spec.strategies import JoinLocal, JoinShip
+from workers.engine.plan.nodes import Join, Node
+from workers.engine.plan.transform import walk_up
+
+_ADAPTIVE, _ADAPTIVE_BROADCAST = "spark.sql.adaptive.enabled", "spark.sql.adaptive.autoBroadcastJoinThreshold"
+_BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
+
 _NOTHING_BROADCAST = {
-    "spark.sql.autoBroadcastJoinThreshold": "-1",
-    "spark.sql.adaptive.autoBroadcastJoinThreshold": "-1",
+    _BROADCAST: "-1",
+    _ADAPTIVE_BROADCAST: "-1",
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "0",
     "spark.sql.join.preferSortMergeJoin": "true",
 }
@@ -33,3 +41,20 @@ def cautious_session(session: SparkSession) -> SparkSession:
 def hashed_joins(physical_plan: str | None) -> int:
     """Joins of a plan, as `EXPLAIN FORMATTED` prints it, that hash or broadcast a side."""
     return len(_HASHED.findall(physical_plan or ""))
+
+
+def may_hash_while_it_runs(plan: Node, session: SparkSession) -> bool:
+    """Whether adaptive execution may broadcast a side of a join of `plan`, which it decides by the bytes that a shuffle
+    wrote: in no plan that was made before the run does that stand. A join with a hint keeps to it, and a full join with
+    keys has no side that could be broadcast.
+    """
+    if session.conf.get(_ADAPTIVE) != "true":
+        return False
+    threshold = session.conf.get(_ADAPTIVE_BROADCAST, None) or session.conf.get(_BROADCAST) or ""
+    return not threshold.startswith("-") and any(_is_left_to_spark(node) for node in walk_up(plan))
+
+
+def _is_left_to_spark(node: Node) -> bool:
+    if not isinstance(node, Join) or not node.keys or node.kind is JoinKind.FULL:
+        return False
+    return node.strategy.ship is JoinShip.AUTO and node.strategy.local is JoinLocal.AUTO

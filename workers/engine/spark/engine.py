@@ -17,7 +17,7 @@ from workers.engine.plan.keys import statistics_keys, summed_columns
 from workers.engine.plan.nodes import Aggregate, Node
 from workers.engine.plan.transform import walk_up
 from workers.engine.planner import Plan, plan_query, plan_report
-from workers.engine.spark.caution import cautious_session, hashed_joins
+from workers.engine.spark.caution import cautious_session, hashed_joins, may_hash_while_it_runs
 from workers.engine.spark.errors import is_lack_of_broadcasting, is_lack_of_memory, problem_of_spark_error
 from workers.engine.spark.late_statistics import LateStatistics
 from workers.engine.spark.lowering import lower, physical_plan
@@ -85,20 +85,22 @@ class Engine:
     ) -> PlannedQuery | None:
         """What to run instead after `error`, `milliseconds` after the run began: the same by sort-merge and without
         blocks of bitmaps, where memory ran out and a side of a join was hashed or broadcast, told to or by Spark's own
-        choice, or values were counted in blocks. Its report tells of the
-        run that failed. Else None; also for what was planned with caution before.
+        choice, or may have been while the query ran, or values were counted in blocks. Its report tells of the run that
+        failed. Else None; also for what was planned with caution before.
         """
         made = planned.made
         problem = None if planned.cautious or not is_lack_of_memory(error) else problem_of_spark_error(error)
         in_blocks = has_blocks(planned.plan)
         if problem is None or not (in_blocks or has_joins(made.before)):
             return None
-        why = after_failure(problem.detail, milliseconds)
-        safer = self._cautiously_planned(made.before, tables, planned.statistics, planned.settings, why)
         first = planned.report
         # What adaptive execution makes a broadcast of stands in no plan made before the run.
-        fewer = hashed_joins(safer.report.physical_plan) < hashed_joins(first.physical_plan)
-        if not in_blocks and not fewer and not is_lack_of_broadcasting(error):
+        later = may_hash_while_it_runs(planned.plan, planned.frame.sparkSession)
+        hashed = hashed_joins(first.physical_plan)
+        why = after_failure(problem.detail, milliseconds, while_it_ran=later and not hashed and not in_blocks)
+        safer = self._cautiously_planned(made.before, tables, planned.statistics, planned.settings, why)
+        fewer = hashed_joins(safer.report.physical_plan) < hashed
+        if not (in_blocks or fewer or later or is_lack_of_broadcasting(error)):
             return None
         failed = FirstRun(
             after=first.after,

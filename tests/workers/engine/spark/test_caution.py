@@ -1,8 +1,15 @@
-"""Which joins of a physical plan hash or broadcast a side. What a cautious session does: test_engine.py."""
+"""Which joins hash or broadcast a side, before the run and in it. What a cautious session does: test_engine.py."""
 
 from __future__ import annotations
 
-from workers.engine.spark.caution import hashed_joins
+import pytest
+from pyspark.sql import SparkSession
+
+from service.spec.query import JoinKind
+from service.spec.strategies import JoinLocal, JoinShip
+from tests.support.joined import col, scan
+from workers.engine.plan.nodes import Join, JoinStrategy, Limit, Node
+from workers.engine.spark.caution import cautious_session, hashed_joins, may_hash_while_it_runs
 
 PLAN = """== Physical Plan ==
 AdaptiveSparkPlan (20)
@@ -21,3 +28,26 @@ Join condition: (name = BroadcastHashJoin Inner)
 def test_the_tree_is_counted_and_not_what_is_said_of_it() -> None:
     assert hashed_joins(PLAN) == 3
     assert hashed_joins(None) == 0
+
+
+def joined(kind: JoinKind = JoinKind.LEFT, keyed: bool = True, strategy: JoinStrategy | None = None) -> Node:
+    keys = ((col("l.k"), col("r.k")),) if keyed else ()
+    return Limit(Join(scan("l"), scan("r"), kind, keys, strategy=strategy or JoinStrategy()), 3)
+
+
+@pytest.mark.spark
+def test_what_adaptive_execution_may_broadcast(spark: SparkSession) -> None:
+    session = spark.newSession()
+    for key, value in {"adaptive.enabled": "true", "autoBroadcastJoinThreshold": "10m"}.items():
+        session.conf.set(f"spark.sql.{key}", value)
+    assert may_hash_while_it_runs(joined(), session)
+    merged = JoinStrategy(JoinShip.REPARTITION, JoinLocal.SORT_MERGE)
+    for node in (joined(JoinKind.FULL), joined(JoinKind.CROSS, keyed=False), joined(strategy=merged), scan("l")):
+        assert not may_hash_while_it_runs(node, session)
+    assert not may_hash_while_it_runs(joined(), cautious_session(session))
+    session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    assert not may_hash_while_it_runs(joined(), session)
+    session.conf.set("spark.sql.adaptive.autoBroadcastJoinThreshold", "1k")
+    assert may_hash_while_it_runs(joined(), session)
+    session.conf.set("spark.sql.adaptive.enabled", "false")
+    assert not may_hash_while_it_runs(joined(), session)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from service.spec.binding import bind
 from service.spec.bound import BoundQuery
@@ -336,6 +338,43 @@ def test_a_broadcast_that_spark_chose_itself(spark: SparkSession, sides: dict[st
         assert "SortMergeJoin" in (safer.report.physical_plan or "")
         assert safer.frame.sparkSession.conf.get("spark.sql.shuffle.partitions") == "3"
         assert session.conf.get("spark.sql.autoBroadcastJoinThreshold") == threshold
+
+
+def lacking_memory(planned: PlannedQuery) -> PlannedQuery:
+    """The query with a task that ends as one does for which there is no memory."""
+    told = "raise_error('SparkOutOfMemoryError: no memory for a page') IS NULL"
+    return replace(planned, frame=planned.frame.filter(told))
+
+
+def test_memory_that_a_broadcast_by_adaptive_execution_may_have_taken(
+    spark: SparkSession, sides: dict[str, TableInput], tmp_path: Path
+) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    session.conf.set("spark.sql.adaptive.autoBroadcastJoinThreshold", "10m")
+    engine = Engine(session, slots=2)
+    plan = hinted(engine, sides, "")
+    assert "BroadcastHashJoin" not in (plan.report.physical_plan or "")
+    safer = run_again(engine, sides, lacking_memory(plan), tmp_path / "result")
+    assert safer.cautious
+    told = safer.report.rules[0].reason
+    assert "No side of a join was to be hashed or broadcast, but adaptive execution may have broadcast one." in told
+    assert "Spark broadcasts nothing by itself" in told
+    assert safer.report.first_run is not None
+
+    def joins(frame: DataFrame) -> set[str]:
+        frame.collect()
+        final = frame._jdf.queryExecution().executedPlan().toString().partition("== Initial Plan ==")[0]
+        return set(re.findall(r"\w+Join(?= )", final))
+
+    assert joins(plan.frame) == {"BroadcastHashJoin"}
+    assert joins(safer.frame) == {"SortMergeJoin"}
+    # Where nothing of the kind can have happened, another run would end as the first.
+    with pytest.raises(Exception, match="SparkOutOfMemoryError") as caught:
+        engine.execute(lacking_memory(plan), tmp_path / "once more")
+    assert engine.fall_back(hinted(engine, sides, "MERGE(b)"), sides, caught.value, 1) is None
+    session.conf.set("spark.sql.adaptive.autoBroadcastJoinThreshold", "-1")
+    assert engine.fall_back(plan, sides, caught.value, 1) is None
 
 
 def test_nothing_is_hashed_after_a_crash(spark: SparkSession, sides: dict[str, TableInput], tmp_path: Path) -> None:
