@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from service.spec.join_pairs import refusal_of_local, refusal_of_pair, refusal_of_ship
+import math
+
+from service.spec.join_pairs import HASHED_SIDE, refusal_of_local, refusal_of_pair, refusal_of_ship
 from service.spec.reports import Alternative
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 from workers.engine.plan.join_demand import NOTHING, Demand, demand_of, demand_text, skew_of, with_choice
 from workers.engine.plan.nodes import Join, Node
 from workers.engine.rules.rule import Match, RuleContext, Skip
-from workers.engine.stats.join_cost import SORTED, JoinSide, Way, cost_of, join_sides, possible_ways, sent_side
+from workers.engine.stats.join_cost import (
+    SORTED,
+    JoinSide,
+    Way,
+    broadcast_room,
+    cost_of,
+    join_sides,
+    possible_ways,
+    sent_side,
+)
 from workers.engine.stats.partitioning import BROADCAST_BYTES, broadcast_side
 from workers.engine.stats.skewed_joins import cost_apart, is_parted
 
@@ -109,8 +120,28 @@ def _decide_forced(node: Join, ship: JoinShip, local: JoinLocal, ctx: RuleContex
         safe = [way for way in ways if way is chosen or _is_safe(way, sides, ctx)]
         best = min(safe, key=lambda way: cost_of(way, *sides, ctx.statistics.slots).slowest)
         chosen = best if _is_clear_gain(best, chosen, sides, ctx) else chosen
-    alternatives = _alternatives(ways, sides, chosen, ctx)
-    return Match(node, chosen.value, f"{demand_text(ship, local)} is forced for this join.", alternatives)
+    reason = f"{demand_text(ship, local)} is forced for this join{_misfit(node, ship, ctx)}."
+    return Match(node, chosen.value, reason, _alternatives(ways, sides, chosen, ctx))
+
+
+def _misfit(node: Join, ship: JoinShip, ctx: RuleContext) -> str:
+    """What speaks against a broadcast that is forced, for the end of a sentence; nothing where it is expected to fit,
+    or no size is known.
+    """
+    sides = join_sides(node, ctx.statistics) if ship in HASHED_SIDE else None
+    side = None if sides is None else sent_side(ship, sides)
+    if side is None or side.may_fit_in_broadcast(ctx.statistics):
+        return ""
+    name, room = "left" if ship is JoinShip.BROADCAST_LEFT else "right", broadcast_room(ctx.statistics)
+    beside = f", beside {_mb(side.beside)} of the joins below" if side.beside else ""
+    return (
+        f", but its {name} side is not expected to fit in memory: about {round(side.rows):,} rows, or "
+        f"{_mb(side.least_bytes)} at least{beside}, where a broadcast may take {_mb(room)}"
+    )
+
+
+def _mb(size: float) -> str:
+    return f"{math.ceil(size / (1 << 20)):,} MB"
 
 
 def _decide_by_cost(node: Join, ctx: RuleContext) -> Match[Join] | Skip:
@@ -120,17 +151,17 @@ def _decide_by_cost(node: Join, ctx: RuleContext) -> Match[Join] | Skip:
         return _by_spark(node, ship, sides, ctx)
     if sides is None:
         return Skip("The size of a side is not known: the join is left to Spark.")
+    ways = possible_ways(node, JoinShip.AUTO, JoinLocal.AUTO)
     doubt = _doubt(sides)
     if doubt is not None:
-        return Skip(doubt)
-    ways = possible_ways(node, JoinShip.AUTO, JoinLocal.AUTO)
+        return Skip(doubt, _alternatives(ways, sides, Way.SORT_MERGE, ctx))
     # A hash table behind a shuffle cannot spill where a sort can: it is taken where it is asked for.
     safe = [way for way in ways if way is Way.SORT_MERGE or (way in _BROADCASTS and _is_safe(way, sides, ctx))]
     best = min(safe, key=lambda way: cost_of(way, *sides, ctx.statistics.slots).slowest)
     if not _is_clear_gain(best, Way.SORT_MERGE, sides, ctx):
         unsafe = "" if len(safe) > 1 else ", or surely fits in memory"
         reason = f"No broadcast costs clearly less than sort-merge{unsafe}: the join is left to Spark."
-        return Skip(reason, _alternatives(ways, sides, Way.SORT_MERGE, ctx))
+        return Skip(reason + _if_parted_by_key(node, ctx), _alternatives(ways, sides, Way.SORT_MERGE, ctx))
     side, index = ("left", 0) if best is Way.BROADCAST_LEFT else ("right", 1)
     if _is_parted(node, ctx):
         forced = skew_of(node, ctx.settings.join.skew)
@@ -146,6 +177,14 @@ def _decide_by_cost(node: Join, ctx: RuleContext) -> Match[Join] | Skip:
         f"The {side} side has at most {round(most):,} rows, which fit in memory: sent whole, it spares the shuffle."
     )
     return Match(node, best.value, reason, _alternatives(ways, sides, best, ctx))
+
+
+def _if_parted_by_key(node: Join, ctx: RuleContext) -> str:
+    """What would be chosen if a shuffle were forced, as one more sentence; nothing where that is sort-merge too."""
+    found = _decide_forced(node, JoinShip.REPARTITION, JoinLocal.AUTO, ctx)
+    if isinstance(found, Skip) or found.choice == Way.SORT_MERGE.value:
+        return ""
+    return f" With join.ship REPARTITION it would be {found.choice}."
 
 
 def _is_parted(node: Join, ctx: RuleContext) -> bool:
@@ -175,12 +214,14 @@ def _by_spark(
     small = f"its files are below {BROADCAST_BYTES >> 20} MB"
     name = "left" if ship is JoinShip.BROADCAST_LEFT else "right"
     side = None if sides is None else sent_side(ship, sides)
-    if side is None or not _must_not_be_sent(node, side, ctx):
-        if node.strategy.ship is not JoinShip.AUTO:
-            return Skip(f"The {name} side, which is aggregated now, is broadcast as Spark would have: {small}.")
-        return Skip(f"Spark broadcasts a side by itself: {small}.")
-    reason = f"Spark would broadcast the {name} side, for {small}: its {round(side.rows):,} rows do not fit in memory."
     ways = possible_ways(node, JoinShip.AUTO, JoinLocal.AUTO)
+    if side is None or not _must_not_be_sent(node, side, ctx):
+        # None is chosen by the engine, which is not held to an estimate of what Spark sends.
+        sent = _alternatives(ways, sides, None, ctx)
+        if node.strategy.ship is not JoinShip.AUTO:
+            return Skip(f"The {name} side, which is aggregated now, is broadcast as Spark would have: {small}.", sent)
+        return Skip(f"Spark broadcasts a side by itself: {small}.", sent)
+    reason = f"Spark would broadcast the {name} side, for {small}: its {round(side.rows):,} rows do not fit in memory."
     return Match(node, Way.SORT_MERGE.value, reason, _alternatives(ways, sides, Way.SORT_MERGE, ctx))
 
 
@@ -218,9 +259,9 @@ def _is_clear_gain(way: Way, other: Way, sides: tuple[JoinSide, JoinSide], ctx: 
 
 
 def _alternatives(
-    ways: tuple[Way, ...], sides: tuple[JoinSide, JoinSide] | None, chosen: Way, ctx: RuleContext
+    ways: tuple[Way, ...], sides: tuple[JoinSide, JoinSide] | None, chosen: Way | None, ctx: RuleContext
 ) -> tuple[Alternative, ...]:
     if sides is None:
         return ()
     slots = ctx.statistics.slots
-    return tuple(cost_of(way, *sides, slots).alternative(way.value, chosen.value) for way in ways)
+    return tuple(cost_of(way, *sides, slots).alternative(way.value, chosen or "") for way in ways)

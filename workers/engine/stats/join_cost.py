@@ -102,12 +102,22 @@ class JoinSide:
         """Whether it surely can be sent to every task, beside what is sent below."""
         if self.most is None:
             return False
-        whole, room = self.most * self.width, statistics.task_memory / BROADCAST_PARTS
+        whole, room = self.most * self.width, broadcast_room(statistics)
         return whole <= room and whole + self.beside <= _ALL_BROADCASTS * room
+
+    @property
+    def least_bytes(self) -> float:
+        """Bytes in memory of the rows that are estimated: texts that were not measured count as empty."""
+        return self.rows * self.least_width
+
+    def may_fit_in_broadcast(self, statistics: Statistics) -> bool:
+        """Whether it is expected that it can be sent to every task, beside what is sent below, as far as is known."""
+        room = broadcast_room(statistics)
+        return self.least_bytes <= room and self.least_bytes + self.beside <= _ALL_BROADCASTS * room
 
     def is_too_large(self, statistics: Statistics) -> bool:
         """Whether it cannot be held in a task's memory, as far as is known."""
-        return self.rows * self.least_width > statistics.task_memory
+        return self.least_bytes > statistics.task_memory
 
     def fits_in_task(self, statistics: Statistics) -> bool:
         """Whether the part of any task surely can be hashed there, its most frequent key included."""
@@ -117,6 +127,11 @@ class JoinSide:
         part = max(min(whole / statistics.slots, _COALESCED), whole / (_PARTITIONS_PER_SLOT * statistics.slots))
         hot = self.keys.hot[0][1] * self.width if self.keys.hot else 0.0
         return (part + hot) * _MARGIN <= statistics.task_memory
+
+
+def broadcast_room(statistics: Statistics) -> float:
+    """Bytes that one broadcast may take."""
+    return statistics.task_memory / BROADCAST_PARTS
 
 
 def join_sides(join: Join, statistics: Statistics) -> tuple[JoinSide, JoinSide] | None:

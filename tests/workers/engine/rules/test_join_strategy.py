@@ -55,10 +55,10 @@ def context(
 
 
 def choice(node: Node, ctx: RuleContext) -> str:
-    """The way it takes; where it takes none, why."""
+    """The way it takes; where it takes none, why, without the hint at another."""
     found = RULE.match(node, ctx)
     assert found is not None
-    return found.choice if isinstance(found, Match) else found.reason
+    return found.choice if isinstance(found, Match) else found.reason.partition(" With join.ship")[0]
 
 
 def test_texts_that_were_measured_may_be_broadcast() -> None:
@@ -263,3 +263,59 @@ def test_every_way_is_told_with_its_cost() -> None:
         ("HASH_RIGHT", False),
         ("BROADCAST_RIGHT", True),
     ]
+
+
+def told(node: Node, ctx: RuleContext) -> tuple[str, dict[str, bool]]:
+    """The reason, and the ways that are told with their costs; the one that runs is True."""
+    found = RULE.match(node, ctx)
+    assert found is not None
+    assert all(way.cost > 0 for way in found.alternatives)
+    return found.reason, {way.name: way.chosen for way in found.alternatives}
+
+
+def test_a_join_that_is_left_to_spark_tells_what_each_way_would_cost() -> None:
+    ways = dict.fromkeys(["SORT_MERGE", "HASH_LEFT", "HASH_RIGHT", "BROADCAST_LEFT", "BROADCAST_RIGHT"], False)
+    _, of_few = told(join(), context(orders=300_000, users=200_000))
+    assert of_few == {**ways, "SORT_MERGE": True}
+    for node in (join(), join(ship=JoinShip.BROADCAST_RIGHT, demanded=NOTHING)):
+        _, sent = told(node, context(users=50_000))
+        # Spark's choice is none of ours.
+        assert sent == ways
+    assert told(join(), RuleContext(JobSettings(), Statistics({}, {}, slots=4)))[1] == {}
+
+
+@pytest.mark.parametrize(("kind", "users"), [(JoinKind.FULL, 400_000), (JoinKind.FULL, 3_000_000), (JoinKind.FULL, 9)])
+@pytest.mark.parametrize("memory", [1 << 20, 128 << 20])
+def test_the_hint_at_a_forced_shuffle_is_what_comes_of_one(kind: JoinKind, users: int, memory: int) -> None:
+    ctx = context(users=users, memory=memory)
+    reason, _ = told(join(kind), ctx)
+    by_force = choice(join(kind, ship=JoinShip.REPARTITION), ctx)
+    hint = f" With join.ship REPARTITION it would be {by_force}."
+    assert reason.endswith(hint) is (by_force != "SORT_MERGE")
+    assert ("REPARTITION" in reason) is (by_force != "SORT_MERGE")
+
+
+def test_a_forced_broadcast_that_is_not_expected_to_fit_is_told() -> None:
+    forced = join(ship=JoinShip.BROADCAST_RIGHT)
+    assert told(forced, context())[0] == "BROADCAST_RIGHT is forced for this join."
+    assert told(forced, context(users=4_000_000))[0] == (
+        "BROADCAST_RIGHT is forced for this join, but its right side is not expected to fit in memory: about 4,000,000 "
+        "rows, or 214 MB at least, where a broadcast may take 32 MB."
+    )
+    by_settings = context(users=4_000_000, join={"ship": "BROADCAST_LEFT"})
+    assert "its left side is not expected to fit in memory: about 20,000,000 rows" in told(join(), by_settings)[0]
+    # What joins below send is held beside it.
+    few = context(users=500_000)
+    tables, chain = dict(few.statistics.tables), forced
+    assert "not expected" not in told(chain, few)[0]
+    for alias in "vw":
+        tables[alias] = replace(tables["u"], alias=alias)
+        further = Scan("users", alias, ((Field(f"{alias}.uid", BIGINT), "uid"),))
+        keys = ((column("o.uid", BIGINT), column(f"{alias}.uid", BIGINT)),)
+        chain = replace(chain, left=chain, right=further, keys=keys)
+    known = replace(few, statistics=replace(few.statistics, tables=tables))
+    assert "not expected" not in told(chain.left, known)[0]
+    assert told(chain, known)[0].endswith(
+        "or 27 MB at least, beside 54 MB of the joins below, where a broadcast may take 32 MB."
+    )
+    assert told(forced, RuleContext(JobSettings(), Statistics({}, {}, slots=4)))[0].endswith("is forced for this join.")

@@ -7,11 +7,13 @@ from dataclasses import replace
 from service.spec.query import JoinKind
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar, column
+from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 from service.spec.types import BIGINT, STRING, Field
 from workers.engine.plan.isolation import Side
-from workers.engine.plan.nodes import Join, Scan
+from workers.engine.plan.join_demand import NOTHING, Demand
+from workers.engine.plan.nodes import Join, Limit, Scan
 from workers.engine.stats.join_loads import JoinProfile, join_profile
-from workers.engine.stats.skewed_joins import isolate_way, plain_cost, salt_way
+from workers.engine.stats.skewed_joins import is_parted, isolate_way, plain_cost, salt_way
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 
 KEYS = ((column("l.k", BIGINT), column("r.k", BIGINT)),)
@@ -110,3 +112,20 @@ def test_a_join_below_is_computed_again_for_every_part() -> None:
     assert way is not None
     assert dearer is not None
     assert dearer.cost.slowest == way.cost.slowest + 2 * 8_000_000 / 8
+
+
+def test_what_is_forced_parts_a_join_where_it_can_be_had() -> None:
+    sizes = {side: TableSize(side, 4, 1 << 30, 10_000_000, True) for side in "lr"}
+    hot, literals = (HotKey(value="7", share=0.6, estimated_rows=0),), ((Scalar("7L", (), BIGINT),),)
+    left = KeySketch("l", ("l.k",), 60_000, 900, 9_000_000, 0.0, hot, literals=literals)
+    known = Statistics(sizes, {("l.k",): left, ("r.k",): replace(left, alias="r", columns=("r.k",), hot_keys=())}, 8)
+    hashed: Demand = (JoinShip.REPARTITION, JoinLocal.HASH_LEFT)
+    sent: Demand = (JoinShip.BROADCAST_RIGHT, JoinLocal.AUTO)
+    both = {JoinSkew.ISOLATE, JoinSkew.SALT}
+    for demand, ways in ((NOTHING, both), (hashed, {JoinSkew.ISOLATE}), (sent, set[JoinSkew]())):
+        assert {wanted for wanted in JoinSkew if is_parted(JOIN, wanted, demand, known)} == ways
+    small = replace(known, tables={**sizes, "r": TableSize("r", 1, 1 << 20, 10_000, True)})
+    assert not is_parted(JOIN, JoinSkew.ISOLATE, NOTHING, small)
+    assert is_parted(JOIN, JoinSkew.ISOLATE, (JoinShip.REPARTITION, JoinLocal.AUTO), small)
+    assert not is_parted(JOIN, JoinSkew.ISOLATE, NOTHING, replace(known, keys={}))
+    assert not is_parted(replace(JOIN, left=Limit(LEFT, 3)), JoinSkew.ISOLATE, NOTHING, known)
