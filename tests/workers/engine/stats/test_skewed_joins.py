@@ -118,7 +118,9 @@ def test_what_is_forced_parts_a_join_where_it_can_be_had() -> None:
     sizes = {side: TableSize(side, 4, 1 << 30, 10_000_000, True) for side in "lr"}
     hot, literals = (HotKey(value="7", share=0.6, estimated_rows=0),), ((Scalar("7L", (), BIGINT),),)
     left = KeySketch("l", ("l.k",), 60_000, 900, 9_000_000, 0.0, hot, literals=literals)
-    known = Statistics(sizes, {("l.k",): left, ("r.k",): replace(left, alias="r", columns=("r.k",), hot_keys=())}, 8)
+    known = Statistics(
+        sizes, {("l.k",): left, ("r.k",): replace(left, alias="r", columns=("r.k",), hot_keys=(), literals=())}, 8
+    )
     hashed: Demand = (JoinShip.REPARTITION, JoinLocal.HASH_LEFT)
     sent: Demand = (JoinShip.BROADCAST_RIGHT, JoinLocal.AUTO)
     both = {JoinSkew.ISOLATE, JoinSkew.SALT}
