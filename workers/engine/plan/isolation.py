@@ -26,6 +26,7 @@ from workers.engine.plan.nodes import (
     Node,
     Project,
     Union,
+    inputs_of,
 )
 from workers.engine.plan.scalars import compose, conjunction, fresh_name
 from workers.engine.plan.schema import names_of, output_of
@@ -63,6 +64,12 @@ KEEPS: Mapping[JoinKind, tuple[Side, ...]] = {
     JoinKind.FULL: (Side.LEFT, Side.RIGHT),
 }
 """Sides whose rows without a match are emitted, those with a NULL key among them."""
+
+
+MOST_PARTED = 2
+"""Joins in parts, one above the other, above which no further one is parted: every part of a join computes all that is
+below it, so that the parts multiply.
+"""
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,17 @@ def refusal_of(join: Join) -> str | None:
         return "The keys are not of one exact type, so that a value of one side cannot be told on the other."
     if any(isinstance(part, Aggregate | Limit) for part in walk_up(join)):
         return "A side is an aggregate or has a LIMIT: each part of the join would compute it again."
+    if _parted_below(join) >= MOST_PARTED:
+        return (
+            f"{MOST_PARTED} joins below, one above the other, are in parts already: each part would compute them again."
+        )
     return None
+
+
+def _parted_below(node: Node) -> int:
+    """How many joins in parts stand one above the other in `node`."""
+    own = isinstance(node, Union) and node.stands_for is not None
+    return own + max(map(_parted_below, inputs_of(node)), default=0)
 
 
 def _compared_as_they_are(left: DataType | None, right: DataType | None) -> bool:

@@ -83,6 +83,7 @@ class SkewedJoin:
         - it is SALT and a hash table is forced for the join, by a hint of its own: what is salted is sorted and merged;
         - one side is broadcast: no row of the other is sent to a task for its key;
         - the keys are not columns of tables whose hot values are known, or their types are compared under a cast;
+        - two joins below, one above the other, are in parts already: all parts would compute them, and parts multiply;
         - a side is an aggregate or has a LIMIT: it would be computed for every part, and a LIMIT might take other rows;
         - the hot rows are on a side that must not be parted: the right of a left, semi or anti join, the left of a
           right one, both of a full one;

@@ -306,6 +306,24 @@ def test_hot_keys_of_two_joins_one_above_the_other_are_both_joined_apart(name: s
     assert profile_of(plan.after, ("l.k",), ctx.statistics) == profile_of(node, ("l.k",), ctx.statistics) is not None
 
 
+def test_parts_do_not_multiply_without_end() -> None:
+    """Each part of a join computes the joins below again, with all of their parts."""
+    node, ctx = chain(JoinKind.LEFT, JoinKind.LEFT, "k")
+    tables, keys = dict(ctx.statistics.tables), dict(ctx.statistics.keys)
+    for alias in ("x", "y"):
+        right = Scan(f"table_{alias}", alias, ((Field(f"{alias}.k", BIGINT), "k"),))
+        tables[alias], keys[f"{alias}.k",] = replace(tables["w"], alias=alias), sketch(alias, ("k",), {}, 0.0)
+        node = Join(node, right, JoinKind.LEFT, ((column("l.k", BIGINT), column(f"{alias}.k", BIGINT)),))
+    known = replace(ctx.statistics, tables=tables, keys=keys)
+    plan = apply_rules(node, RuleContext(JobSettings.model_validate({"join.skew": ISOLATE}), known))
+    told = [trace for trace in plan.trace if trace.rule == RULE.name]
+    assert [trace.outcome.value for trace in told] == ["fired", "fired", "skipped", "skipped"]
+    assert told[-1].reason == (
+        "2 joins below, one above the other, are in parts already: each part would compute them again, so that "
+        "join.skew ISOLATE has no effect."
+    )
+
+
 @pytest.mark.parametrize("kind", [JoinKind.INNER, JoinKind.LEFT, JoinKind.LEFT_ANTI])
 @pytest.mark.parametrize(("above", "name"), [(JoinKind.INNER, "k"), (JoinKind.LEFT, "s"), (JoinKind.LEFT_SEMI, "k")])
 @pytest.mark.spark
