@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from service.spec.aggregate_phases import refusal_of_phase
 from service.spec.bound import BoundDerived, BoundJoin, BoundQuery, BoundSource, BoundUnion, queries_of
 from service.spec.distinct_ways import contradict, refusal_of_method
 from service.spec.errors import Issue, SpecError
@@ -11,7 +12,7 @@ from service.spec.join_pairs import HASHED_SIDE, refusal_of_local, refusal_of_pa
 from service.spec.joined_aggregates import refusal_of_eager
 from service.spec.options import JobSettings
 from service.spec.query import JoinKind
-from service.spec.strategies import JoinLocal, JoinShip, JoinSkew, Toggle
+from service.spec.strategies import DistinctMethod, JoinLocal, JoinShip, JoinSkew, Toggle
 
 _APART = frozenset({JoinSkew.ISOLATE, JoinSkew.SALT})
 """The strategies that demand something of a join."""
@@ -21,11 +22,12 @@ def check_settings(query: BoundQuery, settings: JobSettings) -> None:
     """Raises SpecError, one issue a setting that `query` cannot follow, with a pointer to it.
 
     The pointer is below `/settings`, or below `/query` where a join says it itself. Codes: `unsupported_join_strategy`,
-    `unsupported_distinct_method`, `unsupported_eager_aggregation`, `contradicting_settings`.
+    `unsupported_agg_phase`, `unsupported_distinct_method`, `unsupported_eager_aggregation`, `contradicting_settings`.
     """
     issues = [
         *_contradictions(settings),
         *_issues_of(query, settings, "/query"),
+        *_phase_issues(query, settings),
         *_distinct_issues(query, settings),
         *_eager_issues(query, settings),
         *_skew_setting_issues(query, settings),
@@ -50,11 +52,24 @@ def _eager_issues(query: BoundQuery, settings: JobSettings) -> Iterator[Issue]:
         yield Issue(code="unsupported_eager_aggregation", detail=detail, pointer="/settings/eager_aggregation")
 
 
+def _phase_issues(query: BoundQuery, settings: JobSettings) -> Iterator[Issue]:
+    why = refusal_of_phase(settings.agg_phase, queries_of(query))
+    if why is not None:
+        detail = f"agg_phase {settings.agg_phase} cannot be had: {why}. Leave the setting out, or set it to AUTO."
+        yield Issue(code="unsupported_agg_phase", detail=detail, pointer="/settings/agg_phase")
+
+
 def _distinct_issues(query: BoundQuery, settings: JobSettings) -> Iterator[Issue]:
     why = refusal_of_method(settings.distinct_method, queries_of(query))
     if why is not None:
         detail = f"distinct_method {settings.distinct_method} cannot be had: {why}."
         yield Issue(code="unsupported_distinct_method", detail=detail, pointer="/settings/distinct_method")
+    if settings.distinct_split.enabled is not Toggle.TRUE:
+        return
+    why = refusal_of_method(DistinctMethod.SPLIT, queries_of(query))
+    if why is not None:
+        detail = f"distinct_split.enabled true cannot be had: {why}. Leave the setting out, or set it to auto."
+        yield Issue(code="unsupported_distinct_method", detail=detail, pointer="/settings/distinct_split/enabled")
 
 
 def _issues_of(query: BoundQuery | BoundUnion, settings: JobSettings, at: str) -> Iterator[Issue]:

@@ -105,9 +105,15 @@ def dimensions(*, distinct: bool, aggregate: bool, join: bool) -> tuple[tuple[Se
     return tuple(found)
 
 
+def all_off(choices: tuple[tuple[Settings, ...], ...]) -> Settings:
+    """ALL_OFF without the phases that are refused where no aggregate has them."""
+    has_phases = any("agg_phase" in choice for dimension in choices for choice in dimension)
+    return {key: value for key, value in ALL_OFF.items() if has_phases or key != "agg_phase"}
+
+
 def alone(choices: tuple[tuple[Settings, ...], ...]) -> list[Settings]:
     """Everything by default, everything off, and each choice by itself."""
-    return [{}, ALL_OFF, *(choice for dimension in choices for choice in dimension[1:])]
+    return [{}, all_off(choices), *(choice for dimension in choices for choice in dimension[1:])]
 
 
 def in_pairs(choices: tuple[tuple[Settings, ...], ...]) -> list[Settings]:
@@ -118,4 +124,4 @@ def in_pairs(choices: tuple[tuple[Settings, ...], ...]) -> list[Settings]:
 
 def all_together(choices: tuple[tuple[Settings, ...], ...]) -> list[Settings]:
     """The whole product, and everything off."""
-    return [ALL_OFF, *({key: way[key] for way in ways for key in way} for ways in product(*choices))]
+    return [all_off(choices), *({key: way[key] for way in ways for key in way} for ways in product(*choices))]

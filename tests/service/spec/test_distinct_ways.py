@@ -12,10 +12,11 @@ from service.spec.job import JobSpec
 COLUMNS = "k INT, i BIGINT, s STRING, q BOOLEAN, da DATE, m DECIMAL(18,4), w DECIMAL(19,4), d DOUBLE"
 
 
-def submit(method: str, calls: str, by: str = "k") -> None:
+def submit(method: str, calls: str, by: str = "k", split: str = "auto", buckets: int = 1024) -> None:
     tables = {"t": {"format": "csv", "path": "t", "schema": COLUMNS}}
     sql = f"SELECT k, {calls} FROM t GROUP BY {by}"
-    spec = JobSpec.model_validate({"tables": tables, "sql": sql, "settings": {"distinct_method": method}})
+    settings = {"distinct_method": method, "distinct_split": {"enabled": split, "bucket_num": buckets}}
+    spec = JobSpec.model_validate({"tables": tables, "sql": sql, "settings": settings})
     compile_job(spec, {"t": parse_schema(COLUMNS, "/")})
 
 
@@ -38,6 +39,33 @@ def test_what_no_aggregate_can_follow_is_an_error(method: str, calls: str, words
     (issue,) = caught.value.issues
     assert (issue.code, issue.pointer) == ("unsupported_distinct_method", "/settings/distinct_method")
     assert words in issue.detail
+
+
+@pytest.mark.parametrize(
+    ("calls", "by", "words"),
+    [
+        ("COUNT(*) AS n", "k", "no aggregate of the query is over DISTINCT values"),
+        ("MAX(DISTINCT s) AS n", "k", "MIN and MAX are the same without"),
+        ("COUNT(DISTINCT i) AS n", "ROLLUP (k)", "several grouping sets"),
+    ],
+)
+def test_a_split_that_no_aggregate_can_follow_is_an_error_however_it_is_asked_for(
+    calls: str, by: str, words: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        submit("auto", calls, by, split="true")
+    (issue,) = caught.value.issues
+    assert (issue.code, issue.pointer) == ("unsupported_distinct_method", "/settings/distinct_split/enabled")
+    assert issue.detail.startswith("distinct_split.enabled true cannot be had: ")
+    assert words in issue.detail
+    assert issue.detail.endswith("Leave the setting out, or set it to auto.")
+    for free in ("auto", "false"):
+        submit("auto", calls, by, split=free)
+
+
+def test_a_split_that_one_may_follow_is_taken_and_its_parameters_demand_nothing() -> None:
+    submit("auto", "COUNT(DISTINCT s) AS n", split="true")
+    submit("auto", "COUNT(*) AS n", split="auto", buckets=7)
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,9 @@ def test_a_setting_that_does_not_apply_is_told(
             "eager_aggregation",
             "Below a cross join",
         ),
+        ("SELECT k FROM t", {"agg_phase": "TWO_PHASE"}, "two_phase_aggregate", "no aggregate"),
+        ("SELECT COUNT(*) FROM t", {"agg_phase": "ONE_PHASE"}, "two_phase_aggregate", "no group keys"),
+        ("SELECT k FROM t", {"distinct_split": {"enabled": True}}, "split_distinct_aggregate", "no DISTINCT call"),
         ("SELECT t.k FROM t CROSS JOIN u", {"join": {"ship": "repartition"}}, "join_strategy", "equality"),
         ("SELECT t.k FROM t CROSS JOIN u", {"join": {"skew": "salt"}}, "skewed_join", "no join by equal keys"),
         (

@@ -94,6 +94,13 @@ def _on_group(subject: str, node: Aggregate, situation: Situation) -> Advice:
         setting, value = "distinct_split.enabled", Toggle.TRUE.value
         if situation.settings.distinct_method is not DistinctMethod.AUTO:
             setting, value = "distinct_method", DistinctMethod.SPLIT.value
+            if situation.settings.distinct_split.enabled is Toggle.FALSE:
+                # Refused beside the false one, as that is beside another method: no one setting helps.
+                return Advice(
+                    f"{subject} and they are counted on one task: set {setting} to {value} and leave "
+                    "distinct_split.enabled out to spread them by value.",
+                    hurts=True,
+                )
         return Advice(
             f"{subject} and they are counted on one task: set {setting} to {value} to spread them by value.",
             setting,
@@ -112,7 +119,8 @@ def _on_group(subject: str, node: Aggregate, situation: Situation) -> Advice:
 
 def _stays_by_group(node: Aggregate, statistics: Statistics) -> bool:
     """Whether one task has all rows of a group before any of them are put together."""
-    if spark_expands(node):
+    # For grouping sets Spark copies the rows, too, and parts the copies by the number of their set as well.
+    if spark_expands(node) or node.grouping_sets:
         return False
     keys = (key.expression for key in node.keys)
     return node.phases is Phases.ONE_PHASE or is_partitioned_by(node.input, keys, statistics)

@@ -103,6 +103,31 @@ def test_a_split_is_advised_by_the_setting_that_counts(method: str, setting: str
     assert f"set {setting} to {value}" in advice.sentence
 
 
+def test_no_setting_is_advised_that_would_be_refused_beside_another() -> None:
+    item = column("o.item", BIGINT)
+    distinct = Call(AggregateFunction.COUNT, (item,), Field("n", BIGINT), distinct=True)
+    orders = replace(ORDERS, columns=(*ORDERS.columns, (Field("o.item", BIGINT), "item")))
+    plan = Aggregate(Exchange(orders, (UID,)), (Named(UID, "uid"),), (distinct,), phases=Phases.ONE_PHASE)
+    given = JobSettings.model_validate({"distinct_method": "native", "distinct_split.enabled": False})
+    advice = advise([hot(KeyRole.GROUP)], replace(situation(plan), settings=given))
+    assert (advice.setting, advice.value, advice.hurts) == (None, None, True)
+    assert "set distinct_method to split and leave distinct_split.enabled out" in advice.sentence
+
+
+def test_no_split_is_advised_for_grouping_sets() -> None:
+    """Neither could follow: Spark copies the rows for each set, and shuffles the copies."""
+    item = column("o.item", BIGINT)
+    distinct = Call(AggregateFunction.COUNT, (item,), Field("n", BIGINT), distinct=True)
+    orders = replace(ORDERS, columns=(*ORDERS.columns, (Field("o.item", BIGINT), "item")))
+    joined = Join(orders, USERS, JoinKind.LEFT, ((UID, OTHER_UID),))
+    plan = Aggregate(joined, (Named(UID, "uid"),), (distinct,))
+    known = replace(situation(plan), statistics=skewed())
+    assert advise([hot(KeyRole.GROUP)], known).setting == "distinct_split.enabled"
+    advice = advise([hot(KeyRole.GROUP)], replace(known, plan=replace(plan, grouping_sets=((0,), ()))))
+    assert (advice.setting, advice.hurts) == (None, False)
+    assert "nothing needs to change" in advice.sentence
+
+
 def test_where_no_side_may_be_parted_an_aggregate_may_go_below() -> None:
     full = replace(JOIN, kind=JoinKind.FULL)
     plan = replace(ONE_PHASE, input=full, phases=Phases.TWO_PHASE)
