@@ -30,13 +30,17 @@ from service.spec.types import (
     Field,
     Schema,
     TypeName,
+    array,
     decimal,
+    mapping,
+    struct,
 )
 
 FOOTERS_COMPARED = 64
 """So many files of a table, spread evenly over it and with the first and last among them, must agree."""
 
 _MAX_HEADER = 1 << 20
+_INT96 = "INT96"
 
 
 def read_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
@@ -100,10 +104,10 @@ def _footer(file: DataFile, files: TableFiles, pointer: str) -> Schema:
         raise _corrupt(name, pointer) from None
     except (pa.ArrowException, ValueError, RuntimeError):
         raise _corrupt(name, pointer) from None
-    physical = {
-        metadata.schema.column(index).path: metadata.schema.column(index).physical_type
-        for index in range(len(metadata.schema))
-    }
+    leaves = [metadata.schema.column(index) for index in range(len(metadata.schema))]
+    # What is nested has the path of its parts: `tags.list.element`.
+    instants = {leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == _INT96}
+    physical = dict.fromkeys(instants, _INT96) | {leaf.path: leaf.physical_type for leaf in leaves}
     return Schema(tuple(Field(field.name, data_type(field.type, physical.get(field.name, ""))) for field in arrow))
 
 
@@ -159,15 +163,16 @@ _PLAIN: dict[pa.DataType, DataType] = {
 def data_type(arrow: pa.DataType, physical: str = "") -> DataType:
     """The type that Spark 4.3 reads a Parquet column of Arrow type `arrow` as.
 
-    `physical` is the Parquet type: INT96 timestamps are instants although Arrow shows them without a zone. Nested
-    columns, times of day and timestamps in nanoseconds are OTHER.
+    `physical` is the Parquet type: INT96 timestamps are instants although Arrow shows them without a zone; that of a
+    nested column is INT96 where any of its parts is. Nested columns, times of day and timestamps in nanoseconds are
+    OTHER.
     """
     plain = _PLAIN.get(arrow)
     if plain is not None:
         return plain
     if pa.types.is_decimal(arrow) and arrow.precision <= 38:
         return decimal(arrow.precision, arrow.scale)
-    if pa.types.is_timestamp(arrow) and physical == "INT96":
+    if pa.types.is_timestamp(arrow) and physical == _INT96:
         return TIMESTAMP
     if pa.types.is_timestamp(arrow) and arrow.unit in {"ms", "us"}:
         return TIMESTAMP if arrow.tz is not None else TIMESTAMP_NTZ
@@ -175,7 +180,17 @@ def data_type(arrow: pa.DataType, physical: str = "") -> DataType:
         return data_type(arrow.value_type, physical)
     if pa.types.is_fixed_size_binary(arrow):
         return BINARY
-    return DataType(TypeName.OTHER, text=str(arrow).upper())
+    return _nested(arrow, physical) or DataType(TypeName.OTHER, text=str(arrow).upper())
+
+
+def _nested(arrow: pa.DataType, physical: str) -> DataType | None:
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
+        return array(data_type(arrow.value_type, physical))
+    if pa.types.is_struct(arrow):
+        return struct([Field(field.name, data_type(field.type, physical)) for field in arrow])
+    if pa.types.is_map(arrow):
+        return mapping(data_type(arrow.key_type, physical), data_type(arrow.item_type, physical))
+    return None
 
 
 def _check_header(source: TableSource, files: TableFiles, schema: Schema, pointer: str) -> None:

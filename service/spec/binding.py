@@ -201,7 +201,7 @@ class _Binder:
             self._claim(item.name, taken, f"{at}/name")
             source = self._text(item.expression, f"{at}/expression")
             tree = resolve(read_expression(source), scope, source)
-            Typing(source).computable(tree)
+            Typing(source).groupable(tree)
             keys.append(Key(item.name, tree, scalar_of(tree, source)))
         if self._query.grouping_sets:
             check_keys(keys, self._pointer)
@@ -285,7 +285,7 @@ class _Binder:
             source = self._text(key.expression, f"/order_by/{index}/expression")
             tree = _replace(read_expression(source), selected, frozenset())
             tree = self._resolve(tree, scope, grouped, source)
-            Typing(source).computable(tree)
+            Typing(source).groupable(tree)
             nulls = key.nulls
             if nulls is None:
                 nulls = NullsOrder.FIRST if key.direction is SortDirection.ASC else NullsOrder.LAST

@@ -61,10 +61,11 @@ def _order(source: Text, scope: TableScope) -> Scalar:
 def _check_type(call: AggregateCall, text: str, tree: Expression, source: Text) -> None:
     type_ = Typing(source).type_of(tree)
     counted = call.function is AggregateFunction.COUNT and not call.distinct
-    taken = type_ is None or counted or takes(call.function, type_)
-    if not taken or (call.distinct and type_ is not None and type_.name is TypeName.OTHER):
+    if type_ is not None and not counted and not takes(call.function, type_):
         function = f"{call.function}(DISTINCT x)" if call.distinct else call.function
         raise Typing(source).mismatch(f"{function} does not take {text.replace('`', '')}, which is {type_}.", tree)
+    if call.distinct:
+        Typing(source).groupable(tree)
     if call.function is not AggregateFunction.LISTAGG or type_ is None:
         return
     if type_.name is TypeName.BINARY and len(call.arguments) > 1:

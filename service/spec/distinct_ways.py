@@ -26,6 +26,8 @@ def refusal_of_method(method: DistinctMethod, queries: Iterable[BoundQuery]) -> 
     distinct = [calls for query, calls in found if not query.grouping_sets]
     if not distinct:
         return "a row counts in several grouping sets, which are left to Spark"
+    if method is DistinctMethod.SPLIT and all(any(map(_nests_fractions, calls)) for calls in distinct):
+        return "equal fractions (-0.0 and 0.0) in an array or a structure may have different hashes"
     if method is DistinctMethod.BRANCHES and all(len(_sets(calls)) < 2 for calls in distinct):
         return "all distinct values are of one set, which needs no branch of its own"
     if method is DistinctMethod.BITMAP and not any(_is_countable(calls) for calls in distinct):
@@ -45,6 +47,10 @@ def contradict(split: Toggle, method: DistinctMethod) -> bool:
 
 def _distinct_calls(query: BoundQuery) -> list[BoundCall]:
     return [call for call in query.calls if call.distinct and call.function not in IDEMPOTENT]
+
+
+def _nests_fractions(call: BoundCall) -> bool:
+    return any(argument.type is not None and argument.type.nests_fractions for argument in call.arguments)
 
 
 def _sets(calls: list[BoundCall]) -> set[frozenset[str]]:

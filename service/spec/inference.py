@@ -109,6 +109,17 @@ class Typing:
             raise self.mismatch(f"{_told(node)} has the type {type_}, which can be read but not computed with.", node)
         return type_
 
+    def groupable(self, node: Expression) -> DataType | None:
+        """The type of what is grouped or sorted by. Raises SpecError `type_mismatch` for one without an equality."""
+        type_ = self.type_of(node)
+        if type_ is not None and not type_.is_groupable:
+            raise self.mismatch(
+                f"{_told(node)} has the type {type_}, whose values cannot be told apart: only atomic ones, and arrays "
+                "and structures of such, can. Keep what is needed of it in a column of its own.",
+                node,
+            )
+        return type_
+
     def require_condition(self, node: Expression, what: str) -> None:
         """Raises SpecError `type_mismatch` unless `node` may stand as the condition `what`."""
         type_ = self.computable(node)

@@ -1,13 +1,16 @@
-"""Column types: the atomic types of Spark SQL, as values, with their DDL spelling."""
+"""Column types: the atomic types of Spark SQL, as values, with their DDL spelling, and what is known of nested ones."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class TypeName(StrEnum):
-    """The types that a column may have. `OTHER` stands for nested and engine-only ones: readable, not computable."""
+    """The types that a column may have. `OTHER` stands for nested and engine-only ones: readable, not computable, and
+    grouped by at most.
+    """
 
     BOOLEAN = "BOOLEAN"
     TINYINT = "TINYINT"
@@ -36,12 +39,15 @@ MAX_PRECISION = 38
 
 @dataclass(frozen=True)
 class DataType:
-    """A column type. `precision` and `scale` are set for DECIMAL alone; `text` names an OTHER type for messages."""
+    """A column type. `precision` and `scale` are set for DECIMAL alone; `text` names an OTHER type, in Spark's words
+    where it is a nested one; `parts` are the types inside an array or a structure.
+    """
 
     name: TypeName
     precision: int | None = None
     scale: int | None = None
     text: str | None = None
+    parts: tuple[DataType, ...] = ()
 
     def __str__(self) -> str:
         if self.name is TypeName.DECIMAL:
@@ -62,6 +68,20 @@ class DataType:
     def is_fractional(self) -> bool:
         """FLOAT or DOUBLE: sums depend on the order of the rows, -0.0 = 0.0 and NaN = NaN when grouped."""
         return self.name in FRACTIONAL
+
+    @property
+    def nests_fractions(self) -> bool:
+        """An array or a structure with FLOAT or DOUBLE somewhere inside."""
+        return any(part.is_fractional or part.nests_fractions for part in self.parts)
+
+    @property
+    def is_groupable(self) -> bool:
+        """Whether values are told apart by GROUP BY and DISTINCT: atomic ones are, arrays and structures of such, and
+        neither maps nor what Spark alone knows.
+        """
+        if self.name is not TypeName.OTHER:
+            return True
+        return bool(self.parts) and all(part.is_groupable for part in self.parts)
 
 
 BOOLEAN = DataType(TypeName.BOOLEAN)
@@ -89,6 +109,26 @@ class Field:
 
     name: str
     type: DataType
+
+
+def array(element: DataType) -> DataType:
+    """ARRAY<`element`>."""
+    return DataType(TypeName.OTHER, text=f"ARRAY<{element}>", parts=(element,))
+
+
+def struct(fields: Sequence[Field]) -> DataType:
+    """A structure of `fields`; what is no plain name is quoted, since the text may become part of a CAST."""
+    inner = ", ".join(f"{_spelled(field.name)}: {field.type}" for field in fields)
+    return DataType(TypeName.OTHER, text=f"STRUCT<{inner}>", parts=tuple(field.type for field in fields))
+
+
+def mapping(key: DataType, value: DataType) -> DataType:
+    """A map, which is read and passed on alone."""
+    return DataType(TypeName.OTHER, text=f"MAP<{key}, {value}>")
+
+
+def _spelled(name: str) -> str:
+    return name if name.isascii() and name.isidentifier() else "`" + name.replace("`", "``") + "`"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,9 @@ _SHOWN = 3
 
 
 def difference(expected: Sequence[Sequence[Any]], got: Sequence[Sequence[Any]], *, ordered: bool = False) -> str | None:
-    """How `got` differs from `expected`, both of Spark's; None where it does not. NaN is NaN, and -0.0 is 0.0."""
+    """How `got` differs from `expected`, both of Spark's; None where it does not. NaN is NaN, and -0.0 is 0.0, in
+    arrays and structures too.
+    """
     return _difference(expected, got, _same, ordered=ordered)
 
 
@@ -42,15 +44,21 @@ def _difference(expected: Sequence[Any], got: Sequence[Any], same: Any, *, order
 
 
 def _order(row: Sequence[Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((type(value).__name__, _text(value)) for value in row)
+
+
+def _text(value: Any) -> str:
     # Floats by few digits, so that the last ones do not decide the order; -0.0 + 0.0 is 0.0.
-    return tuple(
-        (type(value).__name__, f"{value + 0.0:.5g}" if isinstance(value, float) else repr(value)) for value in row
-    )
+    if isinstance(value, float):
+        return f"{value + 0.0:.5g}"
+    return str([_text(part) for part in value]) if isinstance(value, list | tuple) else repr(value)
 
 
 def _same(left: Any, right: Any) -> bool:
     if isinstance(left, float) and isinstance(right, float):
         return _close(left, right, FLOAT_TOLERANCE)
+    if isinstance(left, list | tuple) and type(left) is type(right):
+        return len(left) == len(right) and all(_same(one, other) for one, other in zip(left, right, strict=True))
     return type(left) is type(right) and bool(left == right)
 
 

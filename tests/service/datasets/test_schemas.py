@@ -84,6 +84,36 @@ def test_types_are_those_that_spark_reads(spark: SparkSession, tmp_path: Path, w
     }
 
 
+NESTED = {
+    "a": pa.array([[1, None]], pa.list_(pa.int32())),
+    "large": pa.array([["x"]], pa.large_list(pa.large_string())),
+    "fixed": pa.array([[1.0, 2.0]], pa.list_(pa.float64(), 2)),
+    "st": pa.array([{"p": 1, "t": "x"}], pa.struct([("p", pa.uint8()), ("t", pa.string())])),
+    "deep": pa.array(
+        [[{"d": [Decimal("1.50")], "when": 0}]],
+        pa.list_(pa.struct([("d", pa.list_(pa.decimal128(10, 2))), ("when", pa.timestamp("us", tz="UTC"))])),
+    ),
+    "m": pa.array([[("x", 1)]], pa.map_(pa.string(), pa.int64())),
+}
+
+
+def _in_sparks_way(type_: object) -> str:
+    return str(type_).replace(": ", ":").replace(", ", ",")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("old_timestamps", [False, True])
+def test_nested_types_are_those_that_spark_reads(spark: SparkSession, tmp_path: Path, old_timestamps: bool) -> None:
+    (tmp_path / "t").mkdir()
+    path = tmp_path / "t" / "a.parquet"
+    pq.write_table(pa.table(NESTED), path, use_deprecated_int96_timestamps=old_timestamps)
+    ours = read(tmp_path)
+    assert {field.name: _in_sparks_way(field.type).upper() for field in ours.fields} == {
+        field.name: field.dataType.simpleString().upper() for field in spark.read.parquet(str(path)).schema
+    }
+    assert [field.name for field in ours.fields if not field.type.is_groupable] == ["m"]
+
+
 @pytest.mark.spark
 def test_old_timestamps_are_instants(spark: SparkSession, tmp_path: Path) -> None:
     table = pa.table({"old": pa.array([0], pa.timestamp("us"))})
@@ -109,6 +139,14 @@ def test_old_timestamps_are_instants(spark: SparkSession, tmp_path: Path) -> Non
 )
 def test_what_cannot_be_computed_with_is_other(arrow: pa.DataType) -> None:
     assert data_type(arrow).name == "OTHER"
+
+
+def test_nested_files_that_differ_are_told_apart_in_sparks_words(tmp_path: Path, write: Callable[..., Path]) -> None:
+    write("a.parquet", x=pa.array([[1]], pa.list_(pa.field("one", pa.int32()))))
+    other = write("b.parquet", x=pa.array([[1]], pa.list_(pa.field("another", pa.int32()))))
+    assert str(read(tmp_path).fields[0].type) == "ARRAY<INT>"
+    pq.write_table(pa.table({"x": [[1.5]]}), other)
+    assert str(refusal(tmp_path)) == "The column x is ARRAY<INT> in 'a.parquet' and ARRAY<DOUBLE> in 'b.parquet'."
 
 
 def test_columns_keep_their_order(tmp_path: Path, write: Callable[..., Path]) -> None:

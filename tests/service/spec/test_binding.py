@@ -11,7 +11,7 @@ from service.spec.bound import BoundQuery, BoundTable
 from service.spec.ddl import parse_schema
 from service.spec.errors import SpecError
 from service.spec.query import NullsOrder, Query
-from service.spec.types import DataType, Field, Schema, TypeName
+from service.spec.types import INT, STRING, Field, Schema, array, mapping
 
 SCHEMAS = {
     "orders": Schema(
@@ -19,7 +19,8 @@ SCHEMAS = {
             *parse_schema(
                 "oid BIGINT, uid BIGINT, category STRING, amount DECIMAL(10,2), day DATE, ok BOOLEAN, f FLOAT", "/x"
             ).fields,
-            Field("tags", DataType(TypeName.OTHER, text="ARRAY<STRING>")),
+            Field("tags", array(STRING)),
+            Field("counts", mapping(STRING, INT)),
         )
     ),
     "users": parse_schema("uid INT, name STRING, since TIMESTAMP, d DOUBLE, dc DECIMAL(12,4)", "/x"),
@@ -145,6 +146,26 @@ def test_first_value_filter_and_several_distinct_arguments() -> None:
     assert str(tags.output.type) == "BIGINT"
 
 
+def test_arrays_are_grouped_by_told_apart_and_sorted_by() -> None:
+    query = bound(
+        group_by=[item("o.tags", "tags")],
+        aggregates=[call("COUNT", "o.tags", "o.uid", distinct=True)],
+        order_by=[{"expression": "tags"}],
+    )
+    assert [str(field.type) for field in query.output.fields] == ["ARRAY<STRING>", "BIGINT"]
+    assert [key.expression.sql for key in query.order_by] == ["`tags`"]
+
+
+def test_what_cannot_be_told_apart_is_told_with_its_column_its_type_and_what_can() -> None:
+    for parts in ({"group_by": [item("o.counts", "x")]}, {"aggregates": [call("COUNT", "o.counts", distinct=True)]}):
+        with pytest.raises(SpecError) as caught:
+            bound(**parts)
+        (issue,) = caught.value.issues
+        assert "o.counts has the type MAP<STRING, INT>, whose values cannot be told apart" in issue.detail
+        assert "arrays and structures of such, can" in issue.detail
+        assert "in a column of its own" in issue.detail
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "unknown table": ({"source": {"kind": "table", "table": "order"}}, "unknown_table", "/source/table"),
     "same alias": (
@@ -179,7 +200,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "/aggregates/0/name",
     ),
     "same keys": ({"group_by": [item("uid", "x"), item("oid", "X")]}, "duplicate_column", "/group_by/1/name"),
-    "nested group key": ({"group_by": [item("tags", "x")]}, "type_mismatch", "/group_by/0/expression"),
+    "map as group key": ({"group_by": [item("counts", "x")]}, "type_mismatch", "/group_by/0/expression"),
+    "largest of arrays": ({"aggregates": [call("MAX", "tags")]}, "type_mismatch", "/aggregates/0/arguments/0"),
     "not grouped": (
         {"group_by": [item("uid", "uid")], "select": [item("oid + 1", "a")]},
         "not_grouped",
@@ -202,10 +224,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "sum of strings' flags": ({"aggregates": [call("SUM", "ok")]}, "type_mismatch", "/aggregates/0/arguments/0"),
     "avg of dates": ({"aggregates": [call("AVG", "day")]}, "type_mismatch", "/aggregates/0/arguments/0"),
     "max of arrays": ({"aggregates": [call("MAX", "tags")]}, "type_mismatch", "/aggregates/0/arguments/0"),
-    "distinct arrays": (
-        {"aggregates": [call("COUNT", "tags", distinct=True)]},
+    "distinct maps": (
+        {"aggregates": [call("COUNT", "uid", "counts", distinct=True)]},
         "type_mismatch",
-        "/aggregates/0/arguments/0",
+        "/aggregates/0/arguments/1",
     ),
     "sum of nothing": ({"aggregates": [call("SUM")]}, "unsupported_construct", "/aggregates/0"),
     "sum of two": ({"aggregates": [call("SUM", "oid", "uid")]}, "unsupported_construct", "/aggregates/0"),
@@ -224,8 +246,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "/aggregates/0/order_by",
     ),
     "filter no condition": ({"aggregates": [call("COUNT", filter="oid")]}, "type_mismatch", "/aggregates/0/filter"),
-    "sorted by an array": (
-        {"select": [item("oid", "o")], "order_by": [{"expression": "tags"}]},
+    "sorted by a map": (
+        {"select": [item("oid", "o")], "order_by": [{"expression": "counts"}]},
         "type_mismatch",
         "/order_by/0/expression",
     ),

@@ -8,6 +8,7 @@ from service.spec.compile import compile_job
 from service.spec.ddl import parse_schema
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
+from service.spec.types import DOUBLE, INT, Field, Schema, array
 
 COLUMNS = "k INT, i BIGINT, s STRING, q BOOLEAN, da DATE, m DECIMAL(18,4), w DECIMAL(19,4), d DOUBLE"
 
@@ -82,6 +83,22 @@ def test_a_split_that_one_may_follow_is_taken_and_its_parameters_demand_nothing(
 )
 def test_what_one_may_follow_is_taken(method: str, calls: str) -> None:
     submit(method, calls)
+
+
+def test_fractions_in_arrays_are_not_split() -> None:
+    schema = Schema((Field("k", INT), Field("x", array(DOUBLE)), Field("a", array(INT))))
+    tables = {"t": {"format": "parquet", "path": "t"}}
+
+    def submit_nested(calls: str, **settings: str) -> None:
+        job = {"tables": tables, "sql": f"SELECT k, {calls} FROM t GROUP BY k", "settings": settings}
+        compile_job(JobSpec.model_validate(job), {"t": schema})
+
+    for calls in ("COUNT(DISTINCT x) AS n", "COUNT(DISTINCT a) AS n, COUNT(DISTINCT k, x) AS m"):
+        submit_nested(calls, distinct_method="branches" if "," in calls else "native")
+        with pytest.raises(SpecError, match="may have different hashes") as caught:
+            submit_nested(calls, distinct_method="split")
+        assert caught.value.code == "unsupported_distinct_method"
+    submit_nested("COUNT(DISTINCT a) AS n", distinct_method="split")
 
 
 def test_grouping_sets_are_left_to_spark() -> None:

@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
-from service.spec.types import BIGINT, INT, STRING, UNKNOWN, DataType, Field, Schema, TypeName, decimal, known
+import pytest
+
+from service.spec.types import (
+    BIGINT,
+    DOUBLE,
+    FLOAT,
+    INT,
+    STRING,
+    UNKNOWN,
+    DataType,
+    Field,
+    Schema,
+    TypeName,
+    array,
+    decimal,
+    known,
+    mapping,
+    struct,
+)
+
+MAP = mapping(STRING, INT)
 
 
 def test_spelling() -> None:
@@ -26,6 +46,33 @@ def test_kinds() -> None:
     assert not decimal(5, 2).is_integral
     assert DataType(TypeName.FLOAT).is_fractional
     assert not STRING.is_numeric
+
+
+def test_nested_types_are_spelled_as_spark_spells_them() -> None:
+    assert str(array(decimal(5, 2))) == "ARRAY<DECIMAL(5,2)>"
+    fields = [Field("uid", BIGINT), Field("a b", array(STRING)), Field("`: INT>)", INT), Field("ä", INT)]
+    assert str(struct(fields)) == "STRUCT<uid: BIGINT, `a b`: ARRAY<STRING>, ```: INT>)`: INT, `ä`: INT>"
+    assert str(MAP) == "MAP<STRING, INT>"
+
+
+@pytest.mark.parametrize(
+    ("type_", "groups", "fractions"),
+    [
+        (INT, True, False),
+        (DOUBLE, True, False),
+        (array(INT), True, False),
+        (array(struct([Field("x", array(FLOAT)), Field("t", STRING)])), True, True),
+        (MAP, False, False),
+        (array(MAP), False, False),
+        (struct([Field("x", INT), Field("m", MAP)]), False, False),
+        (struct([]), False, False),
+        (array(UNKNOWN), False, False),
+        (UNKNOWN, False, False),
+    ],
+    ids=str,
+)
+def test_what_can_be_grouped_by(type_: DataType, groups: bool, fractions: bool) -> None:
+    assert (type_.is_groupable, type_.nests_fractions) == (groups, fractions)
 
 
 def test_find_prefers_the_exact_spelling() -> None:

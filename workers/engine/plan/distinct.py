@@ -33,3 +33,12 @@ def spark_expands(node: Aggregate) -> bool:
 def distinct_set_of(call: Call) -> frozenset[str]:
     """What tells the set of a distinct call from others: the texts of its arguments."""
     return frozenset(argument.sql for argument in call.arguments)
+
+
+def bucket_refusal(value: Scalar) -> str | None:
+    """Why `value` cannot be told apart per bucket of its hash, as a sentence; None where equal values hash alike."""
+    if value.type is None or not value.type.is_groupable:
+        return f"The type of {value} is not one whose equal values are known to have equal hashes."
+    if value.type.nests_fractions:
+        return f"{value} has fractions inside, of which equal ones (-0.0 and 0.0) may have different hashes."
+    return None

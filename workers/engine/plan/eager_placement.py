@@ -182,7 +182,7 @@ def _carried_refusal(side: Side, over: JoinedAggregate, aggregated: frozenset[Si
         if key.type is None or key.type.name is TypeName.OTHER:
             return f"The join key {key} has a type whose values are not known to be groupable."
     for name in carried(side, over, aggregated):
-        if fields[name].name is TypeName.OTHER:
+        if not fields[name].is_groupable:
             return f"{name} is needed above the join, and has a type whose values are not known to be groupable."
     for scalar in _above(over, aggregated):
         for name in () if scalar.column is not None else scalar.columns:

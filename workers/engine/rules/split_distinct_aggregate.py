@@ -7,10 +7,10 @@ from dataclasses import replace
 from service.spec.options import AggPhase, DistinctMethod, Toggle
 from service.spec.reports import Alternative
 from service.spec.scalar import Scalar, column
-from service.spec.types import BIGINT, DOUBLE, INT, TypeName
+from service.spec.types import BIGINT, DOUBLE, INT
 from workers.engine.plan.algebra import as_splittable, refusal_of, split_call
 from workers.engine.plan.deduplication import deduplicate, names
-from workers.engine.plan.distinct import GROUPING_SETS, distinct_sets, spark_expands
+from workers.engine.plan.distinct import GROUPING_SETS, bucket_refusal, distinct_sets, spark_expands
 from workers.engine.plan.explain import call_text
 from workers.engine.plan.keys import columns_of
 from workers.engine.plan.nodes import (
@@ -83,7 +83,8 @@ class SplitDistinctAggregate:
         - `distinct_method` is another one, or auto and `distinct_split.enabled` false;
         - there are grouping sets;
         - DISTINCT changes nothing (MIN, MAX);
-        - a call cannot be split (the table in `plan/algebra.py` has the reasons), or a distinct value cannot be hashed;
+        - a call cannot be split (the table in `plan/algebra.py` has the reasons), or a distinct value cannot be hashed,
+          such as an array or a structure with fractions inside;
         - the distinct values are group keys: each group has one, in one bucket;
         - it is auto and Spark itself shuffles by (group, value), which spreads a hot group just as well.
 
@@ -168,8 +169,9 @@ def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
         if refusal is not None:
             return f"{call_text(call)} cannot be split: {refusal}."
     for value in (value for values in sets for value in values):
-        if value.type is None or value.type.name is TypeName.OTHER:
-            return f"The type of {value} is not one whose equal values are known to have equal hashes."
+        unlike = bucket_refusal(value)
+        if unlike is not None:
+            return unlike
     keys = {key.expression.sql for key in node.keys}
     if all(value.sql in keys for values in sets for value in values):
         return "The distinct values are group keys: a group has one of them, and one bucket."

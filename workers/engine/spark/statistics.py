@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from service.spec.job import TableFormat
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar
-from service.spec.types import DataType
+from service.spec.types import DataType, TypeName
 from workers.engine.plan.literals import literal
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.conditions import share_kept, typed
@@ -176,7 +176,9 @@ def _wanted(
 ) -> _Wanted:
     sketches: dict[Key, tuple[Scan, SketchKey]] = {}
     for scan in aliases:
-        types = {field.name: (name, str(field.type)) for field, name in scan.columns}
+        # Arrow does not group by nested values: nothing would be known of them.
+        atomic = ((field, name) for field, name in scan.columns if field.type.name is not TypeName.OTHER)
+        types = {field.name: (name, str(field.type)) for field, name in atomic}
         for key in sorted(keys):
             if key and key not in sketches and all(column in types for column in key):
                 sketches[key] = (scan, tuple(types[column] for column in key))

@@ -11,7 +11,7 @@ from service.spec.reports import HotKeyReport, RuleOutcome, RuleTrace, StageSkew
 from service.spec.strategies import DistinctMethod, JoinSkew
 from workers.engine.plan import isolation
 from workers.engine.plan.algebra import refusal_of
-from workers.engine.plan.distinct import distinct_sets, spark_expands
+from workers.engine.plan.distinct import bucket_refusal, distinct_sets, spark_expands
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Join, Node, Phases
 from workers.engine.plan.transform import walk_up
 from workers.engine.stats.cardinality import label_of
@@ -128,8 +128,9 @@ def _stays_by_group(node: Aggregate, statistics: Statistics) -> bool:
 
 def _can_be_split(node: Aggregate) -> bool:
     keys = {key.expression.sql for key in node.keys}
-    values = {value.sql for values in distinct_sets(node) for value in values}
-    return not values <= keys and all(refusal_of(call) is None for call in node.calls)
+    values = [value for values in distinct_sets(node) for value in values]
+    may_be_hashed = all(bucket_refusal(value) is None for value in values)
+    return may_be_hashed and not {value.sql for value in values} <= keys and not any(map(refusal_of, node.calls))
 
 
 def _was_split(situation: Situation) -> bool:

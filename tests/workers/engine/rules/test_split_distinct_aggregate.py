@@ -12,7 +12,7 @@ from service.spec.query import AggregateFunction as F
 from service.spec.query import JoinKind
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar, column
-from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, DataType, Field, TypeName
+from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field, array, mapping, struct
 from workers.engine.plan.explain import line_of
 from workers.engine.plan.invariants import check
 from workers.engine.plan.nodes import (
@@ -36,6 +36,7 @@ from workers.engine.rules.split_distinct_aggregate import SplitDistinctAggregate
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 
 RULE = SplitDistinctAggregate()
+PLACE = struct([Field("x", DOUBLE), Field("name", STRING)])
 ORDERS = Scan(
     "orders",
     "o",
@@ -43,12 +44,14 @@ ORDERS = Scan(
         (Field("o.uid", BIGINT), "uid"),
         (Field("o.category", STRING), "category"),
         (Field("o.price", DOUBLE), "price"),
-        (Field("o.tags", DataType(TypeName.OTHER, text="ARRAY<STRING>")), "tags"),
+        (Field("o.tags", array(STRING)), "tags"),
+        (Field("o.counts", mapping(STRING, BIGINT)), "counts"),
+        (Field("o.place", PLACE), "place"),
     ),
 )
 USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
 UID, CATEGORY, PRICE = column("o.uid", BIGINT), column("o.category", STRING), column("o.price", DOUBLE)
-TAGS = column("o.tags", DataType(TypeName.OTHER, text="ARRAY<STRING>"))
+TAGS, COUNTS = column("o.tags", array(STRING)), column("o.counts", mapping(STRING, BIGINT))
 KEYS = (Named(UID, "uid"),)
 CATEGORIES = Call(F.COUNT, (CATEGORY,), Field("n", BIGINT), distinct=True)
 PRICES = Call(F.SUM, (PRICE,), Field("s", DOUBLE), distinct=True)
@@ -103,6 +106,11 @@ def test_it_is_about_undecided_whole_aggregates_with_distinct_calls(node: Node) 
     assert RULE.match(node, FORCED) is None
 
 
+def test_arrays_are_hashed_as_they_are() -> None:
+    made = split(replace(WHOLE, calls=(replace(CATEGORIES, arguments=(TAGS,)),)))
+    assert any("pmod(xxhash64(o.tags), 8) AS $bucket" in line for line in lines(made))
+
+
 @pytest.mark.parametrize(
     ("node", "ctx", "words"),
     [
@@ -113,7 +121,12 @@ def test_it_is_about_undecided_whole_aggregates_with_distinct_calls(node: Node) 
             FORCED,
             "SUM(DISTINCT o.category) cannot be split: SUM of STRING has no parts.",
         ),
-        (replace(WHOLE, calls=(replace(CATEGORIES, arguments=(TAGS,)),)), FORCED, "The type of o.tags"),
+        (replace(WHOLE, calls=(replace(CATEGORIES, arguments=(COUNTS,)),)), FORCED, "The type of o.counts"),
+        (
+            replace(WHOLE, calls=(replace(CATEGORIES, arguments=(column("o.place", PLACE),)),)),
+            FORCED,
+            "o.place has fractions inside",
+        ),
         (replace(WHOLE, calls=(replace(CATEGORIES, arguments=(UID,)),)), FORCED, "are group keys"),
         (WHOLE, context(), "already"),
         (replace(WHOLE, keys=()), context(agg_phase="ONE_PHASE"), "already"),

@@ -41,6 +41,15 @@ def skewed() -> pa.Table:
     )
 
 
+def test_nothing_is_asked_of_nested_keys(
+    parquet_table: Tables, scan_of: Scans, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = parquet_table(pa.table({"uid": [1, 1], "tags": [["a"], []]}))
+    known = gather_statistics([("o.uid",), ("o.tags",), ("o.uid", "o.tags")], [scan_of(table, "o")], {"t": table}, 2)
+    assert set(known.keys) == {("o.uid",)}
+    assert caplog.records == []
+
+
 def test_sketches_of_a_skewed_table(parquet_table: Tables, scan_of: Scans) -> None:
     table = parquet_table(skewed(), files=4, group_rows=10_000)
     keys = [("o.uid",), ("o.category",), ("o.city",), ("o.uid", "o.category")]

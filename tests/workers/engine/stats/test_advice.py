@@ -11,7 +11,7 @@ from service.spec.query import AggregateFunction, JoinKind
 from service.spec.reports import HotKey, HotKeyReport, RuleOutcome, RuleTrace
 from service.spec.scalar import Scalar, column
 from service.spec.strategies import JoinSkew
-from service.spec.types import BIGINT, Field
+from service.spec.types import BIGINT, DOUBLE, Field, array
 from workers.engine.plan.nodes import Aggregate, Call, Exchange, Join, JoinStrategy, Named, Node, Phases, Scan
 from workers.engine.stats.advice import Advice, KeyRole, Situation, advise, group_of, sides_of
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
@@ -112,6 +112,14 @@ def test_no_setting_is_advised_that_would_be_refused_beside_another() -> None:
     advice = advise([hot(KeyRole.GROUP)], replace(situation(plan), settings=given))
     assert (advice.setting, advice.value, advice.hurts) == (None, None, True)
     assert "set distinct_method to split and leave distinct_split.enabled out" in advice.sentence
+
+
+def test_no_split_is_advised_of_what_has_no_buckets() -> None:
+    for of, setting in ((array(BIGINT), "distinct_split.enabled"), (array(DOUBLE), "agg_phase")):
+        distinct = Call(AggregateFunction.COUNT, (column("o.items", of),), Field("n", BIGINT), distinct=True)
+        orders = replace(ORDERS, columns=(*ORDERS.columns, (Field("o.items", of), "items")))
+        plan = Aggregate(Exchange(orders, (UID,)), (Named(UID, "uid"),), (distinct,), phases=Phases.ONE_PHASE)
+        assert advise([hot(KeyRole.GROUP)], situation(plan)).setting == setting
 
 
 def test_no_split_is_advised_for_grouping_sets() -> None:

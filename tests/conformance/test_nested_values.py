@@ -1,0 +1,199 @@
+"""Arrays and structures told apart, grouped and sorted by, under every setting, equal plain Spark's own answer.
+
+NULL parts, empty arrays, NaN and both zeros at every depth. Spark makes one NaN of all and 0.0 of -0.0 before it groups
+by them, inside of arrays and structures too; to send equal values to different places would count one twice.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from service.results.downloads import as_arrow, as_csv
+from service.results.files import open_result
+from service.results.json_values import json_rows
+from service.spec.errors import SpecError
+from service.spec.options import JobSettings
+from tests.conformance import nasty_tables
+from tests.conformance.combinations import all_together, alone
+from tests.conformance.laboratory import Laboratory, interpreted, table_input
+from workers.engine.spark.engine import Engine
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ROWS, SEED = 90, 20_130_102
+
+SCHEMA = pa.schema(
+    [
+        ("g", pa.int32()),
+        ("k", pa.string()),
+        ("v", pa.int64()),
+        ("a", pa.list_(pa.int32())),
+        ("x", pa.list_(pa.float64())),
+        ("st", pa.struct([("p", pa.int32()), ("t", pa.string())])),
+        ("sx", pa.struct([("x", pa.float64()), ("r", pa.float32())])),
+        ("deep", pa.list_(pa.struct([("p", pa.int16()), ("tags", pa.list_(pa.string()))]))),
+        ("low", pa.struct([("in", pa.struct([("xs", pa.list_(pa.float32()))])), ("ts", pa.timestamp("us", tz="UTC"))])),
+        ("m", pa.map_(pa.string(), pa.int32())),
+    ]
+)
+
+NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+VALUES: dict[str, list[Any]] = {
+    "g": [1, 2, 3, None],
+    "k": ["a", "b", "", None],
+    "v": [-3, 0, 1, 2, 7, None],
+    "a": [[1, 2], [2, 1], [1], [], [None], [1, None], None],
+    "x": [[0.0], [-0.0], [math.nan], [1.5, -0.0], [1.5, 0.0], [None, math.nan], [], None],
+    "st": [{"p": 1, "t": "x"}, {"p": 1, "t": None}, {"p": None, "t": None}, {"p": 2, "t": ""}, None],
+    "sx": [{"x": 0.0, "r": -0.0}, {"x": -0.0, "r": 0.0}, {"x": math.nan, "r": None}, {"x": None, "r": math.nan}, None],
+    "deep": [
+        [{"p": 1, "tags": ["ä", None]}],
+        [{"p": 1, "tags": []}, None],
+        [{"p": 1, "tags": None}],
+        [{"p": None, "tags": ["ä"]}, {"p": 1, "tags": ["b"]}],
+        [],
+        None,
+    ],
+    "low": [
+        {"in": {"xs": [0.0, math.nan]}, "ts": NOON},
+        {"in": {"xs": [-0.0, math.nan]}, "ts": NOON},
+        {"in": {"xs": None}, "ts": None},
+        {"in": None, "ts": NOON},
+        None,
+    ],
+    "m": [[("a", 1)], [], None],
+}
+
+GROUPED = [
+    "SELECT COUNT(DISTINCT a) FROM n",
+    "SELECT COUNT(DISTINCT x), COUNT(*) FROM n",
+    "SELECT g, COUNT(DISTINCT st) FROM n GROUP BY g",
+    "SELECT g, COUNT(DISTINCT sx), SUM(v) FROM n GROUP BY g",
+    "SELECT a, COUNT(*), SUM(v), MIN(k) FROM n GROUP BY a",
+    "SELECT x, COUNT(*), COUNT(DISTINCT v) FROM n GROUP BY x",
+    "SELECT sx, g, COUNT(DISTINCT a), AVG(v) FROM n GROUP BY sx, g",
+    "SELECT low, COUNT(DISTINCT deep), COUNT(DISTINCT v) FROM n GROUP BY low",
+    "SELECT g, COUNT(DISTINCT a), COUNT(DISTINCT x), COUNT(DISTINCT v) FROM n GROUP BY g",
+    "SELECT g, COUNT(DISTINCT a), COUNT(DISTINCT st), COUNT(DISTINCT k), SUM(v), COUNT(*) FROM n GROUP BY g",
+    "SELECT COUNT(DISTINCT deep), COUNT(DISTINCT low), SUM(DISTINCT v) FROM n",
+    "SELECT k, COUNT(DISTINCT a, k), COUNT(DISTINCT st, v) FILTER (WHERE v > 0), MAX(v) FROM n GROUP BY k",
+    "SELECT g, COUNT(DISTINCT a) FROM e GROUP BY g",
+    "SELECT COUNT(DISTINCT sx), COUNT(DISTINCT a) FROM e",
+]
+SHAPES = [
+    "SELECT DISTINCT deep, st FROM n",
+    "SELECT DISTINCT low FROM n",
+    "SELECT x FROM n UNION SELECT x FROM n WHERE g = 1",
+    "SELECT a FROM n WHERE g = 1 UNION SELECT NULL FROM n",
+    "SELECT st, g, COUNT(*), COUNT(DISTINCT a) FROM n GROUP BY ROLLUP (st, g)",
+    "SELECT a, COUNT(*) AS c FROM n GROUP BY a HAVING a IS NOT NULL ORDER BY a DESC LIMIT 3",
+    "SELECT d.x, COUNT(DISTINCT d.n) FROM (SELECT x, g, COUNT(*) AS n FROM n GROUP BY x, g) d GROUP BY d.x",
+    "SELECT t.a, COUNT(*), SUM(u.v) FROM n t JOIN n u ON t.g = u.g GROUP BY t.a",
+    "SELECT t.x, COUNT(*), SUM(t.v) FROM n t LEFT JOIN n u ON t.k = u.k AND u.g = 2 GROUP BY t.x",
+    "SELECT t.g, COUNT(DISTINCT t.a), COUNT(DISTINCT u.sx), COUNT(*) FROM n t LEFT JOIN n u ON t.g = u.g GROUP BY t.g",
+]
+
+
+def rows(count: int) -> list[tuple[Any, ...]]:
+    random = Random(SEED)
+    return [tuple(random.choice(VALUES[name]) for name in SCHEMA.names) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`n` with rows, `e` without."""
+    directory = tmp_path_factory.mktemp("nested")
+    for name, count in {"n": ROWS, "e": 0}.items():
+        nasty_tables.write(directory, name, rows(count), SCHEMA)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def laboratory(spark: SparkSession, root: Path) -> Iterator[Laboratory]:
+    with interpreted(spark):
+        found = Laboratory(spark, root, ["n", "e"], cached=True)
+        yield found
+        found.close()
+
+
+@pytest.mark.parametrize("text", GROUPED)
+def test_every_combination_of_settings_gives_sparks_answer(laboratory: Laboratory, text: str) -> None:
+    tally = laboratory.check(text, all_together(laboratory.choices(text)))
+    assert tally.wrong == []
+    assert tally.unheard == []
+
+
+@pytest.mark.parametrize("text", SHAPES)
+def test_every_setting_by_itself_gives_sparks_answer(laboratory: Laboratory, text: str) -> None:
+    tally = laboratory.check(text, alone(laboratory.choices(text)))
+    assert tally.wrong == []
+    assert tally.unheard == []
+
+
+def test_equal_values_are_there_to_be_told_apart_wrongly(spark: SparkSession, laboratory: Laboratory) -> None:
+    """Else the queries would prove nothing: zeros of both signs are one value, though they are written differently."""
+    assert not laboratory.fails("SELECT x, sx FROM n")
+    calls = (f"COUNT(DISTINCT {value})" for name in ("x", "sx") for value in (name, f"CAST({name} AS STRING)"))
+    assert tuple(spark.sql(f"SELECT {', '.join(calls)} FROM n").collect()[0]) == (5, 7, 3, 4)
+
+
+def test_the_split_takes_arrays_and_leaves_fractions_in_them_to_spark(laboratory: Laboratory) -> None:
+    forced = [{"distinct_method": "split"}]
+    for name, fires in {"a": True, "st": True, "deep": True, "x": False, "sx": False, "low": False}.items():
+        fired = laboratory.plans(f"SELECT g, COUNT(DISTINCT {name}) FROM n GROUP BY g", forced).fired
+        assert ("split_distinct_aggregate" in fired) is fires
+
+
+@pytest.mark.parametrize("text", ["SELECT m FROM n GROUP BY m", "SELECT COUNT(DISTINCT m) FROM n"])
+def test_maps_are_refused_by_column_and_type(laboratory: Laboratory, text: str) -> None:
+    with pytest.raises(SpecError, match="m has the type MAP<STRING, INT>, whose values cannot be told apart"):
+        laboratory.compile(text)
+
+
+def test_results_have_nested_keys_in_every_format(spark: SparkSession, laboratory: Laboratory, root: Path) -> None:
+    """As a worker reads, runs and writes it, and as the API hands it out."""
+    text = "SELECT low, a, COUNT(DISTINCT st) AS n FROM n WHERE g = 1 AND v > 1 GROUP BY low, a"
+    expected = {repr_of(row) for row in spark.sql(text).collect()}
+    engine, tables = Engine(spark, slots=2), {"n": table_input(root, "n")}
+    planned = engine.plan(laboratory.compile(text), tables, JobSettings())
+    assert engine.execute(planned, root / "result").rows == len(expected)
+    result = open_result(root / "result")
+    assert [column.type for column in result.columns] == [
+        "STRUCT<in: STRUCT<xs: ARRAY<FLOAT>>, ts: TIMESTAMP>",
+        "ARRAY<INT>",
+        "BIGINT",
+    ]
+    given = json_rows(result.page(0, ROWS))
+    assert {json.dumps([low, a, n]) for low, a, n in given} == expected
+    lines = list(csv.reader(io.StringIO(b"".join(as_csv(result)).decode())))
+    assert lines[0] == ["low", "a", "n"]
+    assert [[json.loads(cell) if cell else None for cell in line] for line in lines[1:]] == given
+    read = pa.ipc.open_stream(b"".join(as_arrow(result))).read_all()
+    assert json_rows(read) == given
+
+
+def repr_of(row: Any) -> str:
+    """A row of Spark's as the JSON that the API would give."""
+    low, a, n = row
+    if low is not None:
+        inner = low["in"]
+        when = None if low["ts"] is None else low["ts"].astimezone(UTC).isoformat().replace("+00:00", "Z")
+        xs = None if inner is None or inner["xs"] is None else [number(x) for x in inner["xs"]]
+        low = {"in": None if inner is None else {"xs": xs}, "ts": when}
+    return json.dumps([low, a, n])
+
+
+def number(x: float) -> float | str:
+    return "NaN" if math.isnan(x) else x + 0.0
