@@ -8,13 +8,17 @@ from typing import Any
 
 import httpx
 
+_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=1.0)
+"""Idle connections are let go well before the API closes them, after 5 s: a request on one that it is just closing gets
+no answer, and httpx by default keeps them as long."""
+
 
 class JobClient:
     """Talks to one API. Safe to share between threads."""
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.http = httpx.Client(base_url=address, timeout=60, trust_env=False)
+        self.http = httpx.Client(base_url=address, timeout=60, trust_env=False, limits=_LIMITS)
 
     def submit(self, spec: Mapping[str, Any], **headers: str) -> str:
         """Posts a job that is to be accepted; gives its id."""
