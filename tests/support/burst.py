@@ -18,24 +18,28 @@ from tests.support.processes import wait_for
 from tests.support.production import Production
 from tests.support.tables import parquet
 
-ROWS = 1000
 KINDS = 20
-"""Different small jobs. Spark compiles a query for its literals: hundreds of them would measure the compiler."""
+"""Different small jobs, each over a table of its own."""
 PAIRS = 6_000
 _THREADS = 8
 
 
 def write_small(data: Path) -> None:
-    """`small/`: one Parquet file of 1,000 rows, in which v counts from 0."""
-    directory = data / "small"
-    directory.mkdir()
-    pq.write_table(pa.table({"v": pa.array(range(ROWS), pa.int64())}), directory / "part.parquet")
+    """`small-1/` to `small-20/`: one Parquet file each of as many rows as its name tells, in which v counts from 0."""
+    for rows in range(1, KINDS + 1):
+        directory = data / f"small-{rows}"
+        directory.mkdir()
+        pq.write_table(pa.table({"v": pa.array(range(rows), pa.int64())}), directory / "part.parquet")
 
 
 def small_job(number: int) -> dict[str, Any]:
-    """An aggregation over as many rows as `number` tells; two in a row give different answers."""
-    sql = f"SELECT COUNT(*) AS n, SUM(s.v) AS total FROM s WHERE s.v < {_rows(number)}"
-    return {"name": f"small-{number}", "tables": {"s": parquet("small")}, "sql": sql}
+    """An aggregation over as many rows as `number` tells; two in a row give different answers.
+
+    All ask the same of different tables: Spark compiles a query for its literals, and every worker would do so for
+    every other one.
+    """
+    sql = "SELECT COUNT(*) AS n, SUM(s.v) AS total FROM s WHERE s.v >= 0"
+    return {"name": f"small-{number}", "tables": {"s": parquet(f"small-{_rows(number)}")}, "sql": sql}
 
 
 def small_answer(number: int) -> list[tuple[int, ...]]:
