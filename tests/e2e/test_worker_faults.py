@@ -43,9 +43,10 @@ SLOW_RESULT = [{"n": ROWS * ROWS - 3}]
 COUNT = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
 
 
-@pytest.fixture
-def workers(tmp_path: Path) -> Iterator[Fleet]:
-    with fleet(tmp_path, ENVIRONMENT) as own:
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """One installation for all tests, which leave no job under way and at most one worker: the next one takes it."""
+    with fleet(tmp_path_factory.mktemp("fleet"), ENVIRONMENT) as own:
         write_orders(own.data)
         write_endless(own.data)
         (own.data / "pairs").mkdir()
@@ -78,61 +79,16 @@ def pause(workers: Fleet, worker: subprocess.Popen[bytes]) -> bool:
     return True
 
 
+def has_ended_late(workers: Fleet, worker: subprocess.Popen[bytes]) -> bool:
+    """Whether the worker's Spark has let go of an attempt whose lease another has."""
+    said = workers.log(worker)
+    return "attempt_lost_its_lease" in said or "publication_refused" in said
+
+
 def stands_still(pid: int) -> bool:
     """Whether every thread of a process is stopped."""
     stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
     return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
-
-
-def test_a_killed_worker_is_replaced(workers: Fleet) -> None:
-    first = workers.start_worker()
-    job_id = workers.submit(SLOW)
-    workers.wait_for_tasks(job_id)
-    jvm = jvm_of(first).pid
-    first.kill()
-    first.wait(10)
-    wait_until_gone([jvm])
-    workers.start_worker()
-    workers.wait(job_id, "SUCCEEDED")
-    assert_ended_once(workers, job_id, "CRASHED", "SUCCEEDED")
-
-
-def test_a_paused_worker_comes_too_late(workers: Fleet) -> None:
-    paused = workers.start_worker()
-    job_id = workers.submit(SLOW)
-    workers.wait_for_tasks(job_id)
-    jvm = jvm_of(paused)
-    wait_for("a moment to pause it", lambda: pause(workers, paused), 30)
-    jvm.suspend()
-    workers.start_worker()
-    workers.wait(job_id, "SUCCEEDED")
-    jvm.resume()
-    paused.send_signal(signal.SIGCONT)
-    # It goes on where it was, learns that the job is not its own any more, and takes its files away.
-    wait_for("the late attempt to end", lambda: not active_tasks(paused), 60)
-    own = workers.settings.results_dir / job_id / "attempt-1"
-    wait_for("its files to go", lambda: not own.exists(), 30)
-    assert_ended_once(workers, job_id, "CRASHED", "SUCCEEDED")
-
-
-def test_a_killed_jvm_is_replaced_and_cancel_still_works(workers: Fleet) -> None:
-    worker = workers.start_worker()
-    job_id = workers.submit(SLOW)
-    workers.wait_for_tasks(job_id)
-    killed = jvm_of(worker)
-    killed.kill()
-    wait_for("the job to be handed back", lambda: workers.job(job_id).fence == 2, 20)
-    workers.wait(job_id, "SUCCEEDED")
-    assert_ended_once(workers, job_id, "CRASHED", "SUCCEEDED")
-    assert worker.poll() is None
-
-    endless = workers.submit(ENDLESS)
-    workers.wait_for_tasks(endless)
-    wait_for("tasks", lambda: active_tasks(worker), 30)
-    workers.cancel(endless)
-    workers.wait(endless, "CANCELLED", 15)
-    wait_for("Spark's tasks to end", lambda: active_tasks(worker) == 0, 15)
-    assert not (workers.settings.results_dir / endless).exists()
 
 
 def test_a_stopped_worker_hands_its_jobs_back(workers: Fleet) -> None:
@@ -150,6 +106,7 @@ def test_a_stopped_worker_hands_its_jobs_back(workers: Fleet) -> None:
     assert (attempt.status, attempt.error["code"]) == ("CANCELLED", "handed_back")
     assert list((workers.settings.state_dir / "spark").iterdir()) == []
     assert list(workers.settings.results_dir.glob("*")) == []
+    workers.cancel(job_id)
 
 
 def test_a_stopped_worker_lets_short_jobs_end(workers: Fleet) -> None:
@@ -159,3 +116,56 @@ def test_a_stopped_worker_lets_short_jobs_end(workers: Fleet) -> None:
     worker.terminate()
     assert worker.wait(100) == 0, workers.logs()
     assert_ended_once(workers, job_id, "SUCCEEDED")
+
+
+def test_a_killed_worker_is_replaced(workers: Fleet) -> None:
+    first = workers.running_worker()
+    job_id = workers.submit(SLOW)
+    workers.wait_for_tasks(job_id)
+    jvm = jvm_of(first).pid
+    first.kill()
+    first.wait(10)
+    wait_until_gone([jvm])
+    workers.start_worker()
+    workers.wait(job_id, "SUCCEEDED")
+    assert_ended_once(workers, job_id, "CRASHED", "SUCCEEDED")
+
+
+def test_a_paused_worker_comes_too_late(workers: Fleet) -> None:
+    paused = workers.running_worker()
+    job_id = workers.submit(SLOW)
+    workers.wait_for_tasks(job_id)
+    jvm = jvm_of(paused)
+    wait_for("a moment to pause it", lambda: pause(workers, paused), 30)
+    jvm.suspend()
+    workers.start_worker()
+    workers.wait(job_id, "SUCCEEDED")
+    jvm.resume()
+    paused.send_signal(signal.SIGCONT)
+    # It goes on where it was, learns that the job is not its own any more, and takes its files away.
+    wait_for("the late attempt to end", lambda: has_ended_late(workers, paused), 60)
+    own = workers.settings.results_dir / job_id / "attempt-1"
+    wait_for("its files to go", lambda: not own.exists(), 30)
+    assert_ended_once(workers, job_id, "CRASHED", "SUCCEEDED")
+    paused.kill()
+    paused.wait(10)
+
+
+def test_a_killed_jvm_is_replaced_and_cancel_still_works(workers: Fleet) -> None:
+    worker = workers.running_worker()
+    job_id = workers.submit(SLOW)
+    workers.wait_for_tasks(job_id)
+    killed = jvm_of(worker)
+    killed.kill()
+    wait_for("the job to be handed back", lambda: workers.job(job_id).fence == 2, 20)
+    workers.wait(job_id, "SUCCEEDED")
+    assert_ended_once(workers, job_id, "CRASHED", "SUCCEEDED")
+    assert worker.poll() is None
+
+    endless = workers.submit(ENDLESS)
+    workers.wait_for_tasks(endless)
+    wait_for("tasks", lambda: active_tasks(worker), 30)
+    workers.cancel(endless)
+    workers.wait(endless, "CANCELLED", 15)
+    wait_for("Spark's tasks to end", lambda: active_tasks(worker) == 0, 15)
+    assert not (workers.settings.results_dir / endless).exists()

@@ -47,12 +47,16 @@ class Fleet:
         process = start_python(
             arguments[1:] if arguments[0] == "-P" else arguments,
             environment=environment,
-            log=self._directory / f"worker-{len(self._workers)}.log",
+            log=self._log(len(self._workers)),
             cwd=self._directory,
         )
         self._workers.append(process)
         wait_for("the worker", lambda: self._is_listening(process), 60)
         return process
+
+    def running_worker(self) -> subprocess.Popen[bytes]:
+        """A worker that listens: the one that was left, or a new one."""
+        return next((worker for worker in self._workers if worker.poll() is None), None) or self.start_worker()
 
     def submit(self, spec: Mapping[str, Any]) -> str:
         """Submits a job as the API does; gives its id."""
@@ -104,6 +108,10 @@ class Fleet:
         rows: list[dict[str, Any]] = pq.read_table(self.settings.results_dir / path).to_pylist()
         return rows
 
+    def log(self, worker: subprocess.Popen[bytes]) -> str:
+        """All that a worker said."""
+        return self._log(self._workers.index(worker)).read_text()
+
     def logs(self) -> str:
         """The end of what the workers said."""
         return "\n".join(f"--- {log.name}\n{log.read_text()[-4000:]}" for log in sorted(self._directory.glob("*.log")))
@@ -118,6 +126,9 @@ class Fleet:
             wait_until_gone(family)
         self._dispatcher.close()
         self.database.close()
+
+    def _log(self, number: int) -> Path:
+        return self._directory / f"worker-{number}.log"
 
     def _is_listening(self, process: subprocess.Popen[bytes]) -> bool:
         if process.poll() is not None:
