@@ -157,11 +157,22 @@ class PostgresServer(_Server):
     def create_database(self, name: str, template: str = "template1") -> str:
         """Makes a database; gives its URL."""
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
-        with self._connect() as connection:
+        with self.connect() as connection:
             # Copies files, as every version before 15 did; without fsync that takes a third of logging every block.
             quick = sql.SQL(" STRATEGY FILE_COPY" if connection.info.server_version >= 150_000 else "")
             connection.execute(statement + quick)
         return self.url(name)
+
+    def rename_database(self, name: str, new: str) -> None:
+        """Renames a database, and breaks every connection to it."""
+        statement = sql.SQL("ALTER DATABASE {} RENAME TO {}").format(sql.Identifier(name), sql.Identifier(new))
+        with self.connect() as connection:
+            connection.execute(_end_connections(name))
+            connection.execute(statement)
+
+    def connect(self, database: str = "postgres") -> psycopg.Connection:
+        """A connection of the caller's own, on which each statement is a transaction."""
+        return psycopg.connect(self._address(database), autocommit=True, connect_timeout=5)
 
     def drop_database(self, name: str) -> None:
         """Removes a database whoever uses it."""
@@ -169,11 +180,7 @@ class PostgresServer(_Server):
 
     def end_connections(self, name: str) -> None:
         """Breaks every connection to a database, as a restart of the server would."""
-        self.execute(
-            sql.SQL("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = {}").format(
-                sql.Literal(name)
-            )
-        )
+        self.execute(_end_connections(name))
 
     def add_role(self, name: str, password: str) -> None:
         """A role that may log in with this password alone."""
@@ -181,7 +188,7 @@ class PostgresServer(_Server):
 
     def execute(self, statement: sql.SQL | sql.Composed) -> None:
         """Runs a statement in the maintenance database, outside any transaction."""
-        with self._connect() as connection:
+        with self.connect() as connection:
             connection.execute(statement)
 
     def remove(self) -> None:
@@ -208,16 +215,13 @@ class PostgresServer(_Server):
 
     def _answers(self) -> bool:
         try:
-            with psycopg.connect(self._maintenance(), connect_timeout=1):
+            with psycopg.connect(self._address(), connect_timeout=1):
                 return True
         except psycopg.OperationalError:
             return False
 
-    def _connect(self) -> psycopg.Connection:
-        return psycopg.connect(self._maintenance(), autocommit=True, connect_timeout=5)
-
-    def _maintenance(self) -> str:
-        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+    def _address(self, database: str = "postgres") -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
 
 @contextmanager
@@ -254,6 +258,11 @@ def _launch(user: tuple[str, str], command: Sequence[str], log: Path) -> subproc
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+def _end_connections(database: str) -> sql.Composed:
+    ended = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = {}"
+    return sql.SQL(ended).format(sql.Literal(database))
 
 
 def redis_executable() -> str:
