@@ -36,6 +36,13 @@ def test_files_in_order_of_their_names_keep_the_rows_order(spark: SparkSession, 
     assert hashes == sorted(hashes)
 
 
+def test_nothing_but_the_files_with_the_rows_is_left(spark: SparkSession, tmp_path: Path) -> None:
+    write_parquet(spark.range(10, numPartitions=3), tmp_path / "out")
+    files = result_files(tmp_path / "out")
+    assert len(files) == 3
+    assert sorted((tmp_path / "out").iterdir()) == list(files)
+
+
 @pytest.mark.parametrize("query", ["id < 0", "false"], ids=["found out at run time", "known before"])
 def test_no_rows_is_a_file_with_the_schema(spark: SparkSession, tmp_path: Path, query: str) -> None:
     frame = spark.range(100, numPartitions=3).where(query).selectExpr("id AS `a b`", "CAST(id AS STRING) AS `o.s`")
