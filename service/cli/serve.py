@@ -13,6 +13,10 @@ Port = Annotated[
     typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.", show_default="8080"),
 ]
 
+_KEEP_ALIVE_SECONDS = 75
+"""How long an idle connection stays open: longer than clients and proxies keep theirs (5 to 60 s as a rule), or they
+would now and then send a request into one that is being closed."""
+
 _DRAIN_SECONDS = 5
 
 
@@ -48,6 +52,7 @@ def serve(
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=_DRAIN_SECONDS,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         server_header=False,
     )
     uvicorn.Server(config).run(sockets=[listener])
