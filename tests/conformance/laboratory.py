@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
+import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -206,18 +208,29 @@ def in_spark(text: str) -> str:
     return text
 
 
-def magnified(known: Statistics) -> Statistics:
-    """The same shares and rates, of tables a million times as large."""
+@contextmanager
+def as_if_large(times: int = _MAGNIFIED) -> Iterator[None]:
+    """Every engine plans as if its tables were so many times as large; what it reads of them is the same."""
+
+    def gather(*given: Any, **named: Any) -> Statistics:
+        return magnified(gather_statistics(*given, **named), times)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workers.engine.spark.engine.gather_statistics", gather)
+        yield
+
+
+def magnified(known: Statistics, times: int = _MAGNIFIED) -> Statistics:
+    """The same shares and rates, of tables so many times as large."""
     tables = {
-        alias: replace(size, rows=size.rows * _MAGNIFIED, bytes=size.bytes * _MAGNIFIED)
-        for alias, size in known.tables.items()
+        alias: replace(size, rows=size.rows * times, bytes=size.bytes * times) for alias, size in known.tables.items()
     }
     keys = {
         columns: replace(
             sketch,
-            distinct_keys=sketch.distinct_keys * (_MAGNIFIED if sketch.distinct_keys > sketch.sampled_rows / 2 else 1),
+            distinct_keys=sketch.distinct_keys * (times if sketch.distinct_keys > sketch.sampled_rows / 2 else 1),
             hot_keys=tuple(
-                hot.model_copy(update={"estimated_rows": hot.estimated_rows * _MAGNIFIED}) for hot in sketch.hot_keys
+                hot.model_copy(update={"estimated_rows": hot.estimated_rows * times}) for hot in sketch.hot_keys
             ),
         )
         for columns, sketch in known.keys.items()
