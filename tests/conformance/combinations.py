@@ -25,6 +25,18 @@ ALL_OFF: Settings = {
 }
 """Nothing is rewritten: what Spark does by itself."""
 
+ALL_FORCED: Settings = {
+    "agg_phase": AggPhase.ONE_PHASE.value,
+    "distinct_method": DistinctMethod.SPLIT.value,
+    "distinct_split.bucket_num": 16,
+    "eager_aggregation": Toggle.TRUE.value,
+    "join.ship": JoinShip.REPARTITION.value,
+    "join.local": JoinLocal.SORT_MERGE.value,
+    "join.skew": JoinSkew.SALT.value,
+    "skew.threshold": 0,
+}
+"""As much is rewritten as can be by one plan; hardly a query can follow all of it."""
+
 _LISTENERS = {
     "agg_phase": {"two_phase_aggregate", "split_distinct_aggregate"},
     "distinct_method": {"bitmap_distinct", "distinct_branches", "split_distinct_aggregate"},

