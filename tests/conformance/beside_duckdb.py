@@ -17,7 +17,7 @@ from service.spec.job import JobSpec
 from service.spec.options import JobSettings
 from service.spec.reports import RuleOutcome
 from tests.conformance.combinations import Settings
-from tests.conformance.laboratory import as_if_large, table_input
+from tests.conformance.laboratory import as_if_large, parquet, table_input
 from tests.support.rows import difference_from_duckdb
 from workers.engine.spark.engine import Engine
 
@@ -39,7 +39,7 @@ class BesideDuckDB:
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self._spark = spark
         self._paths = {path.stem: path for path in sorted(root.iterdir())}
-        self._inputs = {name: table_input(root, name, path.name) for name, path in self._paths.items()}
+        self._inputs = {name: table_input(root, name, parquet(path.name)) for name, path in self._paths.items()}
         self._duck = duckdb.connect(config={"threads": 2})
 
     def __enter__(self) -> Self:

@@ -26,19 +26,20 @@ from service.datasets.schemas import read_schema
 from service.spec.bound import BoundQuery
 from service.spec.compile import compile_job
 from service.spec.errors import SpecError
-from service.spec.job import JobSpec, TableSource
+from service.spec.job import JobSpec, TableFormat, TableSource
 from service.spec.options import JobSettings
 from service.spec.reports import RuleOutcome
 from service.spec.scalar import quoted
+from service.spec.types import Field, Schema
 from tests.conformance.combinations import Settings, dimensions, unheard
 from tests.support.rows import difference
 from workers.engine.plan.builder import build
 from workers.engine.plan.keys import statistics_keys, summed_columns
-from workers.engine.plan.nodes import Aggregate, Join, Node
+from workers.engine.plan.nodes import Aggregate, Join, Node, Scan
 from workers.engine.plan.transform import walk_up
 from workers.engine.planner import plan_query
 from workers.engine.spark.lowering import lower
-from workers.engine.spark.sources import TableInput, scans_of
+from workers.engine.spark.sources import TableInput, read_scan, scans_of
 from workers.engine.spark.statistics import gather_statistics
 from workers.engine.stats.statistics import Statistics
 
@@ -72,11 +73,30 @@ def interpreted(spark: SparkSession, partitions: int = 2) -> Iterator[None]:
             spark.conf.unset(key) if old is None else spark.conf.set(key, old)
 
 
-def table_input(root: Path, name: str, path: str | None = None) -> TableInput:
-    """The Parquet table `name` at `path` below `root` (its name by default), as a worker finds it."""
-    source = TableSource.model_validate({"format": "parquet", "path": path or name})
+def parquet(path: str) -> TableSource:
+    """A table of Parquet files."""
+    return TableSource.model_validate({"format": "parquet", "path": path})
+
+
+def table_input(root: Path, name: str, source: TableSource) -> TableInput:
+    """The table `name` below `root`, as a worker finds it."""
     files = find_table_files(name, source, [root])
     return TableInput(source, files, read_schema(name, source, files))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A job's query as it was put, `sql` or `query`, and its settings; `says` is what the query itself forces, in the
+    words of the settings.
+    """
+
+    job: Mapping[str, Any]
+    settings: Settings
+    told: str = ""
+    says: Settings = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.told}{dict(self.settings)}"
 
 
 @dataclass
@@ -86,7 +106,7 @@ class Tally:
     combinations: int = 0
     plans: int = 0
     refused: dict[str, str] = field(default_factory=dict)
-    """By settings, why a combination was refused at submission."""
+    """By what was asked, why it was refused at submission."""
     fired: set[str] = field(default_factory=set)
     wrong: list[str] = field(default_factory=list)
     unheard: list[str] = field(default_factory=list)
@@ -94,15 +114,15 @@ class Tally:
 
 
 class Laboratory:
-    """Tables, and what is known of them. `thorough` plans every combination for both sizes of them; `one_by_one`, each
-    plan is an action of its own.
+    """Tables below `root`, by name, and what is known of them. `cached`: plans read them from memory, else as a worker
+    does. `thorough` plans every combination for both sizes of them; `one_by_one`, each plan is an action of its own.
     """
 
     def __init__(
         self,
         spark: SparkSession,
         root: Path,
-        names: Sequence[str],
+        tables: Mapping[str, TableSource],
         *,
         cached: bool,
         thorough: bool = False,
@@ -111,10 +131,11 @@ class Laboratory:
         self._spark = spark
         self._compare = _different_ends if one_by_one else _differences
         self._thorough = thorough
-        self._inputs = {name: table_input(root, name) for name in names}
+        self._cached = cached
+        self._inputs = {name: table_input(root, name, source) for name, source in tables.items()}
         self._frames: dict[str, DataFrame] = {}
         for name, table in self._inputs.items():
-            frame = spark.read.parquet(*(f"file://{path}" for path in table.files.files))
+            frame = _plainly_read(spark, table)
             self._frames[name] = frame.repartition(2).cache() if cached else frame
             self._frames[name].createOrReplaceTempView(name)
 
@@ -124,15 +145,20 @@ class Laboratory:
             self._spark.catalog.dropTempView(name)
             frame.unpersist()
 
-    def compile(self, text: str, settings: Settings | None = None) -> BoundQuery:
-        """The query of a job with these settings. Raises SpecError where it is refused."""
+    def compile(self, job: Mapping[str, Any], settings: Settings | None = None) -> BoundQuery:
+        """The query of a job, put as `sql` or `query`, with these settings. Raises SpecError where it is refused."""
         tables = {name: table.source.model_dump(mode="json", by_alias=True) for name, table in self._inputs.items()}
-        spec = JobSpec.model_validate({"tables": tables, "sql": text, "settings": settings or {}})
-        return compile_job(spec, {name: table.schema for name, table in self._inputs.items()})
+        spec = JobSpec.model_validate({"tables": tables, **job, "settings": settings or {}})
+        return compile_job(spec, self.schemas)
+
+    @property
+    def schemas(self) -> dict[str, Schema]:
+        """The tables' columns, as the service reads them."""
+        return {name: table.schema for name, table in self._inputs.items()}
 
     def choices(self, text: str) -> tuple[tuple[Settings, ...], ...]:
         """The dimensions of settings that concern the query."""
-        nodes = list(walk_up(build(self.compile(text))))
+        nodes = list(walk_up(build(self.compile({"sql": text}))))
         calls = [call for node in nodes if isinstance(node, Aggregate) for call in node.calls]
         return dimensions(
             distinct=any(call.distinct for call in calls),
@@ -143,7 +169,7 @@ class Laboratory:
     def plans(self, text: str, combinations: Sequence[Settings]) -> Tally:
         """Plans the query under every combination, and runs nothing."""
         tally = Tally(len(combinations))
-        tally.plans = len(self._plans(text, combinations, tally))
+        tally.plans = len(self._plans(text, _under(text, combinations), tally))
         return tally
 
     def fails(self, text: str) -> bool:
@@ -152,8 +178,14 @@ class Laboratory:
 
     def check(self, text: str, combinations: Sequence[Settings]) -> Tally:
         """Runs the query under every combination, each plan once, and compares it with Spark's own answer."""
-        tally = Tally(len(combinations))
-        plans = self._plans(text, combinations, tally)
+        return self.check_asked(text, _under(text, combinations))
+
+    def check_asked(self, text: str, asked: Sequence[Asked]) -> Tally:
+        """Runs what was asked, each plan once, and compares it with Spark's own answer to `text`, which all of it means
+        and of whose aliases it all is.
+        """
+        tally = Tally(len(asked))
+        plans = self._plans(text, asked, tally)
         tally.plans = len(plans)
         scans = self._scans(plans)
         frames = {told: lower(plan, scans) for plan, told in plans.items()}
@@ -166,43 +198,73 @@ class Laboratory:
             tally.wrong += self._compare(expected, frames)
         return tally
 
-    def _plans(self, text: str, combinations: Sequence[Settings], tally: Tally) -> dict[Node, str]:
-        """Every different plan, and the first settings that led to it."""
-        built = build(self.compile(text))
+    def _plans(self, text: str, asked: Sequence[Asked], tally: Tally) -> dict[Node, str]:
+        """Every different plan, and what was asked first that led to it."""
+        built = build(self.compile({"sql": text}))
         known = gather_statistics(
             statistics_keys(built), scans_of(built), self._inputs, SLOTS, ranged=summed_columns(built)
         )
         both = (("", known), (" (large)", magnified(known)))
         plans: dict[Node, str] = {}
-        for number, settings in enumerate(combinations):
+        for number, one in enumerate(asked):
             try:
-                query = self.compile(text, settings)
+                query = self.compile(one.job, one.settings)
             except SpecError as error:
-                tally.refused[str(dict(settings))] = str(error)
+                tally.refused[str(one)] = str(error)
                 continue
-            chosen = JobSettings.model_validate({"skew.threshold": 0, **settings})
+            chosen = JobSettings.model_validate({"skew.threshold": 0, **one.settings})
             # Every other combination for large tables, where not each is tried for both.
             for size, statistics in both if self._thorough else both[number % 2 :][:1]:
                 plan = plan_query(query, statistics, chosen)
-                plans.setdefault(plan.after, f"{dict(settings)}{size}")
-                heard = unheard(settings, {trace.rule for trace in plan.trace})
-                tally.unheard += [f"{dict(settings)}: {key}" for key in heard]
+                plans.setdefault(plan.after, f"{one}{size}")
+                heard = unheard({**one.settings, **one.says}, {trace.rule for trace in plan.trace})
+                tally.unheard += [f"{one}: {key}" for key in heard]
                 tally.fired |= {trace.rule for trace in plan.trace if trace.outcome is RuleOutcome.FIRED}
         return plans
 
     def _scans(self, plans: Iterable[Node]) -> dict[str, DataFrame]:
         """By alias, with every column that any of the plans reads."""
-        merged: dict[tuple[str, str], dict[str, str]] = {}
+        merged: dict[tuple[str, str], dict[Field, str]] = {}
         for scan in (scan for plan in plans for scan in scans_of(plan)):
-            merged.setdefault((scan.alias, scan.table), {}).update({found.name: name for found, name in scan.columns})
+            merged.setdefault((scan.alias, scan.table), {}).update(scan.columns)
+        scans = [Scan(table, alias, tuple(columns.items())) for (alias, table), columns in merged.items()]
+        if not self._cached:
+            return {scan.alias: read_scan(self._spark, scan, self._inputs[scan.table]) for scan in scans}
         return {
-            alias: self._frames[table].select([F.col(quoted(name)).alias(found) for found, name in columns.items()])
-            for (alias, table), columns in merged.items()
+            scan.alias: self._frames[scan.table].select(
+                [F.col(quoted(name)).alias(found.name) for found, name in scan.columns]
+            )
+            for scan in scans
         }
 
 
+def _under(text: str, combinations: Iterable[Settings]) -> list[Asked]:
+    return [Asked({"sql": text}, settings) for settings in combinations]
+
+
+def _plainly_read(spark: SparkSession, table: TableInput) -> DataFrame:
+    """The table as Spark reads it, told in the words of its own reader what the job tells the service."""
+    paths = [f"file://{path}" for path in table.files.files]
+    source, options = table.source, table.source.options
+    if source.format is TableFormat.PARQUET:
+        return spark.read.parquet(*paths)
+    return spark.read.csv(
+        paths,
+        schema=source.declared_schema,
+        header=options.header,
+        sep=options.delimiter,
+        quote=options.quote,
+        escape=options.quote,
+        nullValue=options.null_value,
+        mode="FAILFAST",
+    )
+
+
 def in_spark(text: str) -> str:
-    """The text with what Spark's grammar lacks in its own words: FIRST_VALUE and LAST_VALUE by a column."""
+    """The text without hints, and with what Spark's grammar lacks in its own words: FIRST_VALUE and LAST_VALUE by a
+    column.
+    """
+    text = re.sub(r"/\*\+.*?\*/", "", text)
     for name, sparks in (("FIRST_VALUE", "min_by"), ("LAST_VALUE", "max_by")):
         text = re.sub(rf"{name}\((\S+) ORDER BY (\S+)\)", rf"{sparks}(\1, \2)", text)
     return text

@@ -9,6 +9,7 @@ n   lists and structures
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
@@ -19,6 +20,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from service.spec.job import ReadOptions, TableFormat, TableSource
 
 SEED = 20_130_101
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
@@ -56,6 +59,7 @@ NESTED = pa.schema(
     [("g", pa.int32()), ("a", pa.list_(pa.int32())), ("st", pa.struct([("p", pa.int32()), ("t", pa.string())]))]
 )
 SCHEMAS = {"f": FACTS, "h": FACTS, "u": SIDE, "e": FACTS, "o": FACTS, "n": NESTED}
+AS_PARQUET = {name: TableSource(format=TableFormat.PARQUET, path=name) for name in SCHEMAS}
 
 KEYS = ["a", "A", "ä", "é", "", "c d", "'`", None]
 DOUBLES = [0.0, -0.0, math.nan, math.inf, 1.5, -2.25, 0.1, None]
@@ -139,3 +143,58 @@ def write(root: Path, name: str, rows: list[Row], schema: pa.Schema, files: int 
     step = -(-len(rows) // files) or 1
     for number in range(files):
         pq.write_table(table.slice(number * step, step), directory / f"part-{number}.parquet")
+
+
+_DDL = {
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "STRING",
+    pa.bool_(): "BOOLEAN",
+    pa.date32(): "DATE",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMP",
+}
+_DIALECTS = {
+    "u": ReadOptions(header=True, delimiter=";", quote="'", null_value="NULL"),
+    "h": ReadOptions(null_value="\\N"),
+}
+"""How tables are written as text that are not in the ordinary way: with a header, and nothing for NULL."""
+
+
+def _ddl(type_: pa.DataType) -> str:
+    return f"DECIMAL({type_.precision},{type_.scale})" if pa.types.is_decimal(type_) else _DDL[type_]
+
+
+def as_csv(name: str) -> TableSource:
+    """The table as `write_csv` writes it."""
+    declared = ", ".join(f"{column.name} {_ddl(column.type)}" for column in SCHEMAS[name])
+    options = _DIALECTS.get(name, ReadOptions(header=True))
+    return TableSource.model_validate({"format": "csv", "path": name, "schema": declared, "options": options})
+
+
+def _in_text(value: Any, null: str) -> str:
+    if value is None:
+        return null
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, float) and math.isinf(value):
+        return "Inf"
+    return "NaN" if isinstance(value, float) and math.isnan(value) else str(value)
+
+
+def write_csv(root: Path, name: str, rows: list[Row], files: int = 2) -> None:
+    """The table as `files` files of text below `root`; an empty text is nothing at all, as NULL is in most of them."""
+    directory = root / name
+    directory.mkdir()
+    options = as_csv(name).options
+    step = -(-len(rows) // files) or 1
+    for number in range(files):
+        with (directory / f"part-{number}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, delimiter=options.delimiter, quotechar=options.quote, lineterminator="\n")
+            if options.header:
+                writer.writerow(SCHEMAS[name].names)
+            for row in rows[number * step : (number + 1) * step]:
+                writer.writerow([_in_text(value, options.null_value) for value in row])

@@ -38,7 +38,7 @@ def laboratory(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     root = tmp_path_factory.mktemp("nasty")
     for name, rows in nasty_tables.contents().items():
         nasty_tables.write(root, name, rows, nasty_tables.SCHEMAS[name])
-    found = Laboratory(spark, root, list(nasty_tables.SCHEMAS), cached=False, one_by_one=True)
+    found = Laboratory(spark, root, nasty_tables.AS_PARQUET, cached=False, one_by_one=True)
     yield found
     found.close()
 

@@ -32,7 +32,7 @@ from tests.conformance.combinations import (
     in_pairs,
     is_legal,
 )
-from tests.conformance.laboratory import Laboratory, interpreted
+from tests.conformance.laboratory import Laboratory, interpreted, parquet
 from workers.engine.rules.rulebook import RULES
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -50,9 +50,7 @@ def laboratory(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     for name, rows in nasty_tables.contents().items():
         nasty_tables.write(root, name, rows, nasty_tables.SCHEMAS[name])
     with interpreted(spark):
-        found = Laboratory(
-            spark, root, list(nasty_tables.SCHEMAS), cached=True, thorough=WIDTH not in {"some", "sampled"}
-        )
+        found = Laboratory(spark, root, nasty_tables.AS_PARQUET, cached=True, thorough=WIDTH not in {"some", "sampled"})
         yield found
         found.close()
 
@@ -159,7 +157,7 @@ def test_any_query_over_any_table_gives_sparks_answer(
     for name, schema in {"t": nasty_tables.FACTS, "u": nasty_tables.SIDE}.items():
         nasty_tables.write(root, name, rows[name], schema)
     with interpreted(spark):
-        found = Laboratory(spark, root, ["t", "u"], cached=False)
+        found = Laboratory(spark, root, {name: parquet(name) for name in ("t", "u")}, cached=False)
         product = all_together(found.choices(text))
         tally = found.check(text, Random(seed).sample(product, min(6, len(product))))
         found.close()
