@@ -25,7 +25,6 @@ from tests.conformance.broad_queries import GROUPS, OVERFLOWS, QUERIES
 from tests.conformance.combinations import (
     ALL_OFF,
     Settings,
-    all_off,
     all_together,
     alone,
     dimensions,
@@ -33,6 +32,7 @@ from tests.conformance.combinations import (
     is_legal,
 )
 from tests.conformance.laboratory import Laboratory, interpreted, parquet
+from tests.conformance.refusals import facts_of, refused
 from workers.engine.rules.rulebook import RULES
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -70,11 +70,12 @@ def wanted(choices: tuple[tuple[Settings, ...], ...], text: str) -> list[Setting
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_every_setting_gives_sparks_answer(laboratory: Laboratory, text: str) -> None:
-    choices = laboratory.choices(text)
-    tally = laboratory.check(text, wanted(choices, text))
+    combinations = wanted(laboratory.choices(text), text)
+    tally = laboratory.check(text, combinations)
     assert tally.wrong == []
     assert tally.unheard == []
-    assert not {str({}), str(dict(all_off(choices)))} & set(tally.refused)
+    facts = facts_of(text)
+    assert set(tally.refused) == {str(dict(settings)) for settings in combinations if refused(facts, settings)}
 
 
 def test_every_rule_is_made_to_fire(laboratory: Laboratory) -> None:
