@@ -23,17 +23,20 @@ def refusal_of_method(method: DistinctMethod, queries: Iterable[BoundQuery]) -> 
     found = [(query, calls) for query in queries if (calls := _distinct_calls(query))]
     if not found:
         return "no aggregate of the query is over DISTINCT values (MIN and MAX are the same without)"
-    distinct = [calls for query, calls in found if not query.grouping_sets]
+    plain = [(query, calls) for query, calls in found if not query.grouping_sets]
+    distinct = [calls for _, calls in plain]
     if not distinct:
         return "a row counts in several grouping sets, which are left to Spark"
     if method is DistinctMethod.SPLIT and all(any(map(_nests_fractions, calls)) for calls in distinct):
         return "equal fractions (-0.0 and 0.0) in an array or a structure may have different hashes"
     if method is DistinctMethod.BRANCHES and all(len(_sets(calls)) < 2 for calls in distinct):
         return "all distinct values are of one set, which needs no branch of its own"
-    if method is DistinctMethod.BITMAP and not any(_is_countable(calls) for calls in distinct):
+    countable = any(_is_countable(calls) or _are_groups_countable(query, calls) for query, calls in plain)
+    if method is DistinctMethod.BITMAP and not countable:
         return (
             "a bitmap counts (COUNT, and neither SUM nor AVG) single integers, dates, booleans and DECIMALs of up to "
-            f"{MAX_BITMAP_DIGITS} digits"
+            f"{MAX_BITMAP_DIGITS} digits, or, with nothing beside them, values of any type by one group key that is an "
+            "integer, a date or a boolean"
         )
     return None
 
@@ -63,6 +66,17 @@ def _is_countable(calls: list[BoundCall]) -> bool:
     counts = [call.function is AggregateFunction.COUNT for call in calls]
     unfit = _sets([call for call, one, count in zip(calls, fit, counts, strict=True) if not (one and count)])
     return bool(_sets(calls) - unfit)
+
+
+def _are_groups_countable(query: BoundQuery, calls: list[BoundCall]) -> bool:
+    """Whether the groups have bits, and one of the sets is counted, with no call beside it: what is over no DISTINCT
+    values goes with the first set.
+    """
+    if len(query.keys) != 1 or (type_ := query.keys[0].expression.type) is None or type_.name not in _COUNTABLE:
+        return False
+    summed = _sets([call for call in calls if call.function is not AggregateFunction.COUNT])
+    beside = _sets(calls[:1]) if len(calls) < len(query.calls) else set()
+    return bool(_sets(calls) - summed - beside)
 
 
 def _has_bit(type_: DataType | None) -> bool:

@@ -34,8 +34,8 @@ class AggPhase(StrEnum):
 
 
 class DistinctMethod(StrEnum):
-    """How the values of DISTINCT are told apart: by cost, by Spark's own plan, per bucket of their hash, by bitmaps of
-    integers, or each set of values in a branch of its own, the branches joined on the group key.
+    """How the values of DISTINCT are told apart: by cost, by Spark's own plan, per bucket of their hash, by bitmaps, or
+    each set of values in a branch of its own, the branches joined on the group key.
     """
 
     AUTO = "auto"

@@ -24,10 +24,10 @@ def submit(method: str, calls: str, by: str = "k", split: str = "auto", buckets:
 @pytest.mark.parametrize(
     ("method", "calls", "words"),
     [
-        ("bitmap", "COUNT(DISTINCT s) AS n", "a bitmap counts"),
-        ("bitmap", "COUNT(DISTINCT d) AS n", "a bitmap counts"),
-        ("bitmap", "COUNT(DISTINCT w) AS n", "DECIMALs of up to 18 digits"),
-        ("bitmap", "COUNT(DISTINCT i, k) AS n", "single integers"),
+        ("bitmap", "COUNT(DISTINCT s) AS n, COUNT(*) AS c", "a bitmap counts"),
+        ("bitmap", "COUNT(DISTINCT d) AS n, COUNT(*) AS c", "a bitmap counts"),
+        ("bitmap", "COUNT(DISTINCT w) AS n, COUNT(*) AS c", "DECIMALs of up to 18 digits"),
+        ("bitmap", "COUNT(DISTINCT i, k) AS n, COUNT(*) AS c", "single integers"),
         ("bitmap", "COUNT(DISTINCT i) AS n, SUM(DISTINCT i) AS s", "neither SUM nor AVG"),
         ("branches", "COUNT(DISTINCT i) AS n, SUM(DISTINCT i) AS s", "of one set"),
         *((method, "COUNT(*) AS n", "no aggregate of the query") for method in ("bitmap", "branches", "split")),
@@ -74,6 +74,9 @@ def test_a_split_that_one_may_follow_is_taken_and_its_parameters_demand_nothing(
     [
         *(("bitmap", f"COUNT(DISTINCT {name}) AS n") for name in ("i", "q", "da", "m")),
         ("bitmap", "COUNT(DISTINCT s) AS n, COUNT(DISTINCT i) AS m"),
+        # By an integer, which has the bits.
+        *(("bitmap", f"COUNT(DISTINCT {names}) AS n") for names in ("s", "d", "w", "s, d")),
+        ("bitmap", "COUNT(DISTINCT i) AS n, SUM(DISTINCT i) AS t, COUNT(DISTINCT s) AS m, COUNT(*) AS c"),
         ("split", "COUNT(DISTINCT s) AS n"),
         ("branches", "COUNT(DISTINCT s) AS n, COUNT(DISTINCT i) AS m"),
         ("native", "COUNT(DISTINCT s) AS n"),
