@@ -139,6 +139,7 @@ def _measure_here(arguments: argparse.Namespace) -> None:
             trouble.get(name),
             runs[name][0].rules if runs[name] else [],
             found.reducing if found else [],
+            found.rules if found else [],
         )
         for name in names
     }

@@ -39,7 +39,7 @@ def hottest(stages: Stages) -> tuple[float, float]:
 @dataclass(frozen=True)
 class Side:
     """What was measured of one side of a case. `stages` are task times in ms of one run laid out for many slots, of
-    which those in `reducing` read what others have shuffled.
+    which those in `reducing` read what others have shuffled; `wide_rules` fired in that run, `rules` in the others.
     """
 
     seconds: Sequence[float] = ()
@@ -47,6 +47,7 @@ class Side:
     trouble: str | None = None
     rules: Sequence[str] = field(default_factory=tuple)
     reducing: Sequence[bool] = ()
+    wide_rules: Sequence[str] = ()
 
     @property
     def median(self) -> float | None:
@@ -75,6 +76,7 @@ def summary(sides: Mapping[str, Side]) -> dict[str, object]:
             "median_seconds": side.median,
             "trouble": side.trouble,
             "rules": list(side.rules),
+            "rules_for_many_slots": list(side.wide_rules),
             "faster_than_plain": None if name == PLAIN else ratio(sides.get(PLAIN, Side()), side),
             "faster_than_tuned": None if name in {PLAIN, TUNED} else ratio(sides.get(TUNED, Side()), side),
             "hottest_task_ms": longest if side.stages else None,

@@ -39,7 +39,9 @@ def test_what_did_not_finish_is_told() -> None:
     sides = {
         PLAIN: Side(trouble="not in 60 s"),
         TUNED: Side([3.0]),
-        ENGINE: Side([2.0], [[300.0], [100.0, 200.0]], rules=["eager_aggregation"], reducing=[False, True]),
+        ENGINE: Side(
+            [2.0], [[300.0], [100.0, 200.0]], rules=["eager_aggregation"], reducing=[False, True], wide_rules=["x"]
+        ),
         DUCKDB: Side([1.0]),
     }
     told = line("both hot", "< 30 s", sides)
@@ -52,6 +54,7 @@ def test_what_did_not_finish_is_told() -> None:
         "median_seconds": 2.0,
         "trouble": None,
         "rules": ["eager_aggregation"],
+        "rules_for_many_slots": ["x"],
         "faster_than_plain": None,
         "faster_than_tuned": 1.5,
         "hottest_task_ms": 300.0,

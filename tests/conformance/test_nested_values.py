@@ -30,7 +30,7 @@ from service.spec.errors import SpecError
 from service.spec.options import JobSettings
 from tests.conformance import nasty_tables
 from tests.conformance.combinations import Settings, all_together, alone
-from tests.conformance.laboratory import Laboratory, interpreted, table_input
+from tests.conformance.laboratory import Laboratory, interpreted, parquet, table_input
 from workers.engine.spark.engine import Engine
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -128,7 +128,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def laboratory(spark: SparkSession, root: Path) -> Iterator[Laboratory]:
     with interpreted(spark):
-        found = Laboratory(spark, root, ["n", "e"], cached=True)
+        found = Laboratory(spark, root, {name: parquet(name) for name in ("n", "e")}, cached=True)
         yield found
         found.close()
 
@@ -176,15 +176,15 @@ def test_arrays_are_group_keys_below_joins_too(laboratory: Laboratory) -> None:
 @pytest.mark.parametrize("text", ["SELECT m FROM n GROUP BY m", "SELECT COUNT(DISTINCT m) FROM n"])
 def test_maps_are_refused_by_column_and_type(laboratory: Laboratory, text: str) -> None:
     with pytest.raises(SpecError, match="m has the type MAP<STRING, INT>, whose values cannot be told apart"):
-        laboratory.compile(text)
+        laboratory.compile({"sql": text})
 
 
 def test_results_have_nested_keys_in_every_format(spark: SparkSession, laboratory: Laboratory, root: Path) -> None:
     """As a worker reads, runs and writes it, and as the API hands it out."""
     text = "SELECT low, a, COUNT(DISTINCT st) AS n FROM n WHERE g = 1 AND v > 1 GROUP BY low, a"
     expected = {repr_of(row) for row in spark.sql(text).collect()}
-    engine, tables = Engine(spark, slots=2), {"n": table_input(root, "n")}
-    planned = engine.plan(laboratory.compile(text), tables, JobSettings())
+    engine, tables = Engine(spark, slots=2), {"n": table_input(root, "n", parquet("n"))}
+    planned = engine.plan(laboratory.compile({"sql": text}), tables, JobSettings())
     assert engine.execute(planned, root / "result").rows == len(expected)
     result = open_result(root / "result")
     assert [column.type for column in result.columns] == [
