@@ -8,16 +8,25 @@ sorted and, in an inner join, l * r emitted.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from service.spec.join_pairs import HASHED_SIDE
 from service.spec.options import SkewSettings
 from service.spec.scalar import Scalar
 from service.spec.strategies import JoinLocal, JoinSkew
-from workers.engine.plan.isolation import PROBES, HotPart, Side, can_pass_nulls, refusal_of, salt_columns
-from workers.engine.plan.join_demand import NOTHING, Demand
-from workers.engine.plan.nodes import Join
+from workers.engine.plan.isolation import (
+    MOST_PARTED,
+    PROBES,
+    HotPart,
+    Side,
+    can_pass_nulls,
+    refusal_of,
+    salt_columns,
+)
+from workers.engine.plan.join_demand import NOTHING, Demand, demand_of, skew_of
+from workers.engine.plan.nodes import Join, Node, inputs_of
+from workers.engine.plan.transform import in_one_piece
 from workers.engine.stats.cost import PARSED, Cost
 from workers.engine.stats.join_loads import (
     JoinProfile,
@@ -113,8 +122,28 @@ def is_parted(
     join: Join, wanted: JoinSkew, demand: Demand, statistics: Statistics, above: tuple[Scalar, ...] = ()
 ) -> bool:
     """Whether `wanted` is forced, and will part `join`, of which `demand` is demanded beside: so long as no other rule
-    sends a side whole, or aggregates it.
+    sends a side whole, or aggregates it. Joins below count that it will part too, for which nothing else is demanded.
     """
+
+    def parts(below: Join) -> bool:
+        return _will_part(below, skew_of(below, wanted), demand_of(below, *NOTHING), statistics)
+
+    return _will_part(join, wanted, demand, statistics, above) and _parted_below(join, parts) < MOST_PARTED
+
+
+def _parted_below(join: Join, parts: Callable[[Join], bool]) -> int:
+    """How many joins below one another it `parts` of those below `join`, at most `MOST_PARTED`: no more are parted."""
+
+    def along(node: Node) -> int:
+        below = max(map(along, inputs_of(node)), default=0)
+        return below + (isinstance(node, Join) and below < MOST_PARTED and parts(node))
+
+    return max(along(in_one_piece(side)) for side in (join.left, join.right))
+
+
+def _will_part(
+    join: Join, wanted: JoinSkew, demand: Demand, statistics: Statistics, above: tuple[Scalar, ...] = ()
+) -> bool:
     make, (ship, local) = WAYS.get(wanted), demand
     if make is None or ship in HASHED_SIDE or (demand == NOTHING and is_broadcast(join, statistics)):
         return False
@@ -128,8 +157,17 @@ def is_parted(
 
 def cost_apart(join: Join, statistics: Statistics, skew: SkewSettings, above: tuple[Scalar, ...]) -> Cost | None:
     """What the join costs with its hot keys joined apart, or salted, the cheaper of the two; None where no key is hot,
-    or nothing can be done about it.
+    or nothing can be done about it, for one because joins below are likely to be parted.
     """
+
+    def parts(below: Join) -> bool:
+        return _cost_apart(below, statistics, skew) is not None
+
+    found = _cost_apart(join, statistics, skew, above)
+    return None if found is None or _parted_below(join, parts) >= MOST_PARTED else found
+
+
+def _cost_apart(join: Join, statistics: Statistics, skew: SkewSettings, above: tuple[Scalar, ...] = ()) -> Cost | None:
     profile = None if refusal_of(join) else join_profile(join, statistics, above)
     if profile is None or filtered_by_key(join, above):
         return None

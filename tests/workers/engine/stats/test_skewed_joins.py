@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from service.spec.options import JobSettings
 from service.spec.query import JoinKind
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar, column
@@ -13,7 +14,7 @@ from workers.engine.plan.isolation import Side
 from workers.engine.plan.join_demand import NOTHING, Demand
 from workers.engine.plan.nodes import Join, Limit, Scan
 from workers.engine.stats.join_loads import JoinProfile, join_profile
-from workers.engine.stats.skewed_joins import is_parted, isolate_way, plain_cost, salt_way
+from workers.engine.stats.skewed_joins import cost_apart, is_parted, isolate_way, plain_cost, salt_way
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 
 KEYS = ((column("l.k", BIGINT), column("r.k", BIGINT)),)
@@ -131,3 +132,30 @@ def test_what_is_forced_parts_a_join_where_it_can_be_had() -> None:
     assert is_parted(JOIN, JoinSkew.ISOLATE, (JoinShip.REPARTITION, JoinLocal.AUTO), small)
     assert not is_parted(JOIN, JoinSkew.ISOLATE, NOTHING, replace(known, keys={}))
     assert not is_parted(replace(JOIN, left=Limit(LEFT, 3)), JoinSkew.ISOLATE, NOTHING, known)
+
+
+def test_of_joins_one_above_the_other_two_are_parted() -> None:
+    sizes = {side: TableSize(side, 4, 200_000_000, 10_000_000, True) for side in "lrxy"}
+    hot = (HotKey(value="7", share=0.6, estimated_rows=6_000_000),)
+    literals = ((Scalar("7L", (), BIGINT),),)
+    sketches: dict[tuple[str, ...], KeySketch] = {
+        (f"{side}.k",): KeySketch(
+            side,
+            (f"{side}.k",),
+            60_000,
+            900,
+            9_000_000,
+            0.0,
+            hot if side == "l" else (),
+            literals=literals if side == "l" else (),
+        )
+        for side in sizes
+    }
+    known = Statistics(sizes, sketches, slots=8)
+    joins = [JOIN]
+    for side in "xy":
+        scan = Scan(side, side, ((Field(f"{side}.k", BIGINT), "k"), (Field(f"{side}.v", STRING), "v")))
+        joins.append(Join(joins[-1], scan, JoinKind.INNER, ((column("l.k", BIGINT), column(f"{side}.k", BIGINT)),)))
+    assert [is_parted(join, JoinSkew.ISOLATE, NOTHING, known) for join in joins] == [True, True, False]
+    skew = JobSettings().skew
+    assert [cost_apart(join, known, skew, ()) is not None for join in joins] == [True, True, False]
