@@ -91,7 +91,7 @@ class Engine:
         made = planned.made
         problem = None if planned.cautious or not is_lack_of_memory(error) else problem_of_spark_error(error)
         in_blocks = has_blocks(planned.plan)
-        if problem is None or not (in_blocks or has_joins(made.before)):
+        if problem is None or not (in_blocks or has_joins(made.before) or has_joins(planned.plan)):
             return None
         first = planned.report
         # What adaptive execution makes a broadcast of stands in no plan made before the run.
