@@ -22,7 +22,8 @@ def refusal_of_phase(phase: AggPhase, queries: Iterable[BoundQuery]) -> str | No
     if not plain:
         return "a row counts in several grouping sets, which are left to Spark"
     # Parts of an aggregate below a join have the join's keys, and DISTINCT values are parted by themselves.
-    may_have_parts = any(query.joins for query in known) or any(call.distinct for one in plain for call in one.calls)
+    joined = any(join.keys for query in known for join in query.joins)
+    may_have_parts = joined or any(call.distinct for one in plain for call in one.calls)
     if phase is AggPhase.ONE_PHASE and not may_have_parts and not any(query.keys for query in plain):
         return "without group keys one row comes out, and only two phases use more than one task for it"
     return None
