@@ -26,7 +26,7 @@ from tests.conformance.refusals import allows_skew, allows_way
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 IS_WIDE = "EVENKEEL_CONFORMANCE" in os.environ
-_DRAWN = 200 if IS_WIDE else 8
+_DRAWN = 200 if IS_WIDE else 5
 """Ways of telling the joins of a query, one by one, that are drawn of it."""
 
 Way = tuple[str, str, str]
