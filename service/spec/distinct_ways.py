@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from service.spec.aggregates import IDEMPOTENT
@@ -12,6 +13,9 @@ from service.spec.types import INTEGRAL, DataType, TypeName
 
 MAX_BITMAP_DIGITS = 18
 """Digits of the widest DECIMAL whose values, without the point, are BIGINTs."""
+
+MAX_GROUP_BITMAP_COUNTS = 8
+"""COUNTs of one set of values that may have its groups as bits: each has 64 sums."""
 
 _COUNTABLE = INTEGRAL | {TypeName.BOOLEAN, TypeName.DATE}
 
@@ -76,7 +80,8 @@ def _are_groups_countable(query: BoundQuery, calls: list[BoundCall]) -> bool:
         return False
     summed = _sets([call for call in calls if call.function is not AggregateFunction.COUNT])
     beside = _sets(calls[:1]) if len(calls) < len(query.calls) else set()
-    return bool(_sets(calls) - summed - beside)
+    counts = Counter(frozenset(argument.sql for argument in call.arguments) for call in calls)
+    return any(counts[one] <= MAX_GROUP_BITMAP_COUNTS for one in _sets(calls) - summed - beside)
 
 
 def _has_bit(type_: DataType | None) -> bool:

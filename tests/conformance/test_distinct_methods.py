@@ -19,7 +19,7 @@ from workers.engine.plan.bitmaps import BLOCK, LANE, LANES, bitmap_aggregate
 from workers.engine.plan.branches import joined_branches, keyed_branches, sent_by_value
 from workers.engine.plan.distinct import distinct_sets
 from workers.engine.plan.group_bitmaps import group_bitmap_aggregate
-from workers.engine.plan.nodes import Aggregate, Call, Named, Node, Scan
+from workers.engine.plan.nodes import Aggregate, Call, Named, Node, Phases, Scan
 from workers.engine.plan.transform import transform_up
 from workers.engine.planner import Plan
 from workers.engine.rules.incremental_aggregate import IncrementalAggregate
@@ -106,11 +106,18 @@ def _sent_by_value(node: Node) -> Node:
     table=st.sampled_from(["mixed", "hot", "empty"]),
     key=st.sampled_from(["t.i", "t.y", "t.s", "t.b", "t.q", "t.da", "t.g", "t.i % 3", "YEAR(t.ts)"]),
     values=st.lists(st.sampled_from(ANY), min_size=1, max_size=2, unique=True),
-    filters=st.lists(st.sampled_from(FILTERS), min_size=1, max_size=2),
+    filters=st.lists(st.sampled_from(FILTERS), min_size=1, max_size=3),
     phase=st.sampled_from(list(AggPhase)),
+    values_in=st.sampled_from([Phases.ONE_PHASE, Phases.TWO_PHASE]),
 )
 def test_values_with_their_groups_as_bits(
-    oracle: Any, table: str, key: str, values: list[str], filters: list[str | None], phase: AggPhase
+    oracle: Any,
+    table: str,
+    key: str,
+    values: list[str],
+    filters: list[str | None],
+    phase: AggPhase,
+    values_in: Phases,
 ) -> None:
     count = {"function": "COUNT", "arguments": [f"t.{name}" for name in values], "distinct": True}
     query = {
@@ -121,7 +128,7 @@ def test_values_with_their_groups_as_bits(
     before = oracle.plan(query, {}).before
 
     def by_groups(node: Node) -> Node:
-        return group_bitmap_aggregate(node, 3, phase) if isinstance(node, Aggregate) else node
+        return group_bitmap_aggregate(node, 3, phase, values_in) if isinstance(node, Aggregate) else node
 
     after = transform_up(before, by_groups)
     assert after != before

@@ -29,6 +29,7 @@ def submit(method: str, calls: str, by: str = "k", split: str = "auto", buckets:
         ("bitmap", "COUNT(DISTINCT w) AS n, COUNT(*) AS c", "DECIMALs of up to 18 digits"),
         ("bitmap", "COUNT(DISTINCT i, k) AS n, COUNT(*) AS c", "single integers"),
         ("bitmap", "COUNT(DISTINCT i) AS n, SUM(DISTINCT i) AS s", "neither SUM nor AVG"),
+        ("bitmap", ", ".join(f"COUNT(DISTINCT s) FILTER (WHERE i > {n}) AS n{n}" for n in range(9)), "a bitmap counts"),
         ("branches", "COUNT(DISTINCT i) AS n, SUM(DISTINCT i) AS s", "of one set"),
         *((method, "COUNT(*) AS n", "no aggregate of the query") for method in ("bitmap", "branches", "split")),
         ("split", "MAX(DISTINCT s) AS n", "MIN and MAX are the same without"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
 
 from service.spec.query import AggregateFunction
 from service.spec.reports import PlanNodeReport, PlanTree
@@ -26,6 +28,10 @@ from workers.engine.plan.nodes import (
     inputs_of,
 )
 from workers.engine.plan.sql_text import sql_of
+
+_SHOWN_ALIKE = 8
+_NUMBER = re.compile(r"\d+")
+_NUMBERED = re.compile(r"(\$[a-z]+\d+)(?:, \$[a-z]+\d+){8,}, (\$[a-z]+\d+)")
 
 
 def explain(node: Node, changed_by: Mapping[Node, str], rows_of: Callable[[Node], int | None]) -> PlanTree:
@@ -114,8 +120,20 @@ def _aggregate(node: Aggregate) -> str:
     if node.grouping_sets:
         sets = (", ".join(node.keys[position].name for position in one) for one in node.grouping_sets)
         parts.append(f"SETS {', '.join(f'({one})' for one in sets)}")
-    calls = ", ".join(f"{call_text(call)} AS {call.output.name}" for call in node.calls)
-    return " ".join([*parts, f"[{calls}]"])
+    calls = [f"{call_text(call)} AS {call.output.name}" for call in node.calls]
+    return " ".join([*parts, f"[{', '.join(_folded(calls))}]"])
+
+
+def _folded(calls: list[str]) -> Iterator[str]:
+    """The calls, of which runs that differ in numbers alone are cut short: the first, how many follow, and the last."""
+    for _, alike in groupby(calls, key=lambda call: _NUMBER.sub("", call)):
+        run = list(alike)
+        yield from run if len(run) <= _SHOWN_ALIKE else (run[0], f"… {len(run) - 2} more …", run[-1])
+
+
+def _without_the_middle(text: str) -> str:
+    """Long lists of numbered columns cut short, as the calls that make them are."""
+    return _NUMBERED.sub(r"\1, …, \2", text)
 
 
 def _exchange(node: Exchange) -> str:
@@ -135,7 +153,9 @@ def _join(node: Join) -> str:
 
 def _named(items: tuple[Named, ...]) -> str:
     return ", ".join(
-        str(item.expression) if item.expression.column == item.name else f"{item.expression} AS {item.name}"
+        str(item.expression)
+        if item.expression.column == item.name
+        else f"{_without_the_middle(str(item.expression))} AS {item.name}"
         for item in items
     )
 

@@ -1,13 +1,14 @@
-"""Distinct values by the groups that have them: a row for each value, with its groups as the bits of a BIGINT, in place
-of one for each (group, value).
+"""Distinct values by the groups that have them: a row for each value and run of 64 neighbouring groups, which are the
+bits of a BIGINT, in place of one for each (group, value).
 
-Behind an exchange by the values, each is one entry of a hash table, however many groups it is in; counting by group is
+Behind an exchange by the values, each is one entry of a hash table for each run that it is in; counting by group is
 summing each of the 64 bits over the entries. As in `plan/bitmaps.py` a group key g is bit g mod 64 of run
 floor(g / 64), by shifts. The group NULL has a run of its own, which is NULL.
 """
 
 from __future__ import annotations
 
+from service.spec.distinct_ways import MAX_GROUP_BITMAP_COUNTS
 from service.spec.options import AggPhase
 from service.spec.query import AggregateFunction
 from service.spec.scalar import Scalar, column
@@ -49,8 +50,8 @@ _FROM_INTEGER = {
 def group_bitmap_obstacle(node: Aggregate) -> str | None:
     """Why `node` cannot tell its distinct values apart by bitmaps of groups, as one sentence; None where it can.
 
-    It can where it has one group key, which is an integer, a DATE or a BOOLEAN, one set of distinct values, and COUNT
-    of these alone.
+    It can where it has one group key, which is an integer, a DATE or a BOOLEAN, one set of distinct values, and a few
+    COUNTs of these alone.
     """
     sets = distinct_sets(node)
     if len(sets) != 1:
@@ -64,12 +65,17 @@ def group_bitmap_obstacle(node: Aggregate) -> str | None:
     for call in node.calls:
         if not is_distinct(call) or call.function is not AggregateFunction.COUNT:
             return f"{call_text(call)} needs the rows of a group together: a bitmap of groups counts their values."
+    if len(node.calls) > MAX_GROUP_BITMAP_COUNTS:
+        return f"There are {len(node.calls)} counts: bitmaps of groups are for {MAX_GROUP_BITMAP_COUNTS} at most."
     return None
 
 
-def group_bitmap_aggregate(node: Aggregate, partitions: int | None, phase: AggPhase) -> Project:
-    """`node` by bitmaps of groups: behind an exchange by the values to `partitions` (Spark's number by default) an
-    aggregate with a row for each value, and over it one that counts each bit, of which `phase` tells the phases.
+def group_bitmap_aggregate(
+    node: Aggregate, partitions: int | None, phase: AggPhase, values_in: Phases = Phases.ONE_PHASE
+) -> Project:
+    """`node` by bitmaps of groups: an aggregate with a row for each value and run, and over it one that counts each
+    bit, of which `phase` tells the phases. The lower one has the phases `values_in`; in one, it is behind an exchange
+    by the values to `partitions` (Spark's number by default).
 
     Raises ValueError for an aggregate with a `group_bitmap_obstacle`.
     """
@@ -91,10 +97,9 @@ def group_bitmap_aggregate(node: Aggregate, partitions: int | None, phase: AggPh
         else Call(PlanFunction.BIT_OR, (bit,), Field(next(partial_names), BIGINT), filter=call.filter)
         for call in node.calls
     )
-    sent = Exchange(node.input, values, partitions)
-    by_value = Aggregate(
-        sent, (*apart, run), tuple(dict.fromkeys((present, *counted))), AggregateRole.PARTIAL, Phases.ONE_PHASE
-    )
+    rows = Exchange(node.input, values, partitions) if values_in is Phases.ONE_PHASE else node.input
+    calls = tuple(dict.fromkeys((present, *counted)))
+    by_value = Aggregate(rows, (*apart, run), calls, AggregateRole.PARTIAL, values_in)
     runs = Named(column(run.name, BIGINT), run.name)
     there = Call(PlanFunction.BIT_OR, (column(present.output.name, BIGINT),), Field(next(final_names), BIGINT))
     bits = tuple(
@@ -113,7 +118,7 @@ def group_bitmap_aggregate(node: Aggregate, partitions: int | None, phase: AggPh
     group = compose("shiftleft({0}, 6) | CAST({1} - 1 AS BIGINT)", (runs.expression, place), BIGINT)
     key = node.keys[0]
     counts = tuple(Named(_of_place(sums, place), call.output.name) for call, sums in zip(node.calls, bits, strict=True))
-    return Project(groups, (Named(_from_integer(group, key.expression.type), key.name), *counts))
+    return Project(groups, (Named(_from_integer(group, key.expression.type), key.name), *counts), stands_for=node)
 
 
 def _bit(call: Call, place: int, values: tuple[Named, ...]) -> Scalar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from service.spec.scalar import Scalar
@@ -40,9 +41,9 @@ def check(plan: Node, made_by: str, output: tuple[Field, ...] | None = None) -> 
 
 def _violations(node: Node) -> Iterator[str]:
     names = [field.name for field in output_of(node)]
-    folded = [name.casefold() for name in names]
+    folded = Counter(name.casefold() for name in names)
     for name in names:
-        if folded.count(name.casefold()) > 1 and not isinstance(node, Project):
+        if folded[name.casefold()] > 1 and not isinstance(node, Project):
             yield f"two columns are called {name}"
     yield from _unknown_columns(node)
     if isinstance(node, Aggregate):

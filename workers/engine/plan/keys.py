@@ -72,8 +72,10 @@ def _scanned(node: Node, name: str) -> str | None:
     match node:
         case Scan():
             return name
+        case Union() | Project() if node.stands_for is not None:
+            return _scanned(node.stands_for, name)
         case Union():
-            return None if node.stands_for is None else _scanned(node.stands_for, name)
+            return None
         case Join():
             return _scanned(node.left if name in names_of(node.left) else node.right, name)
         case Project() | Aggregate():

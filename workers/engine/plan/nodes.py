@@ -93,10 +93,11 @@ class Filter:
 
 @dataclass(frozen=True)
 class Project:
-    """Emits `items` alone, in order."""
+    """Emits `items` alone, in order. `stands_for` as in `Union`."""
 
     input: Node
     items: tuple[Named, ...]
+    stands_for: Node | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -171,8 +172,8 @@ class Exchange:
 class Union:
     """All rows of all `inputs`, at least two, whose columns have the same names and types in the same order.
 
-    `stands_for` is the node in whose place a rule has put the union, with just its rows: the estimates are that node's.
-    It has no say in what the union is, and none in how it runs.
+    `stands_for` is the node in whose place a rule has put this one, with just its rows: the estimates are that node's.
+    It has no say in what this one is, and none in how it runs.
     """
 
     inputs: tuple[Node, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from workers.engine.plan.nodes import Join, Node, Scan, Union, inputs_of
+from workers.engine.plan.nodes import Join, Node, Project, Scan, Union, inputs_of
 
 
 def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
@@ -31,8 +31,8 @@ def transform_up(node: Node, rewrite: Callable[[Node], Node]) -> Node:
 
 
 def in_one_piece(node: Node) -> Node:
-    """The tree with every union that stands for a node replaced by that node: what it is about, and not how it runs."""
-    if isinstance(node, Union) and node.stands_for is not None:
+    """The tree with whatever stands for a node replaced by that node: what it is about, and not how it runs."""
+    if isinstance(node, Union | Project) and node.stands_for is not None:
         return in_one_piece(node.stands_for)
     return with_inputs(node, tuple(in_one_piece(child) for child in inputs_of(node)))
 

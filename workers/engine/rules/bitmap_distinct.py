@@ -16,6 +16,7 @@ from workers.engine.stats.distinct_methods import (
     bitmaps_of,
     told,
     value_partitions,
+    value_phases,
     weigh,
 )
 from workers.engine.stats.doubt import MIN_ROWS
@@ -53,7 +54,7 @@ class BitmapDistinct:
     value); where they are far apart, a bitmap of 64 has one value and takes as much.
 
     Values of any type can be the rows, and their groups the bits (`BITMAPS_OF_GROUPS`): rows are sent by value, each
-    value is one row of a hash table, not one for each of its groups, and each bit is summed.
+    value is a row of a hash table for each run of 64 groups, not one for each group, and each bit is summed.
 
     Fires when:
         COUNT is the only DISTINCT call, and either over one value that is an integer, a DATE, a BOOLEAN or a DECIMAL of
@@ -108,7 +109,8 @@ class BitmapDistinct:
         """Project over FINAL over PARTIAL, as the class shows."""
         if match.choice == GROUP_BITMAPS:
             partitions = value_partitions(match.node, ctx.statistics)
-            return group_bitmap_aggregate(match.node, partitions, ctx.settings.agg_phase)
+            phases = value_phases(match.node, ctx.settings, ctx.statistics)
+            return group_bitmap_aggregate(match.node, partitions, ctx.settings.agg_phase, phases)
         return bitmap_aggregate(match.node, bitmap_width(match.node, ctx.statistics), ctx.settings.agg_phase)
 
 

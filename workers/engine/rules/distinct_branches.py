@@ -29,6 +29,7 @@ from workers.engine.stats.distinct_methods import (
     table_partitions,
     told,
     value_partitions,
+    value_phases,
     weigh,
 )
 
@@ -134,7 +135,9 @@ def _told_apart(branch: Aggregate, ctx: RuleContext) -> Node:
     if best == BITMAP:
         return bitmap_aggregate(branch, bitmap_width(branch, ctx.statistics), ctx.settings.agg_phase)
     if best == GROUP_BITMAPS:
-        return group_bitmap_aggregate(branch, value_partitions(branch, ctx.statistics), ctx.settings.agg_phase)
+        partitions = value_partitions(branch, ctx.statistics)
+        phases = value_phases(branch, ctx.settings, ctx.statistics)
+        return group_bitmap_aggregate(branch, partitions, ctx.settings.agg_phase, phases)
     return sent_by_value(branch, table_partitions(branch, ctx.statistics)) if best == BY_VALUE else branch
 
 

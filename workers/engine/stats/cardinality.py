@@ -83,6 +83,8 @@ def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
     Columns that only have another name here than in the table count as the table's.
     """
     match node:
+        case Union() | Project() if node.stands_for is not None:
+            return profile_of(node.stands_for, columns, statistics)
         case Scan():
             return _scan_profile(node, columns, statistics)
         case Filter():
@@ -96,7 +98,7 @@ def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
         case Aggregate():
             return _group_profile(node, columns, statistics)
         case Union():
-            return None if node.stands_for is None else profile_of(node.stands_for, columns, statistics)
+            return None
         case Limit():
             below = profile_of(node.input, columns, statistics)
             return below and below.scaled(min(node.count / below.rows, 1.0) if below.rows else 1.0)
@@ -127,7 +129,7 @@ def _rows(node: Node, statistics: Statistics) -> float | None:
             return _join_rows(node, statistics)
         case Aggregate():
             return _groups(node, statistics)
-        case Union() if node.stands_for is not None:
+        case Union() | Project() if node.stands_for is not None:
             return _rows(node.stands_for, statistics)
         case Union():
             rows = [_rows(branch, statistics) for branch in node.inputs]

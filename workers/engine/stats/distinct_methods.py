@@ -19,7 +19,7 @@ from workers.engine.plan.branches import branch_aggregates, repeats_cheaply
 from workers.engine.plan.distinct import distinct_sets, spark_expands
 from workers.engine.plan.group_bitmaps import GROUPS, group_bitmap_obstacle
 from workers.engine.plan.keys import columns_of
-from workers.engine.plan.nodes import Aggregate
+from workers.engine.plan.nodes import Aggregate, Phases
 from workers.engine.stats import cost
 from workers.engine.stats.cardinality import KeyProfile, bytes_per_row, estimate_rows, profile_of
 from workers.engine.stats.cost import Cost, hot_group, input_tasks
@@ -35,6 +35,9 @@ GROUP_BITMAPS = "BITMAPS_OF_GROUPS"
 
 MARGIN = 1.25
 """How many times the cost of a rewrite Spark's own plan must cost for AUTO to take the rewrite."""
+
+_COMPILED_COUNTS = 1
+"""COUNTs that bitmaps of groups have sums for in generated code: Spark interprets rows of more than 100 columns."""
 
 _MEMORY_PARTS = 4
 """A task's bitmaps may take so small a part of its memory: Spark does not see how much they take."""
@@ -100,7 +103,7 @@ def weigh(node: Aggregate, settings: JobSettings, statistics: Statistics) -> Met
             costs[BY_VALUE] = cost.one_phase_by_value(groups, sets[0], slots)
         if bitmap_obstacle(node) is None:
             costs |= _bitmap(node, groups, sets[0], statistics)
-        return Methods(costs | _group_bitmaps(node, sets[0], settings, statistics))
+        return Methods(costs | _group_bitmaps(node, groups, sets[0], settings, statistics))
     return Methods(_of_several(node, groups, sets, settings, statistics))
 
 
@@ -137,6 +140,16 @@ def value_partitions(node: Aggregate, statistics: Statistics) -> int | None:
     """
     values = values_profile(node, statistics)
     return None if values is None else cost.partitions_of_tables(values.distinct, statistics.slots)
+
+
+def value_phases(node: Aggregate, settings: JobSettings, statistics: Statistics) -> Phases:
+    """In how many phases the values of `node` are told apart where their groups are the bits: two where they are
+    demanded, or where one phase would put the rows of a hot value on one task.
+    """
+    values = values_profile(node, statistics)
+    size = bytes_per_row(node.input, statistics)
+    hot = values is not None and hot_group(values, settings.skew, statistics.slots, size) is not None
+    return Phases.TWO_PHASE if hot or settings.agg_phase is AggPhase.TWO_PHASE else Phases.ONE_PHASE
 
 
 def values_profile(node: Aggregate, statistics: Statistics) -> KeyProfile | None:
@@ -208,16 +221,19 @@ def _may_be_sent_by(node: Aggregate, sent: KeyProfile, settings: JobSettings, st
 
 
 def _group_bitmaps(
-    node: Aggregate, pairs: KeyProfile, settings: JobSettings, statistics: Statistics
+    node: Aggregate, groups: KeyProfile, pairs: KeyProfile, settings: JobSettings, statistics: Statistics
 ) -> dict[str, Cost]:
     """What bitmaps of groups cost where rows may be sent by value as they are, and it is known how close groups are."""
     values = values_profile(node, statistics)
     known = None if group_bitmap_obstacle(node) else _range_of(node.keys[0].expression, statistics)
-    if values is None or known is None or not _may_be_sent_by(node, values, settings, statistics):
+    if values is None or known is None or len(node.calls) > _COMPILED_COUNTS:
         return {}
+    if not _may_be_sent_by(node, values, settings, statistics):
+        return {}
+    runs = min(float(known.high // GROUPS - known.low // GROUPS + 1), groups.distinct)
     # Never more bitmaps than there are pairs of a group and a value.
-    runs = min(float(known.high // GROUPS - known.low // GROUPS + 1), pairs.distinct / values.distinct)
-    return {GROUP_BITMAPS: cost.group_bitmaps(values, runs, len(node.calls), statistics.slots)}
+    entries = min(values.distinct * runs, pairs.distinct)
+    return {GROUP_BITMAPS: cost.group_bitmaps(values, entries, runs, len(node.calls), statistics.slots)}
 
 
 def _bitmap(node: Aggregate, groups: KeyProfile, pairs: KeyProfile, statistics: Statistics) -> dict[str, Cost]:

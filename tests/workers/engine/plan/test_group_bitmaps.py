@@ -1,4 +1,6 @@
-"""Bitmaps of groups: what stands against them. What they count is in `tests/conformance/test_distinct_methods.py`."""
+"""Bitmaps of groups: what stands against them, and how they are shown. `tests/conformance/test_distinct_methods.py` has
+what they count.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from service.spec.options import AggPhase
 from service.spec.query import AggregateFunction as F
 from service.spec.scalar import column
 from service.spec.types import BIGINT, STRING, Field
+from workers.engine.plan.explain import text_of
 from workers.engine.plan.group_bitmaps import group_bitmap_aggregate, group_bitmap_obstacle
 from workers.engine.plan.nodes import Aggregate, Call, Named, Scan
 
@@ -30,9 +33,17 @@ BY_NAME = Aggregate(ORDERS, (Named(UID, "uid"),), (NAMES,))
         (replace(BY_NAME, keys=()), "0 group keys"),
         (replace(BY_NAME, calls=(NAMES, ROWS)), "needs the rows of a group together"),
         (replace(BY_NAME, calls=(NAMES, ITEMS)), "2 sets"),
+        (replace(BY_NAME, calls=tuple(replace(NAMES, output=Field(f"n{n}", BIGINT)) for n in range(9))), "9 counts"),
     ],
 )
 def test_what_stands_against_groups_as_bits(node: Aggregate, words: str) -> None:
     assert words in (group_bitmap_obstacle(node) or "")
     with pytest.raises(ValueError, match=re.escape(words)):
         group_bitmap_aggregate(node, None, AggPhase.AUTO)
+
+
+def test_what_is_done_for_each_bit_is_shown_once() -> None:
+    text = text_of(group_bitmap_aggregate(BY_NAME, None, AggPhase.AUTO))
+    assert "shiftright($p0, 0) & 1L, 0L)) AS $f1, … 62 more …, SUM(IF(" in text
+    assert "element_at(array($f1, …, $f64), $place)" in text
+    assert max(map(len, text.splitlines())) < 400

@@ -10,14 +10,15 @@ import pytest
 from service.spec.options import JobSettings
 from service.spec.query import AggregateFunction as F
 from service.spec.reports import HotKey
-from service.spec.scalar import column
-from service.spec.types import BIGINT, STRING, Field
+from service.spec.scalar import Scalar, column
+from service.spec.types import BIGINT, BOOLEAN, STRING, Field
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.invariants import check
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Named, Node, Phases, Scan
 from workers.engine.plan.schema import output_of
 from workers.engine.rules.bitmap_distinct import BitmapDistinct
 from workers.engine.rules.rule import Match, RuleContext, Skip
+from workers.engine.stats.cardinality import estimate_rows
 from workers.engine.stats.distinct_methods import GROUP_BITMAPS
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize, ValueRange
 
@@ -144,18 +145,25 @@ BY_NAME = Aggregate(NAMED, (Named(UID, "uid"),), (NAMES,))
 
 
 def context_of_names(
-    names: int = 500_000, pairs: int = 6_000_000, groups: int | None = 20, hot: float = 0.0, **settings: Any
+    names: int = 500_000,
+    pairs: int = 6_000_000,
+    groups: int | None = 20,
+    hot: str = "",
+    keys: int = 20,
+    **settings: Any,
 ) -> RuleContext:
-    """Names of 20 M rows in 20 groups, of which the keys are known to be below `groups`."""
+    """Names of 20 M rows in groups of so many `keys`, which are known to be below `groups`; the `hot` column has a
+    value with 60 % of them.
+    """
     rows = 20_000_000
-    top = (HotKey(value="x", share=hot, estimated_rows=round(hot * rows)),) if hot else ()
-    counts = {("o.uid",): 20, ("o.name",): names, ("o.uid", "o.name"): pairs}
-    keys = {
-        columns: KeySketch("o", columns, 60_000, 1, count, 0.0, top if columns == ("o.name",) else ())
+    top = (HotKey(value="x", share=0.6, estimated_rows=round(0.6 * rows)),)
+    counts = {("o.uid",): keys, ("o.name",): names, ("o.uid", "o.name"): pairs}
+    sketches = {
+        columns: KeySketch("o", columns, 60_000, 1, count, 0.0, top if columns == (hot,) else ())
         for columns, count in counts.items()
     }
     ranges = {} if groups is None else {"o.uid": ValueRange(0, groups - 1)}
-    statistics = Statistics({"o": TableSize("o", 8, rows * 100, rows, True)}, keys, slots=4, ranges=ranges)
+    statistics = Statistics({"o": TableSize("o", 8, rows * 100, rows, True)}, sketches, slots=4, ranges=ranges)
     return RuleContext(JobSettings.model_validate(settings), statistics)
 
 
@@ -176,7 +184,9 @@ def test_values_of_any_type_have_their_groups_as_bits() -> None:
         context_of_names(groups=None),
         context_of_names(groups=2**40),  # every value would have a bitmap for each of its groups
         context_of_names(names=5_500_000),  # nearly every value is in one group
-        context_of_names(hot=0.6),
+        context_of_names(hot="o.name"),
+        context_of_names(groups=2**40, keys=1_000_000, hot="o.uid", names=200_000),
+        context_of_names(groups=10**9, keys=100_000, hot="o.uid", names=200_000, pairs=15_000_000),
         context_of_names(agg_phase="TWO_PHASE"),
         context_of_names(agg_phase="ONE_PHASE"),
         context_of_names(names=10, pairs=200),
@@ -186,6 +196,37 @@ def test_groups_are_no_bits_where_that_does_not_pay(ctx: RuleContext) -> None:
     skip = RULE.match(BY_NAME, ctx)
     assert isinstance(skip, Skip)
     assert "o.name is of STRING" in skip.reason
+    assert not any(way.chosen for way in skip.alternatives if way.name == GROUP_BITMAPS)
+
+
+def test_rows_too_wide_for_generated_code_are_not_chosen() -> None:
+    other = replace(NAMES, filter=Scalar("o.uid > 0", ("o.uid",), BOOLEAN), output=Field("some", BIGINT))
+    assert isinstance(RULE.match(replace(BY_NAME, calls=(NAMES, other)), context_of_names()), Skip)
+
+
+@pytest.mark.parametrize(
+    ("ctx", "phases"),
+    [
+        (context_of_names(distinct_method="bitmap"), "Aggregate PARTIAL ONE_PHASE"),
+        (context_of_names(distinct_method="bitmap", agg_phase="TWO_PHASE"), "Aggregate PARTIAL TWO_PHASE"),
+        (context_of_names(distinct_method="bitmap", hot="o.name"), "Aggregate PARTIAL TWO_PHASE"),
+    ],
+)
+def test_values_are_told_apart_in_two_phases_where_one_is_hot_or_they_are_demanded(
+    ctx: RuleContext, phases: str
+) -> None:
+    match = RULE.match(BY_NAME, ctx)
+    assert isinstance(match, Match)
+    after = RULE.rewrite(match, ctx)
+    check(after, RULE.name, output_of(BY_NAME))
+    assert phases in text_of(after)
+    assert ("Exchange" in text_of(after)) is phases.endswith("ONE_PHASE")
+
+
+def test_what_stands_for_an_aggregate_has_its_groups() -> None:
+    ctx = context_of_names()
+    after = RULE.rewrite(Match(BY_NAME, GROUP_BITMAPS, ""), ctx)
+    assert estimate_rows(after, ctx.statistics) == estimate_rows(BY_NAME, ctx.statistics) == 20
 
 
 def test_groups_are_the_bits_where_bitmaps_are_forced_and_values_are_none() -> None:
