@@ -38,10 +38,11 @@ def _common(items: Sequence[BoundName], pointer: str) -> DataType | None:
         try:
             found = widest((found, other), strings_convert=True)
         except Incompatible:
+            is_nested = any(one is not None and one.parts for one in (found, other))
+            way_out = "give it one type in the files" if is_nested else "cast one of them"
             raise SpecError.of(
                 "type_mismatch",
-                f"The column {items[0].name} of UNION is {found} in one query and {other} in another: "
-                "cast one of them.",
+                f"The column {items[0].name} of UNION is {found} in one query and {other} in another: {way_out}.",
                 pointer=f"{pointer}/{index}",
             ) from None
     return found

@@ -77,7 +77,7 @@ class IncrementalAggregate:
         if any(call.function in BIT_SETTING for call in partial.calls):
             return Skip(
                 "Spark runs the global phase of the bitmaps and the local phase of their count in one stage already, "
-                "and bits are counted only when they are united."
+                "which leaves nothing to be merged."
             )
         if not distinct_sets(partial) and not _is_over_values(partial):
             return None
