@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from service.spec.options import DistinctMethod, Toggle
 from workers.engine.plan.algebra import refusal_of
-from workers.engine.plan.bitmaps import bitmap_aggregate
+from workers.engine.plan.bitmaps import bitmap_aggregate, bitmap_obstacle
 from workers.engine.plan.branches import (
     branch_aggregates,
     joined_branches,
@@ -126,12 +126,16 @@ AS $v0 []
         """The plan that the choice names, as the class shows."""
         if match.choice == KEYED_BRANCHES:
             return keyed_branches(match.node, table_partitions(match.node, ctx.statistics))
-        return joined_branches(match.node, lambda branch: _told_apart(branch, ctx))
+        forced = ctx.settings.distinct_method is DistinctMethod.BITMAP
+        # Where a set has values with bits, the others are told apart as costs least.
+        by_groups = forced and all(bitmap_obstacle(branch) for branch in branch_aggregates(match.node))
+        return joined_branches(match.node, lambda branch: _told_apart(branch, forced, by_groups, ctx))
 
 
-def _told_apart(branch: Aggregate, ctx: RuleContext) -> Node:
-    forced = ctx.settings.distinct_method is DistinctMethod.BITMAP
-    best = bitmaps_of(branch) if forced else weigh(branch, ctx.settings, ctx.statistics).best
+def _told_apart(branch: Aggregate, forced: bool, by_groups: bool, ctx: RuleContext) -> Node:
+    best = weigh(branch, ctx.settings, ctx.statistics).best
+    if forced and (by_groups or bitmap_obstacle(branch) is None):
+        best = bitmaps_of(branch) or best
     if best == BITMAP:
         return bitmap_aggregate(branch, bitmap_width(branch, ctx.statistics), ctx.settings.agg_phase)
     if best == GROUP_BITMAPS:
