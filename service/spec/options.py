@@ -113,6 +113,13 @@ class JoinSettings(Frozen):
     )
 
 
+class StateProvider(StrEnum):
+    """Where the state of a stream lives while its job runs."""
+
+    ROCKSDB = "rocksdb"
+    MEMORY = "memory"
+
+
 class JobSettings(Frozen):
     """How a job is optimised. Every setting has a default that needs no thought."""
 

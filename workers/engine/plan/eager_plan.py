@@ -50,8 +50,8 @@ def aggregate_below(
     if condition is not None:
         below = Filter(below, condition)
     emitted = tuple(Named(column(key.name, key.expression.type), key.name) for key in over.keys)
-    if has_one_row_a_group(over, aggregated) and all(_has_value_of_one_row(call) for call in calls.final):
-        above: Node = Project(below, (*over.keys, *(_of_one_row(call) for call in calls.final)))
+    if has_one_row_a_group(over, aggregated) and all(has_value_of_one_row(call) for call in calls.final):
+        above: Node = Project(below, (*over.keys, *(of_one_row(call) for call in calls.final)))
     else:
         above = Aggregate(below, over.keys, tuple(calls.final))
     return Project(above, (*emitted, *results))
@@ -133,11 +133,13 @@ def _input(
     return Aggregate(over.input(side), tuple(unique.values()), calls)
 
 
-def _has_value_of_one_row(call: Call) -> bool:
+def has_value_of_one_row(call: Call) -> bool:
+    """Whether a final call over a single joined row is its argument there."""
     return call.function in _OF_ONE_ROW and not call.distinct
 
 
-def _of_one_row(call: Call) -> Named:
+def of_one_row(call: Call) -> Named:
+    """The value of a final call over a single joined row."""
     value = call.arguments[0]
     if call.filter is not None:
         value = compose("IF({0}, {1}, NULL)", (call.filter, value), call.output.type)

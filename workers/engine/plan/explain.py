@@ -12,6 +12,7 @@ from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
     Call,
+    Deduplicate,
     Exchange,
     Expand,
     Filter,
@@ -87,6 +88,8 @@ def detail_of(node: Node) -> str:
             return _join(node)
         case Aggregate():
             return _aggregate(node)
+        case Deduplicate():
+            return ""
         case Expand():
             return f"{node.branches} branches AS {node.name}"
         case Exchange():

@@ -13,6 +13,7 @@ from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
     Call,
+    Deduplicate,
     Exchange,
     Expand,
     Filter,
@@ -94,7 +95,7 @@ def _scalars(node: Node) -> Iterator[Scalar]:
             yield from node.keys
         case Sort():
             yield from (item.expression for item in node.keys)
-        case Scan() | Join() | Expand() | Union() | Limit():
+        case Scan() | Join() | Deduplicate() | Expand() | Union() | Limit():
             return
 
 

@@ -147,6 +147,13 @@ class Aggregate:
 
 
 @dataclass(frozen=True)
+class Deduplicate:
+    """Emits rows that are equal in all columns once; over a stream, once in its life. NULL equals NULL."""
+
+    input: Node
+
+
+@dataclass(frozen=True)
 class Expand:
     """Emits each input row once per branch, with the branch's number (from 1) in an INT column `name` at the end."""
 
@@ -205,7 +212,7 @@ class Limit:
     count: int
 
 
-Node = Scan | Filter | Project | Join | Aggregate | Expand | Exchange | Union | Sort | Limit
+Node = Scan | Filter | Project | Join | Aggregate | Deduplicate | Expand | Exchange | Union | Sort | Limit
 """Any plan node."""
 
 

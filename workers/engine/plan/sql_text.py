@@ -18,6 +18,7 @@ from service.spec.strategies import JoinLocal, JoinShip
 from workers.engine.plan.calls import call_sql
 from workers.engine.plan.nodes import (
     Aggregate,
+    Deduplicate,
     Exchange,
     Expand,
     Filter,
@@ -146,7 +147,10 @@ class _Writer:
         return replace(self._unary(node, inputs[0], number), operator=type(node).__name__.lower(), number=number)
 
     def _unary(
-        self, node: Filter | Project | Aggregate | Expand | Exchange | Sort | Limit, below: _Select, number: int
+        self,
+        node: Filter | Project | Aggregate | Deduplicate | Expand | Exchange | Sort | Limit,
+        below: _Select,
+        number: int,
     ) -> _Select:
         match node:
             case Filter():
@@ -162,6 +166,10 @@ class _Writer:
                 return replace(select, columns=_named(node.items))
             case Aggregate():
                 return _aggregate(node, self._over(below, number, below.takes_rows))
+            case Deduplicate():
+                select = self._over(below, number, not below.whole and not below.is_arranged)
+                columns = tuple(quoted(field.name) for field in output_of(node.input))
+                return replace(select, columns=select.columns or columns, distinct=True)
             case Expand():
                 select = self._over(below, number, below.takes_rows)
                 return replace(select, columns=("*", f"explode(sequence(1, {node.branches})) AS {quoted(node.name)}"))
@@ -195,7 +203,7 @@ class _Writer:
         return name
 
 
-_KNOWN = frozenset({Scan, Filter, Project, Join, Aggregate, Expand, Exchange, Union, Sort, Limit})
+_KNOWN = frozenset({Scan, Filter, Project, Join, Aggregate, Deduplicate, Expand, Exchange, Union, Sort, Limit})
 
 
 def _scan(node: Scan, number: int) -> _Select:

@@ -15,6 +15,7 @@ from workers.engine.plan.calls import call_sql
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
+    Deduplicate,
     Exchange,
     Expand,
     Filter,
@@ -56,7 +57,7 @@ def lower(node: Node, scans: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def _unary(
-    node: Filter | Project | Aggregate | Expand | Exchange | Sort | Limit,
+    node: Filter | Project | Aggregate | Deduplicate | Expand | Exchange | Sort | Limit,
     frame: DataFrame,
 ) -> DataFrame:
     match node:
@@ -66,6 +67,8 @@ def _unary(
             return frame.select([_named(item) for item in node.items])
         case Aggregate():
             return _aggregate(node, frame)
+        case Deduplicate():
+            return frame.dropDuplicates()
         case Expand():
             return frame.select("*", F.expr(f"explode(sequence(1, {node.branches}))").alias(node.name))
         case Exchange():

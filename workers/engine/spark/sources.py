@@ -63,10 +63,10 @@ def read_scan(session: SparkSession, scan: Scan, table: TableInput) -> DataFrame
     `unreadable_file` for a file name that Spark cannot take.
     """
     paths = [_spark_path(table.files.table, file) for file in table.files.files]
-    fields = _fields_to_read(scan, table)
-    reader = session.read.format(table.source.format.value).options(**_reader_options(table.source))
+    fields = fields_to_read(scan, table.source.format, table.schema)
+    reader = session.read.format(table.source.format.value).options(**reader_options(table.source))
     if _are_spelled(fields):
-        reader = reader.schema(", ".join(f"{quoted(field.name)} {field.type}" for field in fields))
+        reader = reader.schema(spelled(fields))
     frame = reader.load(paths)
     return frame.select([F.col(quoted(name)).alias(field.name) for field, name in scan.columns])
 
@@ -87,13 +87,19 @@ def _spark_path(table: str, file: DataFile) -> str:
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", uri)
 
 
-def _fields_to_read(scan: Scan, table: TableInput) -> tuple[Field, ...]:
-    if table.source.format is not TableFormat.PARQUET:
+def fields_to_read(scan: Scan, format_: TableFormat, schema: Schema) -> tuple[Field, ...]:
+    """The columns of the files that Spark must know of, in file order."""
+    if format_ is not TableFormat.PARQUET:
         # The columns of a CSV file have only their positions, and Spark prunes text by itself.
-        return table.schema.fields
+        return schema.fields
     wanted = {name for _, name in scan.columns}
     # A scan of no column (COUNT(*)) still needs a schema that is not empty.
-    return tuple(field for field in table.schema.fields if field.name in wanted) or table.schema.fields[:1]
+    return tuple(field for field in schema.fields if field.name in wanted) or schema.fields[:1]
+
+
+def spelled(fields: Iterable[Field]) -> str:
+    """The columns in Spark's DDL."""
+    return ", ".join(f"{quoted(field.name)} {field.type}" for field in fields)
 
 
 def _are_spelled(fields: tuple[Field, ...]) -> bool:
@@ -101,7 +107,8 @@ def _are_spelled(fields: tuple[Field, ...]) -> bool:
     return all(field.type.name is not TypeName.OTHER for field in fields)
 
 
-def _reader_options(source: TableSource) -> dict[str, str | bool]:
+def reader_options(source: TableSource) -> dict[str, str | bool]:
+    """What Spark's reader is told of the files' format, and nothing else."""
     options: dict[str, str | bool] = {}
     if source.format is TableFormat.CSV:
         options |= _csv_options(source.options)

@@ -1,0 +1,205 @@
+"""Queries over streams, run mini-batch by mini-batch with whatever may happen in between, and what is left of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyspark.sql import Row, SparkSession
+
+from service.spec.compile import compile_job
+from service.spec.job import JobSpec, TableSource
+from service.spec.modes import OutputMode
+from service.spec.options import StateProvider
+from service.spec.types import Field, Schema
+from tests.conformance.laboratory import in_spark, parquet, table_input
+from workers.engine.spark.sources import TableInput
+from workers.engine.streaming.batches import BatchDone, BatchFunction
+from workers.engine.streaming.engine import PlannedStream, StreamEngine
+from workers.engine.streaming.query import RunningStream, Trigger
+from workers.engine.streaming.sinks.sink import Staged
+from workers.engine.streaming.sources import BatchBound, StreamInput
+from workers.engine.streaming.staging import Stage
+from workers.engine.streaming.state import StateOptions
+
+PARTITIONS = 2
+_SECONDS = 120
+_TINY = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Code for a hundred rows takes longer to generate than they do."""
+
+
+class Killed(Exception):  # noqa: N818 - what stands for a process that ends there
+    """Raised in the midst of a mini-batch, at the point that it names."""
+
+
+@dataclass
+class Kept:
+    """A sink that keeps rows by their keys, as any sink must: a dictionary, which outlives its writers."""
+
+    columns: tuple[Field, ...]
+    output: tuple[Field, ...]
+    keys: tuple[str, ...] | None
+    newest: int | None = None
+    rows: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        """Nothing to do."""
+
+    def committed(self) -> int | None:
+        """The newest mini-batch."""
+        return self.newest
+
+    def commit(self, batch_id: int, staged: Staged) -> int | None:
+        """Takes a mini-batch."""
+        assert self.newest is None or self.newest < batch_id
+        names = [column.name for column in self.columns]
+        seen = set()
+        for path in staged.files:
+            for told in pq.read_table(path).to_pylist():
+                key = len(self.rows) if self.keys is None else tuple(repr(told[name]) for name in self.keys)
+                assert key not in seen, f"two rows of one group in a mini-batch: {told}"
+                seen.add(key)
+                self.rows[key] = tuple(_as_spark_has_it(told[name]) for name in names[: len(self.output)])
+        self.newest = batch_id
+        return None
+
+    def tidy(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def _as_spark_has_it(value: Any) -> Any:
+    return value.replace(tzinfo=None) if isinstance(value, datetime) else value
+
+
+@dataclass
+class At:
+    """A guard that ends the process, so to speak, at `point` of mini-batch `batch`."""
+
+    point: str = ""
+    batch: int = -1
+    done: list[BatchDone] = field(default_factory=list)
+
+    def begin(self, batch_id: int) -> None:
+        """A mini-batch begins."""
+        self.reach("begin", batch_id)
+
+    def finish(self, done: BatchDone) -> None:
+        """A mini-batch is done."""
+        self.reach("sunk", done.batch_id)
+        self.done.append(done)
+        self.reach("finished", done.batch_id)
+
+    def reach(self, point: str, batch_id: int) -> None:
+        """Ends it where it is to end."""
+        if (self.point, self.batch) == (point, batch_id):
+            self.point = ""
+            raise Killed(point)
+
+
+class _StagedThenKilled(Stage):
+    at: At
+
+    def write(self, frame: Any, batch_id: int) -> Staged:
+        staged = super().write(frame, batch_id)
+        self.at.reach("staged", batch_id)
+        return staged
+
+
+class StreamRun:
+    """One query over streams below `root`, from its first mini-batch on. Tables that no rows are `put` to are static
+    ones, below `statics`.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: Path,
+        sql: str,
+        streams: Mapping[str, Schema],
+        statics: Mapping[str, Path] | None = None,
+        *,
+        provider: StateProvider = StateProvider.ROCKSDB,
+    ) -> None:
+        self._root = root
+        self._files = 0
+        self._fence = 0
+        self.at = At()
+        session = spark.newSession()
+        for name, value in _TINY.items():
+            session.conf.set(name, value)
+        tables: dict[str, TableInput | StreamInput] = {}
+        schemas = dict(streams)
+        for name, schema in streams.items():
+            (root / name).mkdir(parents=True)
+            tables[name] = StreamInput(parquet(name), f"file://{root / name}", schema)
+        for name, path in (statics or {}).items():
+            tables[name] = table_input(path, name, parquet(name))
+            schemas[name] = tables[name].schema
+        sources = {name: parquet(name).model_dump(mode="json", by_alias=True) for name in tables}
+        query = compile_job(JobSpec.model_validate({"tables": sources, "sql": sql}), schemas)
+        engine = StreamEngine(session, 2)
+        self.planned: PlannedStream = engine.plan(
+            query, tables, StateOptions(provider, PARTITIONS), BatchBound(files=1)
+        )
+        self.sink = Kept(self.planned.plan.columns, self.planned.plan.output, self.planned.plan.keys)
+
+    def put(self, table: str, file: Path) -> None:
+        """Adds a file of rows to a stream."""
+        hidden = self._root / table / f".{self._files}"
+        shutil.copy(file, hidden)
+        hidden.rename(self._root / table / f"f{self._files:05d}.parquet")
+        self._files += 1
+
+    def catch_up(self) -> Exception | None:
+        """Runs mini-batches, of a file each, until none is left; what ended it before that, else None."""
+        self._fence += 1
+        stage = _StagedThenKilled(self._root / "stage", self._fence)
+        object.__setattr__(stage, "at", self.at)
+        stage.clear_older()
+        batch = BatchFunction(stage, self.sink, self.at)
+        output: OutputMode = self.planned.output
+        running = RunningStream.start(self.planned.frame, output, self._root / "checkpoint", Trigger(), batch)
+        assert running.wait(_SECONDS), "the stream did not end"
+        error = running.error()
+        if error is not None and not isinstance(error, Killed):
+            raise error
+        return error
+
+    @property
+    def next_batch(self) -> int:
+        """The number of the mini-batch that comes next, as far as Spark has noted."""
+        commits = self._root / "checkpoint" / "commits"
+        return 1 + max((int(path.name) for path in commits.glob("[0-9]*")), default=-1)
+
+    def forget_commit(self) -> None:
+        """As if the process had ended before Spark noted that its last mini-batch was done."""
+        commits = self._root / "checkpoint" / "commits"
+        newest = self.next_batch - 1
+        for path in (commits / str(newest), commits / f".{newest}.crc"):
+            path.unlink(missing_ok=True)
+
+    @property
+    def rows(self) -> list[tuple[Any, ...]]:
+        """What is left in the sink."""
+        return list(self.sink.rows.values())
+
+
+def in_batch(
+    spark: SparkSession, sql: str, tables: Mapping[str, Sequence[Path]], empty: Mapping[str, str]
+) -> list[Row]:
+    """Spark's own answer over the same files; `empty` has the DDL of tables without any."""
+    for name, paths in tables.items():
+        frame = spark.read.parquet(*map(str, paths)) if paths else spark.createDataFrame([], empty[name])
+        frame.createOrReplaceTempView(name)
+    return spark.sql(in_spark(sql)).collect()
+
+
+__all__ = ["At", "Kept", "Killed", "StreamRun", "TableSource", "in_batch"]

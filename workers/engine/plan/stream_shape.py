@@ -1,0 +1,215 @@
+"""What a streaming query keeps in its state, and what it emits: the plan of a query over streams.
+
+A stream can aggregate once, and what it emits in update mode is the groups that a mini-batch changed. A query is taken
+apart into what stands above its aggregate (SELECT, HAVING), the aggregate, and the rows below; the aggregate is then
+put in the shape that one state can hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from service.spec.query import AggregateFunction, JoinKind
+from service.spec.scalar import column
+from service.spec.types import BIGINT, Field
+from workers.engine.errors import EngineError
+from workers.engine.plan.algebra import is_distinct
+from workers.engine.plan.final_level import FinalLevel
+from workers.engine.plan.invariants import check
+from workers.engine.plan.joined_aggregate import stands_over_a_join
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Call,
+    Deduplicate,
+    Exchange,
+    Filter,
+    Join,
+    Limit,
+    Named,
+    Node,
+    Project,
+    Scan,
+    Sort,
+    Union,
+    inputs_of,
+)
+from workers.engine.plan.scalars import fresh_name
+from workers.engine.plan.schema import names_of, output_of
+from workers.engine.plan.stream_join import over_both_streams, stream_join_obstacle
+from workers.engine.plan.stream_rows import Contribution, united_aggregate
+from workers.engine.plan.transform import walk_up, with_inputs
+
+
+class Shape(StrEnum):
+    """What the state of a streaming query holds."""
+
+    ROWS = "rows"
+    """Nothing: every row comes out as it is."""
+    DISTINCT_ROWS = "distinct_rows"
+    """Every different row, which comes out once."""
+    PLAIN = "plain"
+    """A row for each group."""
+    DISTINCT = "distinct"
+    """The distinct values of each group, and a row for each group of what is counted of them."""
+    UNITED = "united"
+    """The same, with plain calls beside them, or several sets of values."""
+    JOINED = "joined"
+    """A row for each key of two streams that are joined, and the distinct values of each."""
+
+
+class StreamPlanError(EngineError):
+    """A query that a stream cannot run; submission refuses it, so that it comes here from an older version alone."""
+
+    code = "not_for_streams"
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """`node` is what runs over each mini-batch; it emits `output`, what readers see, and behind it what tells groups
+    apart and is not in SELECT. Rows with equal `keys` replace each other; None where rows are only added.
+    """
+
+    shape: Shape
+    before: Node
+    node: Node
+    reason: str
+    output: tuple[Field, ...]
+    keys: tuple[str, ...] | None
+    final: FinalLevel | None = None
+
+    @property
+    def columns(self) -> tuple[Field, ...]:
+        """What it emits."""
+        return output_of(self.node)
+
+
+def stream_plan(built: Node, streams: frozenset[str]) -> StreamPlan:
+    """The plan of a built query, of which `streams` are the aliases that are streams. Raises StreamPlanError."""
+    select, having, aggregate = _apart(built)
+    if aggregate is None:
+        rows = _with_distinct_rows(built, streams)
+        check(rows, "the stream planner")
+        shape = Shape.DISTINCT_ROWS if any(isinstance(node, Deduplicate) for node in walk_up(rows)) else Shape.ROWS
+        reason = _ROWS_REASONS[shape]
+        return StreamPlan(shape, built, rows, reason, output_of(built), None)
+    below = _with_distinct_rows(aggregate.input, streams)
+    keyed = _keyed(replace(aggregate, input=below))
+    shape, grouped, reason = _shaped(keyed.aggregate, streams)
+    above: Node = grouped if having is None else Filter(grouped, having.condition)
+    shown = {item.expression.column: item.name for item in reversed(select.items)}
+    hidden = tuple(
+        Named(column(name, type_.type), fresh_name(f"$key{place}", names_of(select)))
+        for place, (name, type_) in enumerate((key.name, key) for key in keyed.keys)
+        if name not in shown
+    )
+    node = Project(above, (*select.items, *hidden))
+    stored = {item.expression.column: item.name for item in hidden}
+    keys = tuple(shown.get(key.name) or stored[key.name] for key in keyed.keys)
+    check(node, "the stream planner")
+    return StreamPlan(shape, built, node, reason, output_of(built), keys)
+
+
+_ROWS_REASONS = {
+    Shape.ROWS: "The query has no aggregate: every row comes out once, and no state is kept.",
+    Shape.DISTINCT_ROWS: "Every different row is kept, so that it comes out once.",
+}
+
+
+@dataclass(frozen=True)
+class _Keyed:
+    """An aggregate and the columns that tell its groups apart."""
+
+    aggregate: Aggregate
+    keys: tuple[Field, ...]
+
+
+def _keyed(aggregate: Aggregate) -> _Keyed:
+    keys = output_of(aggregate)[: len(aggregate.keys)]
+    if not aggregate.grouping_sets:
+        return _Keyed(aggregate, keys)
+    # A key that is NULL, and one outside of the grouping set, are told apart by it alone.
+    name = fresh_name("$grouping", names_of(aggregate))
+    told = Call(AggregateFunction.GROUPING_ID, (), Field(name, BIGINT))
+    return _Keyed(replace(aggregate, calls=(*aggregate.calls, told)), (*keys, told.output))
+
+
+def _apart(built: Node) -> tuple[Project, Filter | None, Aggregate | None]:
+    if not isinstance(built, Project):
+        raise StreamPlanError("a query begins with its SELECT")
+    having: Filter | None = None
+    below = built.input
+    if isinstance(below, Filter) and isinstance(below.input, Aggregate):
+        having, below = below, below.input
+    if isinstance(below, Sort | Limit):
+        raise StreamPlanError("ORDER BY and LIMIT need the whole result, and a stream has none")
+    if isinstance(below, Aggregate) and below.calls:
+        return built, having, below
+    if isinstance(below, Aggregate) and not below.keys:
+        return built, having, below
+    return built, None, None
+
+
+def _with_distinct_rows(node: Node, streams: frozenset[str]) -> Node:
+    """`node` with every SELECT DISTINCT over a stream told as such; raises for what cannot stand below."""
+    if not is_streaming(node, streams):
+        return node
+    below = with_inputs(node, tuple(_with_distinct_rows(child, streams) for child in inputs_of(node)))
+    if isinstance(below, Aggregate):
+        if below.calls or not below.keys or below.grouping_sets:
+            raise StreamPlanError("a stream cannot use the result of an aggregate as rows: they change")
+        return Deduplicate(Project(below.input, below.keys))
+    if isinstance(below, Sort | Limit | Exchange):
+        raise StreamPlanError("ORDER BY and LIMIT need the whole result, and a stream has none")
+    if isinstance(below, Union) and not all(is_streaming(branch, streams) for branch in below.inputs):
+        raise StreamPlanError("a union of a stream and a table that is none would not know when the table's rows come")
+    return below
+
+
+def is_streaming(node: Node, streams: frozenset[str]) -> bool:
+    """Whether rows of `node` come from a stream."""
+    return any(isinstance(part, Scan) and part.alias in streams for part in walk_up(node))
+
+
+def _shaped(node: Aggregate, streams: frozenset[str]) -> tuple[Shape, Node, str]:
+    if _joins_streams(node, streams):
+        obstacle = stream_join_obstacle(node)
+        if obstacle is not None:
+            raise StreamPlanError(f"two streams are joined and then aggregated, which cannot be one state: {obstacle}")
+        reason = (
+            "Both streams are united and aggregated by the join's key at once: no row of either is kept for the other."
+        )
+        return Shape.JOINED, over_both_streams(node), reason
+    if not any(is_distinct(call) for call in node.calls):
+        return (
+            Shape.PLAIN,
+            node,
+            "Spark keeps a row for each group, and aggregates a mini-batch before it touches them.",
+        )
+    fields = output_of(node)
+    keys = fields[: len(node.keys)]
+    rows = Contribution(node.input, tuple(key.expression for key in node.keys), node.calls)
+    try:
+        made = united_aggregate(keys, (rows,), names_of(node) | names_of(node.input))
+    except ValueError as error:
+        raise StreamPlanError(f"it cannot be kept beside distinct values: {error}") from None
+    shape = Shape.DISTINCT if all(is_distinct(call) for call in node.calls) else Shape.UNITED
+    return shape, made, _DISTINCT_REASONS[shape]
+
+
+_DISTINCT_REASONS = {
+    Shape.DISTINCT: "Spark refuses DISTINCT on a stream: the values of each group are told apart in a state that is "
+    "spread by group and value, and counted by group behind it.",
+    Shape.UNITED: "Spark refuses DISTINCT on a stream: the values of each group are told apart in a state that is "
+    "spread by group and value, united with the rows of the plain calls, and both are aggregated by group at once.",
+}
+
+
+def _joins_streams(node: Aggregate, streams: frozenset[str]) -> bool:
+    return stands_over_a_join(node) and any(
+        isinstance(part, Join) and all(is_streaming(side, streams) for side in (part.left, part.right))
+        for part in walk_up(node)
+    )
+
+
+__all__ = ["JoinKind", "Shape", "StreamPlan", "StreamPlanError", "is_streaming", "stream_plan"]

@@ -1,0 +1,76 @@
+"""What happens to each mini-batch: it is announced, run into the stage, taken by the sink, and noted.
+
+Spark calls this on its stream's own thread, with a number that grows by one. A mini-batch that was cut short anywhere
+comes again, with the same rows and the same number, and each step knows what it has done of it before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import DataFrame
+
+from workers.engine.streaming.sinks.sink import Sink
+from workers.engine.streaming.staging import Stage, run_for_its_state
+
+
+@dataclass(frozen=True)
+class BatchDone:
+    """A mini-batch that the sink has: `rows` that it emitted, None where the sink had it before, the milliseconds that
+    it took from its announcement on, and the version of the result that has it, where the sink counts those.
+    """
+
+    batch_id: int
+    rows: int | None
+    elapsed_ms: int
+    sink_version: int | None
+
+
+class BatchGuard(Protocol):
+    """Who says whether this attempt may go on, and takes note of what it has done."""
+
+    def begin(self, batch_id: int) -> None:
+        """Before anything is done of a mini-batch. Raises FenceLostError where another attempt has the stream."""
+
+    def finish(self, done: BatchDone) -> None:
+        """Once the sink has it. Raises FenceLostError."""
+
+
+class BatchFunction:
+    """Runs mini-batches for one attempt, one after the other. `failure` is what ended the stream, where that was it."""
+
+    def __init__(
+        self, stage: Stage, sink: Sink, guard: BatchGuard, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stage = stage
+        self._sink = sink
+        self._guard = guard
+        self._clock = clock
+        self.failure: Exception | None = None
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """One mini-batch. The frame is run by exactly one action, to its end: Spark keeps its state by that."""
+        try:
+            self._run(frame, batch_id)
+        except Exception as error:
+            # Spark tells of it as a text alone.
+            self.failure = error
+            raise
+
+    def _run(self, frame: DataFrame, batch_id: int) -> None:
+        begun = self._clock()
+        self._guard.begin(batch_id)
+        newest = self._sink.committed()
+        if newest is not None and newest >= batch_id:
+            run_for_its_state(frame)
+            rows, version = None, None
+        else:
+            staged = self._stage.write(frame, batch_id)
+            version = self._sink.commit(batch_id, staged)
+            rows = staged.rows
+        elapsed_ms = round((self._clock() - begun) * 1000)
+        self._guard.finish(BatchDone(batch_id, rows, elapsed_ms, version))
+        self._stage.remove(batch_id)

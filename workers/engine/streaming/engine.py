@@ -1,0 +1,74 @@
+"""Plans bound queries over streams, for a session that runs their mini-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from service.spec.bound import BoundQuery, tables_of
+from service.spec.modes import OutputMode
+from service.spec.reports import PlanReport, RuleOutcome, RuleTrace
+from workers.engine.plan.builder import build
+from workers.engine.plan.explain import line_of
+from workers.engine.plan.stream_shape import StreamPlan, stream_plan
+from workers.engine.plan.transform import walk_up
+from workers.engine.planner import Plan, plan_report
+from workers.engine.spark.lowering import lower
+from workers.engine.spark.sources import TableInput
+from workers.engine.stats.statistics import Statistics
+from workers.engine.streaming.sources import BatchBound, StreamInput, read_streams
+from workers.engine.streaming.state import StateOptions, prepare_session
+
+STREAM_SHAPE = "stream_shape"
+"""Who tells in the trace what a stream's state holds, and why."""
+
+
+@dataclass(frozen=True)
+class PlannedStream:
+    """A query over streams that is ready to start."""
+
+    report: PlanReport
+    plan: StreamPlan
+    frame: DataFrame
+    output: OutputMode
+
+
+class StreamEngine:
+    """Plans streaming queries in one Spark session, which is theirs alone."""
+
+    def __init__(self, session: SparkSession, slots: int) -> None:
+        self._session = session
+        self._slots = slots
+
+    def plan(
+        self,
+        query: BoundQuery,
+        tables: Mapping[str, TableInput | StreamInput],
+        state: StateOptions,
+        bound: BatchBound,
+    ) -> PlannedStream:
+        """Plan, DataFrame and report; reads no rows. `tables` is by table name. Raises StreamPlanError for a query that
+        a stream cannot run, and what Spark raises when it analyses a plan.
+        """
+        prepare_session(self._session, state)
+        streams = frozenset(table.alias for table in tables_of(query) if isinstance(tables[table.table], StreamInput))
+        plan = stream_plan(build(query), streams)
+        frame = lower(plan.node, read_streams(self._session, plan.node, tables, bound))
+        output = OutputMode.APPEND if plan.keys is None else OutputMode.UPDATE
+        return PlannedStream(self._report(plan), plan, frame, output)
+
+    def _report(self, plan: StreamPlan) -> PlanReport:
+        made = frozenset(walk_up(plan.node)) - frozenset(walk_up(plan.before))
+        trace = RuleTrace(
+            rule=STREAM_SHAPE,
+            outcome=RuleOutcome.FIRED if made else RuleOutcome.SKIPPED,
+            node=line_of(plan.before),
+            reason=plan.reason,
+        )
+        known = Statistics({}, {}, slots=self._slots)
+        return plan_report(Plan(plan.before, plan.node, (trace,), dict.fromkeys(made, STREAM_SHAPE)), known, None)
+
+
+__all__ = ["PlannedStream", "StreamEngine", "StreamInput"]

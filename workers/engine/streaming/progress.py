@@ -1,0 +1,75 @@
+"""What Spark tells of a mini-batch, read into numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class StateProgress:
+    """One stateful operator. `rows` is None where the store does not count them; `updated` are keys that the mini-batch
+    wrote, `removed` those that it dropped, `reads` how often it looked one up, where the store tells.
+    """
+
+    operator: str
+    rows: int | None
+    updated: int
+    removed: int
+    bytes: int
+    late_rows: int
+    reads: int | None
+    partitions: int
+    commit_ms: int
+
+
+@dataclass(frozen=True)
+class BatchProgress:
+    """One mini-batch. `rows` came from all sources together, as often as the plan reads each."""
+
+    batch_id: int
+    rows: int
+    rows_per_second: float
+    duration_ms: int
+    durations_ms: Mapping[str, int]
+    watermark: str | None
+    state: tuple[StateProgress, ...]
+    sources: tuple[str, ...]
+    """What each source was read up to, as Spark notes it."""
+
+
+def progress_of(text: str) -> BatchProgress | None:
+    """A `StreamingQueryProgress` as JSON; None for one of a trigger that ran no mini-batch."""
+    told: dict[str, Any] = json.loads(text)
+    durations = told.get("durationMs", {})
+    if "addBatch" not in durations:
+        return None
+    return BatchProgress(
+        batch_id=told["batchId"],
+        rows=told.get("numInputRows", 0),
+        rows_per_second=float(told.get("processedRowsPerSecond") or 0.0),
+        duration_ms=durations.get("triggerExecution", 0),
+        durations_ms=durations,
+        watermark=told.get("eventTime", {}).get("watermark"),
+        state=tuple(map(_state, told.get("stateOperators", ()))),
+        sources=tuple(json.dumps(source.get("endOffset")) for source in told.get("sources", ())),
+    )
+
+
+def _state(told: Mapping[str, Any]) -> StateProgress:
+    custom = told.get("customMetrics", {})
+    reads = custom.get("rocksdbGetCount")
+    return StateProgress(
+        operator=told["operatorName"],
+        # RocksDB that does not count them says 0 all along.
+        rows=told["numRowsTotal"] or None,
+        updated=told["numRowsUpdated"],
+        removed=told.get("numRowsRemoved", 0),
+        bytes=told["memoryUsedBytes"],
+        late_rows=told.get("numRowsDroppedByWatermark", 0),
+        reads=reads,
+        partitions=told.get("numShufflePartitions", 0),
+        commit_ms=told.get("commitTimeMs", 0),
+    )

@@ -1,0 +1,89 @@
+"""A streaming query of Spark's, from its start to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from service.spec.modes import OutputMode
+from workers.engine.streaming.batches import BatchFunction
+from workers.engine.streaming.progress import BatchProgress, progress_of
+
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """When mini-batches begin: one after the other until nothing is new (`every` None), or so far apart, at the least,
+    for ever."""
+
+    every: timedelta | None = None
+
+    @property
+    def options(self) -> dict[str, bool | str]:
+        """As `DataStreamWriter.trigger` takes it."""
+        if self.every is None:
+            return {"availableNow": True}
+        return {"processingTime": f"{round(self.every / timedelta(milliseconds=1))} milliseconds"}
+
+
+class RunningStream:
+    """A query that was started. Threads may look at it and stop it; its mini-batches run on a thread of Spark's."""
+
+    def __init__(self, query: StreamingQuery, batch: BatchFunction) -> None:
+        self._query = query
+        self._batch = batch
+
+    @classmethod
+    def start(
+        cls, frame: DataFrame, output: OutputMode, checkpoint: Path, trigger: Trigger, batch: BatchFunction
+    ) -> RunningStream:
+        """Starts the query at `checkpoint`, where it goes on from what is there. What this thread's Spark jobs carry
+        (`Driver.labelled`) its jobs will carry. Raises what Spark raises when it analyses a plan.
+        """
+        writer = frame.writeStream.outputMode(output.value).option("checkpointLocation", f"file://{checkpoint}")
+        return cls(writer.trigger(**trigger.options).foreachBatch(batch).start(), batch)  # type: ignore[arg-type]
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it goes on."""
+        return bool(self._query.isActive)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended, now or within `seconds`."""
+        try:
+            # It takes fractions too.
+            return bool(self._query.awaitTermination(seconds))  # type: ignore[arg-type]
+        except StreamingQueryException:
+            return True
+
+    def error(self) -> Exception | None:
+        """What ended it: what one of its mini-batches raised, else Spark's own error; None where nothing did."""
+        told = self._query.exception()
+        return None if told is None else self._batch.failure or told
+
+    def progress(self, after: int | None) -> tuple[BatchProgress, ...]:
+        """What Spark tells of the mini-batches behind number `after`, oldest first; the newest hundred at most."""
+        found = (progress_of(told.json) for told in self._query.recentProgress)
+        return tuple(one for one in found if one is not None and (after is None or one.batch_id > after))
+
+    def stop_between_batches(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """Stops it when no mini-batch is under way, or after `seconds`: one that is cut short comes again."""
+        deadline = clock() + seconds
+        while self.is_active and self._query.status["isTriggerActive"] and clock() < deadline:
+            time.sleep(_LOOK_SECONDS)
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends it, whatever it is at. Raises nothing where the driver is gone."""
+        with suppress(Py4JError, OSError):
+            self._query.stop()
