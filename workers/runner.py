@@ -131,7 +131,7 @@ class JobRunner:
         that took the job may have refused fewer.
         """
         tables = {}
-        for name, source in spec.tables.items():
+        for name, source in spec.file_tables.items():
             files = find_table_files(name, source, self._roots)
             tables[name] = TableInput(source, files, read_schema(name, source, files))
         schemas = {name: table.schema for name, table in tables.items()}

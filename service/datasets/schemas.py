@@ -39,6 +39,9 @@ from service.spec.types import (
 FOOTERS_COMPARED = 64
 """So many files of a table, spread evenly over it and with the first and last among them, must agree."""
 
+RATE_SCHEMA = Schema((Field("timestamp", TIMESTAMP), Field("value", BIGINT)))
+"""The columns of a table with the format `rate`."""
+
 _MAX_HEADER = 1 << 20
 _INT96 = "INT96"
 

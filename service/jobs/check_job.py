@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from service.datasets.files import find_table_files
+from service.datasets.files import find_table_files, pointer_of
 from service.datasets.roots import Root
-from service.datasets.schemas import read_schema
+from service.datasets.schemas import RATE_SCHEMA, read_schema
 from service.datasets.stores import StoreUnavailableError
 from service.errors import StorageUnavailableError
 from service.spec.bound import BoundQuery
 from service.spec.compile import compile_job
-from service.spec.job import JobSpec
+from service.spec.ddl import parse_schema
+from service.spec.errors import SpecError, did_you_mean, nearest_names
+from service.spec.job import JobSpec, Table
+from service.spec.streaming import RateTable, StreamTable
+from service.spec.types import TIMESTAMP, Schema
+
+_NO_STREAMS: Mapping[str, Schema] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -23,16 +30,62 @@ class CheckedJob:
     table_bytes: int
 
 
-def check_job(spec: JobSpec, roots: Sequence[Root]) -> CheckedJob:
-    """The compiled query and what it reads. Raises SpecError with every place that is wrong, and
-    StorageUnavailableError where a store of the data roots cannot be used."""
+def check_job(spec: JobSpec, roots: Sequence[Root], streams: Mapping[str, Schema] = _NO_STREAMS) -> CheckedJob:
+    """The compiled query and what it reads; `streams` are the columns of the tenant's streams, by name.
+
+    Raises SpecError with every place that is wrong, and StorageUnavailableError where a store of the data roots cannot
+    be used.
+    """
     schemas = {}
     table_bytes = 0
-    for name, source in spec.tables.items():
-        try:
-            files = find_table_files(name, source, roots)
-            schemas[name] = read_schema(name, source, files)
-        except StoreUnavailableError as error:
-            raise StorageUnavailableError(f"{error} Nothing was stored; try again.") from None
-        table_bytes += files.bytes
+    for name, table in spec.tables.items():
+        schemas[name], size = _look_at(name, table, roots, streams, grows=name in spec.streams)
+        table_bytes += size
+        _check_event_time(name, table, schemas[name])
     return CheckedJob(compile_job(spec, schemas), table_bytes)
+
+
+def _look_at(
+    name: str, table: Table, roots: Sequence[Root], streams: Mapping[str, Schema], *, grows: bool
+) -> tuple[Schema, int]:
+    """Columns and bytes of a table; one that `grows` may have no file yet."""
+    if isinstance(table, RateTable):
+        return RATE_SCHEMA, 0
+    if isinstance(table, StreamTable):
+        return _posted(name, table, streams), 0
+    try:
+        files = find_table_files(name, table, roots)
+        return read_schema(name, table, files), files.bytes
+    except StoreUnavailableError as error:
+        raise StorageUnavailableError(f"{error} Nothing was stored; try again.") from None
+    except SpecError as error:
+        if grows and table.declared_schema is not None and error.code == "empty_directory":
+            return parse_schema(table.declared_schema, f"{pointer_of(name)}/schema"), 0
+        raise
+
+
+def _posted(name: str, table: StreamTable, streams: Mapping[str, Schema]) -> Schema:
+    known = streams.get(table.stream)
+    if known is None:
+        nearest = nearest_names(table.stream, list(streams))
+        raise SpecError.of(
+            "stream_unknown",
+            f"There is no stream '{table.stream}'.{did_you_mean(nearest)} PUT /v1/streams/{{name}} makes one.",
+            pointer=f"{pointer_of(name)}/stream",
+            suggestions=nearest,
+        )
+    return known
+
+
+def _check_event_time(name: str, table: Table, schema: Schema) -> None:
+    if table.event_time is None:
+        return
+    column, pointer = table.event_time.column, f"{pointer_of(name)}/event_time/column"
+    found = schema.find(column)
+    if found is None:
+        nearest = nearest_names(column, list(schema.names))
+        detail = f"Table '{name}' has no column '{column}'.{did_you_mean(nearest)}"
+        raise SpecError.of("unknown_column", detail, pointer=pointer, suggestions=nearest)
+    if found.type != TIMESTAMP:
+        detail = f"The event time must be a TIMESTAMP; '{column}' is {found.type}."
+        raise SpecError.of("event_time_not_timestamp", detail, pointer=pointer)

@@ -22,7 +22,7 @@ from service.jobs.views import Job
 from service.jobs.waiting import Listening
 from service.settings import Settings
 from service.spec.job import JobSpec
-from service.spec.queues import Queue, QueueChoice
+from service.spec.queues import Queue
 from service.store import idempotency, jobs, outbox
 from service.store.faults import fault_of
 from service.store.jobs import NewJob
@@ -55,7 +55,7 @@ def submit_job(database: Database, dispatcher: Dispatcher, settings: Settings, s
 
     Raises SpecError for a job that cannot run and IdempotencyKeyReusedError for a key given before with another body.
     """
-    spec = _stored(submission.spec)
+    spec = submission.spec.stored()
     payload = _payload_sha256(submission)
     # First: a repeated submission is answered even when its files have gone since.
     earlier = _earlier(database, settings, submission, payload)
@@ -73,14 +73,6 @@ def submit_job(database: Database, dispatcher: Dispatcher, settings: Settings, s
         return earlier
     ring(database, dispatcher, job.id, queue)
     return Accepted(job, replayed=False)
-
-
-def _stored(spec: JobSpec) -> dict[str, Any]:
-    stored = spec.model_dump(mode="json", by_alias=True)
-    # What is younger than the first version is left out where it says nothing: after a way back, that can run the job.
-    if spec.queue is QueueChoice.AUTO:
-        del stored["queue"]
-    return stored
 
 
 def _queue(submission: Submission, table_bytes: int, long_from_bytes: int) -> Queue:
@@ -140,8 +132,9 @@ def _store(
         spec=spec,
         request_id=submission.request_id,
         max_attempts=submission.spec.limits.max_attempts,
-        timeout_ms=submission.spec.limits.timeout // timedelta(milliseconds=1),
+        timeout_ms=(submission.spec.limits.timeout or timedelta(0)) // timedelta(milliseconds=1),
         queue=queue,
+        spec_version=submission.spec.needs_version,
     )
     with database.write() as session:
         now = database.now(session)

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from service.spec.mode_rules import mode_faults
 from service.spec.model import Frozen
-from service.spec.options import JobSettings
+from service.spec.modes import Mode, OutputMode
+from service.spec.options import JobSettings, StateSettings
 from service.spec.quantities import Duration
 from service.spec.query import Identifier, Query
 from service.spec.queues import QueueChoice
+from service.spec.sinks import ManagedSink, Sink
+from service.spec.streaming import EventTime, RateTable, Schedule, StreamTable, TableRole
+from service.spec.tagged import told_apart_by
 
 MAX_SQL_LENGTH = 100_000
 
-SPEC_VERSION = 3
-"""Grows with everything that a job may hold and workers of the version before do not know; stored with each job, so
-that they leave it to newer ones. 1: the first. 2: `queue`. 3: queries in FROM, UNION, grouping sets, more aggregates,
-`distinct_method`, `eager_aggregation`, and `join.*` for all joins or one. `skew.join_strategy`, which did nothing until
-then, is read as `join.skew`: a job that still waits with `forced` runs as ISOLATE, with the same result."""
+SPEC_VERSION = 4
+"""Grows with everything that a job may hold and workers of the version before do not know; what a job needs is stored
+with it, so that they leave it to newer ones. 1: the first. 2: `queue`. 3: queries in FROM, UNION, grouping sets, more
+aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all joins or one. `skew.join_strategy`, which did
+nothing until then, is read as `join.skew`: a job that still waits with `forced` runs as ISOLATE, with the same result.
+4: streaming modes, and `state.*`."""
+
+_BATCH_VERSION = 3
 
 
 class TableFormat(StrEnum):
@@ -66,6 +75,12 @@ class TableSource(Frozen):
         examples=["uid BIGINT, name STRING"],
     )
     options: ReadOptions = ReadOptions()
+    role: TableRole | None = Field(
+        default=None,
+        description="Streaming modes: whether new files are read as they come, or the table is joined as it is. "
+        "Required where there are several tables.",
+    )
+    event_time: EventTime | None = Field(default=None, description="Streaming modes: when rows of a stream happened.")
 
     @model_validator(mode="after")
     def _schema_where_files_have_none(self) -> Self:
@@ -82,20 +97,21 @@ class TableSource(Frozen):
         return self
 
 
-class ManagedSink(Frozen):
-    """The result is kept by the service and read through `GET /v1/jobs/{id}/result`. Exactly once."""
-
-    kind: Literal["managed"]
+Table = Annotated[
+    TableSource | StreamTable | RateTable,
+    told_apart_by(
+        "format", {**dict.fromkeys(map(str, TableFormat), TableSource), "stream": StreamTable, "rate": RateTable}
+    ),
+]
 
 
 class Limits(Frozen):
     """What a job may take."""
 
-    timeout: Duration = Field(
+    timeout: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=7))] | None = Field(
         default=timedelta(hours=1),
-        ge=timedelta(seconds=1),
-        le=timedelta(days=7),
-        description="After so long since its first start the job ends TIMED_OUT.",
+        description="After so long since its first start the job ends TIMED_OUT; an incremental one, since the start "
+        "of its run. A continuous job has none.",
     )
     max_attempts: int = Field(
         default=3,
@@ -115,8 +131,12 @@ class JobSpec(Frozen):
         pattern=r"^[^\x00-\x1f\x7f]+$",
         examples=["orders-per-user"],
     )
-    mode: Literal["batch"] = Field(default="batch", description="`batch` reads the tables once, as they are.")
-    tables: dict[Identifier, TableSource] = Field(min_length=1, max_length=64)
+    mode: Mode = Field(
+        default=Mode.BATCH,
+        description="`batch` reads the tables once, as they are. `incremental` processes what is new since its last "
+        "run, and then waits to be resumed. `continuous` runs until it is stopped.",
+    )
+    tables: dict[Identifier, Table] = Field(min_length=1, max_length=64)
     sql: Annotated[str, Field(min_length=1, max_length=MAX_SQL_LENGTH)] | None = Field(
         default=None,
         description="A SELECT over `tables`.",
@@ -124,16 +144,82 @@ class JobSpec(Frozen):
     )
     query: Query | None = Field(default=None, description="The same as a structure.")
     settings: JobSettings = JobSettings()
-    sink: ManagedSink = ManagedSink(kind="managed")
+    output: OutputMode | None = Field(
+        default=None,
+        description="Streaming modes: `update` emits every group that changed, `append` rows that nothing will change. "
+        "By default as the query allows.",
+    )
+    schedule: Schedule | None = Field(
+        default=None, description="When an incremental job runs again; without it, when it is resumed."
+    )
+    sink: Sink = ManagedSink(kind="managed")
     limits: Limits = Limits()
     queue: QueueChoice = Field(
         default=QueueChoice.AUTO,
         description="`short` and `long` jobs may have workers of their own, so that none waits behind the other. "
-        "`auto`: `long` where the tables are large.",
+        "`auto`: `long` where the tables are large. A continuous job goes to `stream` whatever is given.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_time_limit_for_continuous_ones(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or value.get("mode") != Mode.CONTINUOUS.value:
+            return value
+        limits = value.get("limits", {})
+        return {**value, "limits": {"timeout": None, **limits}} if isinstance(limits, Mapping) else value
 
     @model_validator(mode="after")
     def _one_of_sql_and_query(self) -> Self:
         if (self.sql is None) == (self.query is None):
             raise PydanticCustomError("sql_or_query", "Give either 'sql' or 'query', not both and not neither.")
         return self
+
+    @model_validator(mode="after")
+    def _parts_go_with_the_mode(self) -> Self:
+        faults = [
+            InitErrorDetails(type=PydanticCustomError(fault.code, fault.detail), loc=fault.at, input=None)
+            for fault in mode_faults(self)
+        ]
+        if faults:
+            raise ValidationError.from_exception_data(type(self).__name__, faults)
+        return self
+
+    @property
+    def needs_version(self) -> int:
+        """The least SPEC_VERSION whose words cover this job."""
+        return SPEC_VERSION if self.mode.is_streaming or self.settings.state != StateSettings() else _BATCH_VERSION
+
+    def role_of(self, table: str) -> TableRole | None:
+        """What a streaming job does with one of its tables; None where that has to be said and is not."""
+        role = self.tables[table].role
+        return TableRole.STREAM if role is None and len(self.tables) == 1 else role
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Names of the tables that a streaming job reads as streams; none of a batch job's."""
+        if not self.mode.is_streaming:
+            return ()
+        return tuple(name for name in self.tables if self.role_of(name) is TableRole.STREAM)
+
+    @property
+    def file_tables(self) -> dict[str, TableSource]:
+        """The tables whose rows are in files below a data root: all of a batch job's."""
+        return {name: table for name, table in self.tables.items() if isinstance(table, TableSource)}
+
+    def stored(self) -> dict[str, Any]:
+        """The job's canonical JSON. What is younger than the first version is left out where it says nothing: after a
+        way back, that can run the job.
+        """
+        stored = self.model_dump(mode="json", by_alias=True)
+        if self.queue is QueueChoice.AUTO:
+            del stored["queue"]
+        if self.settings.state == StateSettings():
+            del stored["settings"]["state"]
+        for part, names in (
+            (stored, ("output", "schedule")),
+            *((table, ("role", "event_time")) for table in stored["tables"].values()),
+        ):
+            for name in names:
+                if part[name] is None:
+                    del part[name]
+        return stored

@@ -120,6 +120,23 @@ class StateProvider(StrEnum):
     MEMORY = "memory"
 
 
+class StateSettings(Frozen):
+    """How a stream keeps what it must remember. A batch job reports them as not applicable."""
+
+    provider: StateProvider = Field(
+        default=StateProvider.ROCKSDB,
+        description="Keep state in RocksDB, beyond memory, or in the memory of the worker; "
+        "concerns the streaming modes alone.",
+    )
+    partitions: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="Parts of the state, each with a task of its own in every mini-batch; by default as many as the "
+        "worker runs tasks at once. Kept until the job starts from scratch.",
+    )
+
+
 class JobSettings(Frozen):
     """How a job is optimised. Every setting has a default that needs no thought."""
 
@@ -146,6 +163,7 @@ class JobSettings(Frozen):
     join: JoinSettings = JoinSettings()
     mini_batch: MiniBatchSettings = MiniBatchSettings()
     skew: SkewSettings = SkewSettings()
+    state: StateSettings = StateSettings()
 
     @model_validator(mode="before")
     @classmethod
@@ -280,6 +298,8 @@ __all__ = [
     "JoinSkew",
     "SettingDeclaration",
     "SkewSettings",
+    "StateProvider",
+    "StateSettings",
     "Toggle",
     "canonical_settings",
     "declared_settings",

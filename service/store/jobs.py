@@ -30,7 +30,10 @@ _RECOVERING = (JobStatus.PLANNING, JobStatus.RUNNING)
 
 @dataclass(frozen=True)
 class NewJob:
-    """What is known of a job when it is accepted. `spec` is its canonical JSON; `timeout_ms` counts from the start."""
+    """What is known of a job when it is accepted. `spec` is its canonical JSON, in words of `spec_version`.
+
+    `timeout_ms` counts from the start; 0 for a job without a limit.
+    """
 
     id: str
     tenant: str
@@ -41,6 +44,7 @@ class NewJob:
     max_attempts: int
     timeout_ms: int
     queue: Queue = Queue.SHORT
+    spec_version: int = SPEC_VERSION
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def insert_job(session: Session, job: NewJob, now: int) -> JobRow:
         max_attempts=job.max_attempts,
         timeout_ms=job.timeout_ms,
         queue=job.queue.value,
-        spec_version=SPEC_VERSION,
+        spec_version=job.spec_version,
     )
     session.add(row)
     session.flush()

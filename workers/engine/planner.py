@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from service.spec.bound import BoundQuery
 from service.spec.distinct_ways import contradict
-from service.spec.options import AggPhase, DistinctSplitSettings, JobSettings, MiniBatchSettings, Toggle
+from service.spec.options import AggPhase, DistinctSplitSettings, JobSettings, MiniBatchSettings, StateSettings, Toggle
 from service.spec.reports import KeyStatistics, PlanReport, RuleOutcome, RuleTrace, TableStatistics
 from service.spec.scalar import Scalar
 from service.spec.strategies import DistinctMethod, JoinLocal, JoinShip, JoinSkew
@@ -115,6 +115,8 @@ def _settings_without_effect(plan: Node, settings: JobSettings) -> tuple[RuleTra
     idle = []
     if settings.mini_batch != MiniBatchSettings():
         idle.append(("mini_batch", "mini_batch.* concerns the streaming modes: a batch job gathers no mini-batches."))
+    if settings.state != StateSettings():
+        idle.append(("state", "state.* concerns the streaming modes: a batch job keeps no state."))
     if settings.agg_phase is not AggPhase.AUTO and not aggregates:
         idle.append((TwoPhaseAggregate.name, "agg_phase is given, but the query has no aggregate."))
     over_joins = any(stands_over_a_join(node) for node in aggregates)

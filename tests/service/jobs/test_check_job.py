@@ -14,8 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
+from service.datasets.roots import DirectoryRoot, Root
+from service.jobs.check_job import CheckedJob, check_job
 from service.main import create_app
 from service.settings import Settings
+from service.spec.ddl import parse_schema
+from service.spec.errors import SpecError
+from service.spec.job import JobSpec
 from tests.support.object_store import ObjectStore, running_object_store
 
 pytestmark = pytest.mark.one_database
@@ -118,3 +123,43 @@ def test_a_store_that_stops_is_503_until_it_is_back(
         own.make_bucket("mine")
         own.put("mine", {"orders.parquet": parquet(pa.table({"uid": [1]}))})
         assert submitted(client, "orders.parquet").status_code == 202
+
+
+class TestStreamingTables:
+    """Tables of streaming jobs, which may have no file yet."""
+
+    SQL = "SELECT uid, COUNT(*) AS orders FROM orders GROUP BY uid"
+
+    def check(self, tables: dict[str, Any], roots: tuple[Root, ...] = (), sql: str = SQL) -> CheckedJob:
+        spec = JobSpec.model_validate({"mode": "continuous", "tables": tables, "sql": sql})
+        return check_job(spec, roots, {"clicks": parse_schema("uid BIGINT, ts TIMESTAMP", "/")})
+
+    def refused(self, tables: dict[str, Any], roots: tuple[Root, ...] = ()) -> tuple[str, str | None]:
+        with pytest.raises(SpecError) as caught:
+            self.check(tables, roots)
+        return caught.value.code, caught.value.issues[0].pointer
+
+    def test_rates_and_streams_have_columns_and_no_bytes(self) -> None:
+        rate = self.check({"r": {"format": "rate"}}, sql="SELECT value, COUNT(timestamp) AS n FROM r GROUP BY value")
+        posted = self.check({"orders": {"format": "stream", "stream": "clicks", "event_time": {"column": "ts"}}})
+        assert (rate.table_bytes, posted.table_bytes) == (0, 0)
+
+    def test_an_unknown_stream_is_told_with_its_neighbours(self) -> None:
+        assert self.refused({"orders": {"format": "stream", "stream": "click"}}) == (
+            "stream_unknown",
+            "/tables/orders/stream",
+        )
+
+    @pytest.mark.parametrize(("column", "code"), [("tz", "unknown_column"), ("uid", "event_time_not_timestamp")])
+    def test_an_event_time_is_a_timestamp_of_its_table(self, column: str, code: str) -> None:
+        table = {"format": "stream", "stream": "clicks", "event_time": {"column": column}}
+        assert self.refused({"orders": table}) == (code, "/tables/orders/event_time/column")
+
+    def test_only_a_stream_with_a_schema_may_begin_without_files(self, tmp_path: Path) -> None:
+        (tmp_path / "orders").mkdir()
+        roots = (DirectoryRoot(tmp_path),)
+        table = {"format": "csv", "path": "orders", "schema": "uid BIGINT"}
+        assert self.check({"orders": table}, roots).table_bytes == 0
+        assert self.refused({"orders": {"format": "parquet", "path": "orders"}}, roots)[0] == "empty_directory"
+        static = {"orders": {**table, "role": "static"}, "c": {"format": "stream", "stream": "clicks"}}
+        assert self.refused(static, roots)[0] == "empty_directory"

@@ -23,7 +23,7 @@ def csv(**options: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|", " ", "\u20ac"])
 def test_delimiters_that_work(delimiter: str) -> None:
-    assert job(tables=csv(delimiter=delimiter)).tables["t"].options.delimiter == delimiter
+    assert job(tables=csv(delimiter=delimiter)).file_tables["t"].options.delimiter == delimiter
 
 
 def test_defaults() -> None:
@@ -67,12 +67,13 @@ def test_a_stored_job_reads_back() -> None:
         ({"sql": "x" * 100_001}, "string_too_long"),
         ({"sql": ""}, "string_too_short"),
         ({"name": "a\nb"}, "string_pattern_mismatch"),
-        ({"mode": "continuous"}, "literal_error"),
+        ({"mode": "now and then"}, "enum"),
         ({"limits": {"timeout": "0s"}}, "greater_than_equal"),
         ({"limits": {"timeout": "8d"}}, "less_than_equal"),
         ({"limits": {"timeout": 5}}, "value_error"),
+        ({"limits": {"timeout": None}}, "timeout_required"),
         ({"limits": {"max_attempts": 0}}, "greater_than_equal"),
-        ({"sink": {"kind": "postgres"}}, "literal_error"),
+        ({"sink": {"kind": "mysql"}}, "enum"),
         ({"sink": {}}, "missing"),
         ({"extra": 1}, "extra_forbidden"),
     ],
@@ -81,3 +82,24 @@ def test_refused(parts: dict[str, Any], kind: str) -> None:
     with pytest.raises(ValidationError) as caught:
         job(**parts)
     assert [error["type"] for error in caught.value.errors()] == [kind]
+
+
+def test_what_is_younger_is_not_stored_where_it_says_nothing() -> None:
+    stored = job().stored()
+    assert sorted(stored) == ["limits", "mode", "name", "query", "settings", "sink", "sql", "tables"]
+    assert sorted(stored["tables"]["t"]) == ["format", "options", "path", "schema"]
+    assert "state" not in stored["settings"]
+    assert JobSpec.model_validate(stored) == job()
+
+
+@pytest.mark.parametrize(
+    ("parts", "version"),
+    [
+        ({}, 3),
+        ({"settings": {"state.partitions": 4}}, 4),
+        ({"mode": "incremental"}, 4),
+        ({"mode": "continuous"}, 4),
+    ],
+)
+def test_a_job_is_for_the_oldest_workers_that_can_run_it(parts: dict[str, Any], version: int) -> None:
+    assert job(**parts).needs_version == version

@@ -107,6 +107,7 @@ def test_a_forced_phase_is_the_last_rules() -> None:
     [
         (query(), {"mini_batch": {"enabled": True}}, "mini_batch", "streaming modes"),
         (query(), {"mini_batch": {"size": 5}}, "mini_batch", "streaming modes"),
+        (query(), {"state": {"partitions": 5}}, "state", "streaming modes"),
         (query(aggregate=False), {"join": {"local": "SORT_MERGE"}}, "join_strategy", "no join"),
         (query(aggregate=False), {"agg_phase": "TWO_PHASE"}, "two_phase_aggregate", "no aggregate"),
         (query(distinct=False), {"distinct_split": {"enabled": True}}, "split_distinct_aggregate", "no DISTINCT"),
