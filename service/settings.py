@@ -137,9 +137,10 @@ class WorkerSettings(_Group):
 
     concurrency: int = Field(default=4, ge=1, le=256, description="Jobs that one worker runs at once.")
     queues: str = Field(
-        default="short,long",
-        pattern=r"^(short|long)(,(short|long))*$",
-        description="Jobs that a worker takes: `short`, `long`, or both, separated by a comma.",
+        default="short,long,stream",
+        pattern=r"^(short|long|stream)(,(short|long|stream))*$",
+        description="Jobs that a worker takes: `short`, `long`, `stream` (continuous ones), or some of them, separated "
+        "by commas.",
     )
     lease_seconds: float = Field(
         default=30,

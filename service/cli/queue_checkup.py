@@ -8,7 +8,7 @@ from service.cli.checkup import Finding, Level
 from service.cli.database_faults import WORTH_TELLING
 from service.jobs.check_readiness import LISTEN_TO_IT, worker_silence_ms
 from service.settings import Settings
-from service.spec.queues import Queue
+from service.spec.queues import EXPECTED
 from service.store import workers
 from service.store.listeners import queues_listened_to
 from service.store.migrate import require_current
@@ -32,7 +32,7 @@ def check_queues(settings: Settings) -> list[Finding]:
                 heard = queues_listened_to(session, heard_since)
     except WORTH_TELLING:
         return []
-    unheard = [queue for queue in Queue if queue not in heard]
+    unheard = [queue for queue in EXPECTED if queue not in heard]
     if not unheard:
         return [Finding("queues", Level.OK, "every queue has a worker that listens to it")]
     return [

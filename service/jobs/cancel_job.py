@@ -1,4 +1,4 @@
-"""Asks for a job to be cancelled. A worker that runs it notices within moments; a queued job ends at once."""
+"""Asks for a job to be cancelled. A worker that runs it notices within moments; one that no worker has ends at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cancel_job(database: Database, settings: Settings, tenant: str, job_id: str)
         status = effective_status(row, now)
         if status.is_terminal:
             raise JobAlreadyFinishedError(f"The job is {status.value}: there is nothing left to cancel.")
-        if status is JobStatus.QUEUED:
+        if status in {JobStatus.QUEUED, JobStatus.STOPPED}:
             _end(session, row, now)
         elif status is not JobStatus.CANCELLING:
             _move(session, row, JobStatus.CANCELLING, now, {})

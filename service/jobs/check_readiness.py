@@ -12,7 +12,7 @@ from service.errors import NotReadyError
 from service.settings import Settings
 from service.spec.errors import Issue
 from service.spec.model import Frozen
-from service.spec.queues import Queue
+from service.spec.queues import EXPECTED, Queue
 from service.spec.workers import WorkerStatus
 from service.store import workers
 from service.store.listeners import queues_listened_to
@@ -72,7 +72,7 @@ def check_readiness(database: Database, settings: Settings) -> Readiness:
         issues.append(fault_of_workers)
     if issues:
         raise NotReadyError("; ".join(issue.detail for issue in issues), issues=issues)
-    warnings = tuple(_unheard(queue) for queue in Queue if queue not in heard)
+    warnings = tuple(_unheard(queue) for queue in EXPECTED if queue not in heard)
     return Readiness(status="ready", workers=len(alive), warnings=warnings)
 
 

@@ -1,4 +1,4 @@
-"""Deletes a finished job with its plan, metrics, events and result files."""
+"""Deletes a job at rest with its plan, metrics, events and result files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def delete_job(database: Database, results: Path, tenant: str, job_id: str) -> N
     with database.write() as session:
         row = require_job(session, tenant, job_id, for_change=True)
         status = JobStatus(row.status)
-        if not status.is_terminal:
+        if not status.is_at_rest:
             raise JobNotFinishedError(f"The job is {status.value}: cancel it first, and delete it when it has ended.")
         jobs.delete_job(session, row.id)
     # After the commit: files without a job are garbage, a job without its files would be a broken promise.

@@ -22,6 +22,7 @@ from service.jobs.views import Job
 from service.jobs.waiting import Listening
 from service.settings import Settings
 from service.spec.job import JobSpec
+from service.spec.modes import Mode
 from service.spec.queues import Queue
 from service.store import idempotency, jobs, outbox
 from service.store.faults import fault_of
@@ -79,6 +80,9 @@ def _queue(submission: Submission, table_bytes: int, long_from_bytes: int) -> Qu
     # Somebody waits for an explanation, and planning reads no more than a sample.
     if submission.kind == jobs.EXPLAIN:
         return Queue.SHORT
+    # It stays with its worker, and must not keep a slot from jobs that end.
+    if submission.spec.mode is Mode.CONTINUOUS:
+        return Queue.STREAM
     return submission.spec.queue.resolve(table_bytes, long_from_bytes)
 
 

@@ -30,7 +30,8 @@ StatusText = Annotated[
             "type": "string",
             "examples": ["RUNNING"],
             "x-extensible-enum": _STATES,
-            "description": f"One of {', '.join(_STATES)}. More may come: use `finished` to know when to stop waiting.",
+            "description": f"One of {', '.join(_STATES)}. More may come: use `finished` to know when to stop waiting. "
+            "A STOPPED job has not finished: it may be resumed.",
         }
     ),
 ]
@@ -43,7 +44,7 @@ QueueText = Annotated[
             "type": "string",
             "examples": ["short"],
             "x-extensible-enum": [queue.value for queue in Queue],
-            "description": "Which workers it is offered to: `short` or `long`.",
+            "description": "Which workers it is offered to: `short`, `long`, or `stream` for continuous jobs.",
         }
     ),
 ]

@@ -23,14 +23,15 @@ async def wait_for_job(
     is_known: Callable[[Job], bool],
     seconds: float,
 ) -> Job:
-    """The job once it has finished or is no longer as the caller knows it, else as it stands after `seconds`.
+    """The job once it has finished, is at rest or is no longer as the caller knows it, else as it stands after
+    `seconds`.
 
     Raises JobNotFoundError, also when the job is deleted meanwhile.
     """
     deadline = time.monotonic() + seconds
     while True:
         job = await asyncio.to_thread(get_job, database, settings, tenant, job_id)
-        done = job.finished or not is_known(job)
+        done = job.status.is_at_rest or not is_known(job)
         remaining = deadline - time.monotonic()
         if done or remaining <= 0:
             return job

@@ -1,4 +1,4 @@
-"""The two queues: jobs that must not wait behind long ones, and long ones."""
+"""The queues: jobs that must not wait behind long ones, long ones, and those that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ class Queue(StrEnum):
 
     SHORT = "short"
     LONG = "long"
+    STREAM = "stream"
+
+
+EXPECTED = (Queue.SHORT, Queue.LONG)
+"""Queues that some worker of every installation should listen to; continuous jobs are not everybody's."""
 
 
 class QueueChoice(StrEnum):

@@ -6,6 +6,11 @@
        |         +-----------+--> QUEUED   (the attempt lost its lease; the job is tried again)
        +--> CANCELLED
 
+A streaming job never succeeds; it comes to rest, and may go on from there:
+
+    PLANNING | RUNNING -> STOPPING -> STOPPED -> QUEUED (resumed) | CANCELLED
+       QUEUED | PLANNING | RUNNING -> STOPPED  (nobody works on it; or it has caught up, or failed)
+
 A move is applied by a conditional UPDATE on the current state; a move that is not in the table is a bug.
 """
 
@@ -21,6 +26,8 @@ class JobStatus(StrEnum):
     PLANNING = "PLANNING"
     RUNNING = "RUNNING"
     CANCELLING = "CANCELLING"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
@@ -32,12 +39,19 @@ class JobStatus(StrEnum):
         """True once nothing will change the job any more."""
         return self in TERMINAL
 
+    @property
+    def is_at_rest(self) -> bool:
+        """True where nothing will change the job unless somebody asks for it, or its next run is due."""
+        return self is JobStatus.STOPPED or self.is_terminal
+
 
 class AttemptStatus(StrEnum):
-    """How one try of a job stands. `CRASHED` means the lease or the JVM was lost, not that the query failed."""
+    """How one try of a job stands. `CRASHED` means the lease or the JVM was lost, not that the query failed; `STOPPED`
+    that a stream came to rest: by request, with nothing left to read, or by a failure after which it may go on."""
 
     PLANNING = "PLANNING"
     RUNNING = "RUNNING"
+    STOPPED = "STOPPED"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
@@ -55,15 +69,22 @@ TERMINAL: frozenset[JobStatus] = frozenset(
     }
 )
 
-LEASED: frozenset[JobStatus] = frozenset({JobStatus.PLANNING, JobStatus.RUNNING, JobStatus.CANCELLING})
+LEASED: frozenset[JobStatus] = frozenset(
+    {JobStatus.PLANNING, JobStatus.RUNNING, JobStatus.CANCELLING, JobStatus.STOPPING}
+)
 
 _ENDS_OF_A_RUN = TERMINAL
+_STOPS: frozenset[JobStatus] = frozenset({JobStatus.STOPPING, JobStatus.STOPPED})
 
 MOVES: dict[JobStatus, frozenset[JobStatus]] = {
-    JobStatus.QUEUED: frozenset({JobStatus.PLANNING, JobStatus.CANCELLED}),
-    JobStatus.PLANNING: frozenset({JobStatus.RUNNING, JobStatus.CANCELLING, JobStatus.QUEUED}) | _ENDS_OF_A_RUN,
-    JobStatus.RUNNING: frozenset({JobStatus.CANCELLING, JobStatus.QUEUED}) | _ENDS_OF_A_RUN,
+    JobStatus.QUEUED: frozenset({JobStatus.PLANNING, JobStatus.CANCELLED, JobStatus.STOPPED}),
+    JobStatus.PLANNING: frozenset({JobStatus.RUNNING, JobStatus.CANCELLING, JobStatus.QUEUED})
+    | _STOPS
+    | _ENDS_OF_A_RUN,
+    JobStatus.RUNNING: frozenset({JobStatus.CANCELLING, JobStatus.QUEUED}) | _STOPS | _ENDS_OF_A_RUN,
     JobStatus.CANCELLING: _ENDS_OF_A_RUN,
+    JobStatus.STOPPING: frozenset({JobStatus.STOPPED, JobStatus.CANCELLING}) | _ENDS_OF_A_RUN - {JobStatus.SUCCEEDED},
+    JobStatus.STOPPED: frozenset({JobStatus.QUEUED, JobStatus.CANCELLED}),
     **{terminal: frozenset[JobStatus]() for terminal in TERMINAL},
 }
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from service.spec.queues import Queue
 from service.spec.status import LEASED, JobStatus
-from service.store.jobs import RUN
+from service.store.jobs import RUN, WITHOUT_LEASE
 from service.store.tables import JobRow, OutboxRow
 
 _LEASED = tuple(sorted(status.value for status in LEASED))
@@ -39,12 +39,14 @@ def read_gauges(session: Session, now: int, recent_ms: int) -> JobGauges:
     expired = 0
     for status, queue, number, submitted_at in _expired(session, now):
         expired += number
-        if status == JobStatus.CANCELLING.value:
+        true = WITHOUT_LEASE.get(JobStatus(status))
+        if true is None:
             continue
-        # Nobody works on it: it waits to be taken over, as it reads everywhere else.
+        # Nobody works on it: it counts as what it reads as everywhere else.
         counts[status, queue] -= number
-        counts[JobStatus.QUEUED.value, queue] += number
-        oldest[queue] = min(submitted_at, oldest.get(queue, submitted_at))
+        counts[true.value, queue] += number
+        if true is JobStatus.QUEUED:
+            oldest[queue] = min(submitted_at, oldest.get(queue, submitted_at))
     return JobGauges(counts, oldest, expired, _ended(session, now - recent_ms), _owed(session))
 
 

@@ -25,7 +25,12 @@ EXPLAIN = "explain"
 _IDS_PER_QUERY = 500
 _EXPLAIN_KEPT_MS = 10 * 60 * 1000  # longer than any caller may wait
 _WITHOUT_SPEC = defer(JobRow.spec, raiseload=True)
-_RECOVERING = (JobStatus.PLANNING, JobStatus.RUNNING)
+WITHOUT_LEASE = {
+    JobStatus.PLANNING: JobStatus.QUEUED,
+    JobStatus.RUNNING: JobStatus.QUEUED,
+    JobStatus.STOPPING: JobStatus.STOPPED,
+}
+"""What these are in truth once their lease has run out."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,12 @@ class JobPosition:
 
 
 def effective_status(row: JobRow, now: int) -> JobStatus:
-    """The status that is true: without a live lease nothing runs, the job waits to be taken over."""
+    """The status that is true: without a live lease nothing runs. The job waits to be taken over; one that was to stop
+    has.
+    """
     status = JobStatus(row.status)
-    if status in _RECOVERING and (row.lease_expires_at is None or row.lease_expires_at <= now):
-        return JobStatus.QUEUED
+    if status in WITHOUT_LEASE and (row.lease_expires_at is None or row.lease_expires_at <= now):
+        return WITHOUT_LEASE[status]
     return status
 
 
@@ -199,10 +206,11 @@ def _restrict(statement: Select[JobRow], wanted: JobFilter, now: int) -> Select[
 
 
 def _effective_status_column(now: int) -> Any:
-    lost = JobRow.status.in_([status.value for status in _RECOVERING]) & (
-        func.coalesce(JobRow.lease_expires_at, 0) <= now
+    lost = func.coalesce(JobRow.lease_expires_at, 0) <= now
+    return case(
+        *((lost & (JobRow.status == stored.value), true.value) for stored, true in WITHOUT_LEASE.items()),
+        else_=JobRow.status,
     )
-    return case((lost, JobStatus.QUEUED.value), else_=JobRow.status)
 
 
 def _rows_changed(session: Session, statement: Any) -> int:

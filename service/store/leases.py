@@ -7,6 +7,7 @@ nothing. All times are milliseconds by the database's clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +46,7 @@ class Claim:
     started_at: int
     """First claim of the job: its time limit counts from here."""
     timeout_ms: int
+    """0 for a job without a time limit."""
     queue: str = field(default=Queue.SHORT.value, compare=False)
     submitted_at: int | None = field(default=None, compare=False)
     crashes: int = field(default=0, compare=False)
@@ -56,9 +58,9 @@ class Claim:
         return self.claimed_at - self.submitted_at if self.fence == 1 and self.submitted_at is not None else None
 
     @property
-    def remaining_ms(self) -> int:
-        """What was left of the time limit at the moment of the claim; may be negative."""
-        return self.started_at + self.timeout_ms - self.claimed_at
+    def remaining_ms(self) -> float:
+        """What was left of the time limit at the moment of the claim; may be negative, or infinite for want of one."""
+        return self.started_at + self.timeout_ms - self.claimed_at if self.timeout_ms else math.inf
 
 
 @dataclass(frozen=True)

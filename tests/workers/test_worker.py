@@ -47,7 +47,7 @@ def submit(database: Database, prefix: str, count: int, queue: Queue = Queue.SHO
     with database.write() as session:
         now = database.now(session)
         for job_id in ids:
-            insert_job(session, NewJob(job_id, "default", RUN, "n", {}, None, 1, timeout_ms=0, queue=queue), now)
+            insert_job(session, NewJob(job_id, "default", RUN, "n", {}, None, 1, timeout_ms=-1, queue=queue), now)
     return ids
 
 

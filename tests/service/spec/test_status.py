@@ -22,6 +22,7 @@ def test_every_state_can_be_reached_and_left_for_an_end() -> None:
             break
         reached = further
     assert reached == set(JobStatus)
+    assert all(status.is_at_rest == (status in TERMINAL or status is JobStatus.STOPPED) for status in JobStatus)
     assert all(MOVES[status] & (TERMINAL | LEASED) for status in JobStatus if not status.is_terminal)
 
 
@@ -39,6 +40,16 @@ def test_every_state_can_be_reached_and_left_for_an_end() -> None:
         (JobStatus.RUNNING, JobStatus.CANCELLING, True),
         (JobStatus.CANCELLING, JobStatus.SUCCEEDED, True),
         (JobStatus.CANCELLING, JobStatus.QUEUED, False),
+        (JobStatus.QUEUED, JobStatus.STOPPED, True),
+        (JobStatus.QUEUED, JobStatus.STOPPING, False),
+        (JobStatus.RUNNING, JobStatus.STOPPING, True),
+        (JobStatus.RUNNING, JobStatus.STOPPED, True),
+        (JobStatus.STOPPING, JobStatus.STOPPED, True),
+        (JobStatus.STOPPING, JobStatus.QUEUED, False),
+        (JobStatus.STOPPING, JobStatus.SUCCEEDED, False),
+        (JobStatus.CANCELLING, JobStatus.STOPPED, False),
+        (JobStatus.STOPPED, JobStatus.QUEUED, True),
+        (JobStatus.STOPPED, JobStatus.RUNNING, False),
         (JobStatus.SUCCEEDED, JobStatus.FAILED, False),
         (JobStatus.CANCELLED, JobStatus.QUEUED, False),
     ],

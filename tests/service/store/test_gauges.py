@@ -63,6 +63,15 @@ def test_the_oldest_of_each_queue(database: Database, clock: Clock, add_job: Add
     assert dict(gauges(database, clock.ms + 1_000).oldest_queued_at) == {"short": 100, "long": 101}
 
 
+def test_a_stream_that_was_to_stop_and_lost_its_worker_is_at_rest(
+    database: Database, add_job: AddJob, clock: Clock
+) -> None:
+    change(database, add_job("a", queue=Queue.STREAM), status="STOPPING", lease_expires_at=clock.ms)
+    found = gauges(database, clock.ms)
+    assert (non_zero(found), dict(found.oldest_queued_at)) == ({("STOPPED", "stream"): 1}, {})
+    assert non_zero(gauges(database, clock.ms - 1)) == {("STOPPING", "stream"): 1}
+
+
 def test_what_ended_recently(database: Database, add_job: AddJob) -> None:
     for number, (status, at) in enumerate(
         (("FAILED", 5_000), ("FAILED", 4_000), ("SUCCEEDED", 4_500), ("SUCCEEDED", 3_999))
@@ -94,9 +103,9 @@ def test_no_question_reads_all_jobs(tmp_path: Path) -> None:
     everything = "ix_jobs_kind_status_queue_submitted_at"
     assert plans == [
         f"SEARCH jobs USING COVERING INDEX {everything} (kind=?)",
-        *[f"SEARCH jobs USING COVERING INDEX {everything} (kind=? AND status=? AND queue=?)"] * 2,
-        plans[3],
+        *[f"SEARCH jobs USING COVERING INDEX {everything} (kind=? AND status=? AND queue=?)"] * 3,
+        plans[4],
         "SEARCH jobs USING INDEX ix_jobs_finished_at (finished_at>?)",
     ]
-    assert plans[3].startswith("SEARCH jobs USING INDEX ")
-    assert "status=?" in plans[3]
+    assert plans[4].startswith("SEARCH jobs USING INDEX ")
+    assert "status=?" in plans[4]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from service.spec.status import JobStatus
 from service.store import jobs, leases
 from service.store.jobs import JobFilter, JobPosition, NewJob
 from service.store.session import Database
-from service.store.tables import JobEventRow
+from service.store.tables import JobEventRow, JobRow
 
 
 def row_status(database: Database, job_id: str) -> JobStatus:
@@ -30,6 +30,23 @@ def test_a_live_lease_is_what_makes_a_job_planning(database: Database, job_id: s
         row = jobs.find_job(session, tenant="default", job_id=job_id)
         assert row is not None
         assert jobs.effective_status(row, later) is JobStatus.QUEUED
+
+
+def test_without_a_lease_a_stopping_job_has_stopped(database: Database, job_id: str) -> None:
+    with database.write() as session:
+        now = database.now(session)
+        assert leases.claim(session, job_id, "w", now, 1000)
+        session.execute(update(JobRow).values(status="STOPPING"))
+
+    def found(at: int, *statuses: JobStatus) -> int:
+        with database.read() as session:
+            wanted = JobFilter(frozenset(statuses))
+            return len(jobs.list_jobs(session, tenant="default", wanted=wanted, after=None, limit=5, now=at))
+
+    assert row_status(database, job_id) is JobStatus.STOPPING
+    assert [found(now + 999, JobStatus.STOPPING), found(now + 1000, JobStatus.STOPPING)] == [1, 0]
+    assert [found(now + 999, JobStatus.STOPPED), found(now + 1000, JobStatus.STOPPED)] == [0, 1]
+    assert found(now + 1000, JobStatus.QUEUED) == 0
 
 
 def test_jobs_of_one_moment_have_an_order(database: Database, add_job: Callable[..., str]) -> None:
