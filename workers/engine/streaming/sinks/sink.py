@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from service.spec.final_level import FinalLevel
 from service.spec.types import Field
 from workers.engine.errors import EngineError
-from workers.engine.plan.final_level import FinalLevel
 
 
 class FenceLostError(EngineError):
