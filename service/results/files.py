@@ -18,7 +18,10 @@ _BATCH_ROWS = 65_536
 
 @dataclass(frozen=True)
 class ResultFiles:
-    """Parquet files with one schema, in the order of their rows. `row_counts` is parallel to `paths`."""
+    """Parquet files with one schema, in the order of their rows. `row_counts` is parallel to `paths`.
+
+    `columns` and `schema` are what is read of them: all of their columns, or some.
+    """
 
     paths: tuple[Path, ...]
     row_counts: tuple[int, ...]
@@ -41,7 +44,7 @@ class ResultFiles:
                 continue
             rows = _rows_of(path, start, batch_rows)
             while (batch := _next_batch(rows)) is not None:
-                yield batch.cast(self.schema)
+                yield batch.select(self.schema.names).cast(self.schema)
             start = 0
 
     def page(self, start: int, limit: int) -> pa.Table:

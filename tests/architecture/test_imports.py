@@ -47,6 +47,16 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.spec",
     ),
     "workers.engine": ("workers.engine", "service.spec", "service.datasets"),
+    # Who writes a managed table, and who reads it, put rows together alike.
+    "workers.engine.streaming.sinks": (
+        "workers.engine",
+        "service.spec",
+        "service.results.arrow_types",
+        "service.results.files",
+        "service.results.final_merge",
+        "service.results.managed_files",
+        "service.results.newest_rows",
+    ),
     "workers": (
         "workers",
         "service.spec",
