@@ -41,7 +41,8 @@ DISTINCT = {
     "one set of doubles": "SELECT k, COUNT(DISTINCT d) AS c, SUM(DISTINCT f) AS s FROM s GROUP BY k",
     "text": "SELECT g, COUNT(DISTINCT k) AS c FROM s GROUP BY g",
     "with plain calls": "SELECT k, COUNT(DISTINCT i) AS c, COUNT(*) AS n, SUM(b) AS s, MIN(da) AS m FROM s GROUP BY k",
-    "several sets": "SELECT k, COUNT(DISTINCT i) AS ci, COUNT(DISTINCT g, q) AS cg, COUNT(DISTINCT ts) AS ct FROM s GROUP BY k",
+    "several sets": "SELECT k, COUNT(DISTINCT i) AS ci, COUNT(DISTINCT g, q) AS cg, COUNT(DISTINCT ts) AS ct FROM s "
+    "GROUP BY k",
     "several sets with plain calls": "SELECT g, COUNT(DISTINCT i) AS ci, AVG(DISTINCT y) AS ay, SUM(DISTINCT m) AS sm, "
     "COUNT(*) AS n, AVG(w) AS aw, FIRST_VALUE(k ORDER BY id) AS f FROM s GROUP BY g",
     "filtered sets": "SELECT k, COUNT(DISTINCT i) FILTER (WHERE q) AS a, COUNT(DISTINCT i) AS b, "
@@ -64,7 +65,8 @@ JOINED = {
     "distinct values": "SELECT s.g, COUNT(DISTINCT s.k) AS c FROM s JOIN t ON s.g = t.g GROUP BY s.g",
     "distinct values of both": "SELECT s.k, COUNT(DISTINCT s.i) AS a, COUNT(DISTINCT t.g, t.q) AS b, COUNT(*) AS n, "
     "SUM(DISTINCT t.y) AS y FROM s JOIN t ON s.k = t.k GROUP BY s.k",
-    "two keys": "SELECT s.g, t.k, COUNT(*) AS n, MAX(t.id) AS m FROM s JOIN t ON s.k = t.k AND s.g = t.g GROUP BY s.g, t.k",
+    "two keys": "SELECT s.g, t.k, COUNT(*) AS n, MAX(t.id) AS m FROM s JOIN t ON s.k = t.k AND s.g = t.g "
+    "GROUP BY s.g, t.k",
     "left": "SELECT s.k, COUNT(*) AS n, COUNT(t.id) AS c, SUM(t.i) AS si, SUM(s.b) AS sb, COUNT(DISTINCT t.g) AS d, "
     "COUNT(DISTINCT s.g) AS e, MIN(t.m) AS m FROM s LEFT JOIN t ON s.k = t.k GROUP BY s.k",
     "right": "SELECT t.k, COUNT(*) AS n, COUNT(s.id) AS c, AVG(s.i) AS a FROM s RIGHT JOIN t ON s.k = t.k GROUP BY t.k",
@@ -80,8 +82,8 @@ BESIDE_STATIC = {
     "filtered": "SELECT s.k, COUNT(*) AS c FROM s LEFT SEMI JOIN n ON s.g = n.g GROUP BY s.k",
     "anti": "SELECT s.k, COUNT(*) AS c FROM s LEFT ANTI JOIN n ON s.g = n.g GROUP BY s.k",
     "right joined": "SELECT n.name, SUM(s.i) AS x FROM n RIGHT JOIN s ON s.g = n.g GROUP BY n.name",
-    "aggregated before": "SELECT s.k, SUM(m.c) AS c FROM s JOIN (SELECT g, COUNT(*) AS c FROM n GROUP BY g) m ON s.g = m.g "
-    "GROUP BY s.k",
+    "aggregated before": "SELECT s.k, SUM(m.c) AS c FROM s JOIN (SELECT g, COUNT(*) AS c FROM n GROUP BY g) m "
+    "ON s.g = m.g GROUP BY s.k",
     "rows": "SELECT s.id, n.name FROM s JOIN n ON s.g = n.g",
 }
 """A stream and a table that is none."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from service.spec.final_level import FinalLevel
 from service.spec.query import AggregateFunction, JoinKind
 from service.spec.scalar import column
 from service.spec.types import BIGINT, Field
 from workers.engine.errors import EngineError
 from workers.engine.plan.algebra import is_distinct
-from workers.engine.plan.final_level import FinalLevel
 from workers.engine.plan.invariants import check
 from workers.engine.plan.joined_aggregate import stands_over_a_join
 from workers.engine.plan.nodes import (
