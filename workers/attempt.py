@@ -21,6 +21,7 @@ class StopReason(StrEnum):
     LEASE_LOST = "lease_lost"
     DRIVER_LOST = "driver_lost"
     WORKER_STOPPING = "worker_stopping"
+    STOP_REQUESTED = "stop_requested"
 
 
 class AttemptStopped(Exception):  # noqa: N818 - an order to stop, no error
@@ -35,6 +36,8 @@ class Attempt:
 
     def __init__(self, claim: Claim, deadline: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.claim = claim
+        self.streams = False
+        """Whether it is at mini-batches: it is then ended between two of them, where there is time for that."""
         self.deadline = deadline
         self.tag = f"evenkeel-{claim.job_id}-{claim.fence}"
         """What all its Spark jobs carry, by which they are cancelled."""
@@ -71,6 +74,13 @@ class Attempt:
         with self._lock:
             self._settled = True
 
+    @property
+    def ends_gently(self) -> bool:
+        """Whether its Spark jobs may end by themselves: whoever runs it sees to its end."""
+        return self._reason is StopReason.STOP_REQUESTED or (
+            self.streams and self._reason is StopReason.WORKER_STOPPING
+        )
+
     def check(self) -> None:
         """Raises AttemptStopped once the attempt is to end: called between steps that cannot be interrupted."""
         if self._reason is not None:
@@ -82,6 +92,7 @@ class AttemptsAtHand:
 
     def __init__(self) -> None:
         self._attempts: set[Attempt] = set()
+        self._kept: set[Attempt] = set()
         self._taking = 0
         self._refusing = False
         self._closed = False
@@ -127,8 +138,26 @@ class AttemptsAtHand:
             yield
         finally:
             with self._changed:
-                self._attempts.discard(attempt)
+                if attempt not in self._kept:
+                    self._attempts.discard(attempt)
                 self._changed.notify_all()
+
+    def keep(self, attempt: Attempt) -> None:
+        """Inside `holding`: the attempt stays at hand when its thread has left, until it is released."""
+        with self._changed:
+            self._kept.add(attempt)
+
+    def release(self, attempt: Attempt) -> None:
+        """An attempt that was kept has ended."""
+        with self._changed:
+            self._kept.discard(attempt)
+            self._attempts.discard(attempt)
+            self._changed.notify_all()
+
+    def kept(self) -> tuple[Attempt, ...]:
+        """Those at hand that no thread of a runner is at."""
+        with self._changed:
+            return tuple(self._kept)
 
     def all(self) -> tuple[Attempt, ...]:
         """Those at hand now."""

@@ -60,12 +60,14 @@ class CancellationWatch:
                 _stop(attempt, StopReason.LEASE_LOST)
             elif standing.cancel_requested or standing.status is JobStatus.CANCELLING:
                 _stop(attempt, StopReason.CANCELLED)
+            elif standing.stop_requested or standing.status is JobStatus.STOPPING:
+                _stop(attempt, StopReason.STOP_REQUESTED)
 
 
 def cancel_stopped(attempts: tuple[Attempt, ...]) -> None:
-    """Cancels the Spark jobs of those attempts that are to stop."""
+    """Cancels the Spark jobs of those attempts that are to stop, and do not do so by themselves."""
     for attempt in attempts:
-        if attempt.reason is not None and attempt.driver is not None:
+        if attempt.reason is not None and attempt.driver is not None and not attempt.ends_gently:
             with suppress(Py4JError, OSError):  # the driver is gone, and its jobs with it
                 attempt.driver.cancel(attempt.tag)
 

@@ -15,6 +15,7 @@ from service.spec.problem import Problem, problem_of_spec_error
 from service.spec.status import AttemptStatus, JobStatus
 from service.store.faults import fault_of
 from service.store.publication import Ending
+from service.store.stream_state import StoppedBecause
 from workers.attempt import Attempt, AttemptStopped, StopReason
 from workers.engine.spark.driver import Driver
 from workers.engine.spark.errors import problem_of_spark_error
@@ -37,7 +38,15 @@ class LeaseLost:
     """Another attempt has the job, or will: there is nothing to tell."""
 
 
-Verdict = Ending | HandBack | LeaseLost
+@dataclass(frozen=True)
+class Rest:
+    """A stream comes to rest, and may go on from there."""
+
+    because: StoppedBecause
+    error: Problem | None = None
+
+
+Verdict = Ending | HandBack | LeaseLost | Rest
 """What becomes of an attempt's job."""
 
 
@@ -78,6 +87,8 @@ def _verdict_of_reason(reason: StopReason, attempt: Attempt) -> Verdict:
             return HandBack(AttemptStatus.CRASHED, ends.driver_lost(claim.worker))
         case StopReason.WORKER_STOPPING:
             return HandBack(AttemptStatus.CANCELLED, ends.handed_back(claim.worker))
+        case StopReason.STOP_REQUESTED:
+            return Rest(StoppedBecause.STOPPED)
 
 
 def _is_lost(error: Exception, driver: Driver) -> bool:

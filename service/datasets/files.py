@@ -44,10 +44,36 @@ def find_table_files(table: str, source: TableSource, roots: Sequence[Root]) -> 
     Raises SpecError `path_outside_data_roots`, `path_not_found`, `empty_directory`, `unreadable_file`,
     `unsupported_construct` (Hive partitions, something that is no regular file), and StoreUnavailableError.
     """
+    return _find(table, source, roots, may_be_empty=False)
+
+
+def find_stream_files(table: str, source: TableSource, roots: Sequence[Root]) -> TableFiles:
+    """The directory that the stream `table` reads and the files that are in it so far, of which there may be none.
+
+    Raises as `find_table_files`, and SpecError `stream_needs_directory` where the path is that of a file.
+    """
+    found = _find(table, source, roots, may_be_empty=True)
+    if found.files and _names_a_file(found):
+        raise SpecError.of(
+            "stream_needs_directory",
+            f"'{source.path}' is a file. A stream is a directory to which files are added.",
+            pointer=f"{pointer_of(table)}/path",
+        )
+    return found
+
+
+def _names_a_file(found: TableFiles) -> bool:
+    if isinstance(found.directory_or_file, Path):
+        return found.directory_or_file.is_file()
+    only = found.files[0]
+    return isinstance(only, UriFile) and only.uri == str(found.directory_or_file)
+
+
+def _find(table: str, source: TableSource, roots: Sequence[Root], *, may_be_empty: bool) -> TableFiles:
     pointer, given = f"{pointer_of(table)}/path", source.path
     if "\x00" in given or any("\ud800" <= character <= "\udfff" for character in given):
         raise SpecError.of("path_not_found", "The path holds a character that no path can have.", pointer=pointer)
-    search = _Search(table, given, roots, pointer)
+    search = _Search(table, given, roots, pointer, may_be_empty=may_be_empty)
     try:
         for root in roots:
             found = search.in_store(root) if isinstance(root, StoreRoot) else search.in_directory(root)
@@ -79,11 +105,12 @@ def pointer_of(table: str) -> str:
 class _Search:
     """Looks for one table's path below one root after the other; `inside` tells whether it lies inside any so far."""
 
-    def __init__(self, table: str, given: str, roots: Sequence[Root], pointer: str) -> None:
+    def __init__(self, table: str, given: str, roots: Sequence[Root], pointer: str, *, may_be_empty: bool) -> None:
         self._table = table
         self._given = given
         self._pointer = pointer
         self._allowed = [real(_path_of(root)) for root in roots if not isinstance(root, StoreRoot)]
+        self._may_be_empty = may_be_empty
         self.inside = False
 
     def in_directory(self, root: Path | DirectoryRoot) -> TableFiles | None:
@@ -123,7 +150,7 @@ class _Search:
         return None if found is None else self._of(location, found)
 
     def _of(self, place: Path | Location, found: Sequence[DataFile]) -> TableFiles:
-        if not found:
+        if not found and not self._may_be_empty:
             detail = f"The directory '{self._given}' holds no data file."
             raise SpecError.of("empty_directory", detail, pointer=self._pointer)
         # Of a file on this machine the version has the size: it is asked for once.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from service.datasets.files import find_table_files, pointer_of
+from service.datasets.files import find_stream_files, find_table_files, pointer_of
 from service.datasets.roots import Root
 from service.datasets.schemas import RATE_SCHEMA, read_schema
 from service.datasets.stores import StoreUnavailableError
@@ -54,14 +54,18 @@ def _look_at(
     if isinstance(table, StreamTable):
         return _posted(name, table, streams), 0
     try:
-        files = find_table_files(name, table, roots)
+        files = find_stream_files(name, table, roots) if grows else find_table_files(name, table, roots)
+        if not files.files and table.declared_schema is not None:
+            return parse_schema(table.declared_schema, f"{pointer_of(name)}/schema"), 0
+        if not files.files:
+            raise SpecError.of(
+                "schema_cannot_be_inferred",
+                f"'{table.path}' holds no file yet that would tell the columns. Put a first one there.",
+                pointer=f"{pointer_of(name)}/path",
+            )
         return read_schema(name, table, files), files.bytes
     except StoreUnavailableError as error:
         raise StorageUnavailableError(f"{error} Nothing was stored; try again.") from None
-    except SpecError as error:
-        if grows and table.declared_schema is not None and error.code == "empty_directory":
-            return parse_schema(table.declared_schema, f"{pointer_of(name)}/schema"), 0
-        raise
 
 
 def _posted(name: str, table: StreamTable, streams: Mapping[str, Schema]) -> Schema:

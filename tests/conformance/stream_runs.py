@@ -13,17 +13,16 @@ import pyarrow.parquet as pq
 from pyspark.sql import Row, SparkSession
 
 from service.spec.compile import compile_job
-from service.spec.job import JobSpec, TableSource
+from service.spec.job import JobSpec
 from service.spec.modes import OutputMode
 from service.spec.options import StateProvider
 from service.spec.types import Field, Schema
 from tests.conformance.laboratory import in_spark, parquet, table_input
-from workers.engine.spark.sources import TableInput
 from workers.engine.streaming.batches import BatchDone, BatchFunction
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
 from workers.engine.streaming.query import RunningStream, Trigger
 from workers.engine.streaming.sinks.sink import Staged
-from workers.engine.streaming.sources import BatchBound, StreamInput
+from workers.engine.streaming.sources import BatchBound, Input, StreamInput
 from workers.engine.streaming.staging import Stage
 from workers.engine.streaming.state import StateOptions
 
@@ -135,7 +134,7 @@ class StreamRun:
         session = spark.newSession()
         for name, value in _TINY.items():
             session.conf.set(name, value)
-        tables: dict[str, TableInput | StreamInput] = {}
+        tables: dict[str, Input] = {}
         schemas = dict(streams)
         for name, schema in streams.items():
             (root / name).mkdir(parents=True)
@@ -147,7 +146,7 @@ class StreamRun:
         query = compile_job(JobSpec.model_validate({"tables": sources, "sql": sql}), schemas)
         engine = StreamEngine(session, 2)
         self.planned: PlannedStream = engine.plan(
-            query, tables, StateOptions(provider, PARTITIONS), BatchBound(files=1)
+            query, tables, StateOptions(provider, PARTITIONS), dict.fromkeys(tables, BatchBound(files=1))
         )
         self.sink = Kept(self.planned.plan.columns, self.planned.plan.output, self.planned.plan.keys)
 
@@ -200,6 +199,3 @@ def in_batch(
         frame = spark.read.parquet(*map(str, paths)) if paths else spark.createDataFrame([], empty[name])
         frame.createOrReplaceTempView(name)
     return spark.sql(in_spark(sql)).collect()
-
-
-__all__ = ["At", "Kept", "Killed", "StreamRun", "TableSource", "in_batch"]

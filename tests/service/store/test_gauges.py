@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import event, update
 
+from service.spec.queues import Queue
 from service.spec.status import JobStatus
 from service.store import leases
 from service.store.gauges import JobGauges, read_gauges

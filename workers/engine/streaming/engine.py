@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -12,13 +13,14 @@ from service.spec.modes import OutputMode
 from service.spec.reports import PlanReport, RuleOutcome, RuleTrace
 from workers.engine.plan.builder import build
 from workers.engine.plan.explain import line_of
+from workers.engine.plan.stream_layout import layout_of
 from workers.engine.plan.stream_shape import StreamPlan, stream_plan
 from workers.engine.plan.transform import walk_up
 from workers.engine.planner import Plan, plan_report
 from workers.engine.spark.lowering import lower
-from workers.engine.spark.sources import TableInput
+from workers.engine.spark.sources import TableInput, scans_of, spelled
 from workers.engine.stats.statistics import Statistics
-from workers.engine.streaming.sources import BatchBound, StreamInput, read_streams
+from workers.engine.streaming.sources import BatchBound, Input, read_inputs
 from workers.engine.streaming.state import StateOptions, prepare_session
 
 STREAM_SHAPE = "stream_shape"
@@ -33,6 +35,10 @@ class PlannedStream:
     plan: StreamPlan
     frame: DataFrame
     output: OutputMode
+    layout: dict[str, Any]
+    """What its state looks like, as JSON values: see `workers.engine.plan.stream_layout`."""
+    of_nothing: tuple[bool | int | float | str | None, ...] | None = None
+    """What the query answers of no rows, where it answers a row then: one without GROUP BY does."""
 
 
 class StreamEngine:
@@ -45,19 +51,35 @@ class StreamEngine:
     def plan(
         self,
         query: BoundQuery,
-        tables: Mapping[str, TableInput | StreamInput],
+        tables: Mapping[str, Input],
         state: StateOptions,
-        bound: BatchBound,
+        bounds: Mapping[str, BatchBound],
     ) -> PlannedStream:
-        """Plan, DataFrame and report; reads no rows. `tables` is by table name. Raises StreamPlanError for a query that
-        a stream cannot run, and what Spark raises when it analyses a plan.
+        """Plan, DataFrame and report; reads no rows. `tables` and `bounds` are by table name. Raises StreamPlanError
+        for a query that a stream cannot run, and what Spark raises when it analyses a plan.
         """
         prepare_session(self._session, state)
-        streams = frozenset(table.alias for table in tables_of(query) if isinstance(tables[table.table], StreamInput))
+        streams = frozenset(
+            table.alias for table in tables_of(query) if not isinstance(tables[table.table], TableInput)
+        )
         plan = stream_plan(build(query), streams)
-        frame = lower(plan.node, read_streams(self._session, plan.node, tables, bound))
+        frame = lower(plan.node, read_inputs(self._session, plan.node, tables, bounds))
         output = OutputMode.APPEND if plan.keys is None else OutputMode.UPDATE
-        return PlannedStream(self._report(plan), plan, frame, output)
+        layout = layout_of(
+            plan, streams, provider=state.provider.value, partitions=state.partitions, output=output.value
+        )
+        return PlannedStream(self._report(plan), plan, frame, output, layout, self._of_nothing(plan))
+
+    def _of_nothing(self, plan: StreamPlan) -> tuple[bool | int | float | str | None, ...] | None:
+        """By Spark itself, which is asked for the query over tables without rows."""
+        if plan.keys != ():
+            return None
+        scans = {
+            scan.alias: self._session.createDataFrame([], spelled(field for field, _ in scan.columns))
+            for scan in scans_of(plan.before)
+        }
+        rows = lower(plan.before, scans).collect()
+        return tuple(map(_as_json, rows[0])) if rows else None
 
     def _report(self, plan: StreamPlan) -> PlanReport:
         made = frozenset(walk_up(plan.node)) - frozenset(walk_up(plan.before))
@@ -71,4 +93,5 @@ class StreamEngine:
         return plan_report(Plan(plan.before, plan.node, (trace,), dict.fromkeys(made, STREAM_SHAPE)), known, None)
 
 
-__all__ = ["PlannedStream", "StreamEngine", "StreamInput"]
+def _as_json(value: Any) -> bool | int | float | str | None:
+    return value if value is None or isinstance(value, bool | int | float) else str(value)

@@ -26,18 +26,24 @@ class StateProgress:
 
 
 @dataclass(frozen=True)
+class SourceProgress:
+    """One stream: `rows` came from it, as often as the plan reads it; it was read up to `end`, as Spark notes it."""
+
+    description: str
+    rows: int
+    end: str
+
+
+@dataclass(frozen=True)
 class BatchProgress:
-    """One mini-batch. `rows` came from all sources together, as often as the plan reads each."""
+    """One mini-batch."""
 
     batch_id: int
-    rows: int
-    rows_per_second: float
     duration_ms: int
     durations_ms: Mapping[str, int]
     watermark: str | None
     state: tuple[StateProgress, ...]
-    sources: tuple[str, ...]
-    """What each source was read up to, as Spark notes it."""
+    sources: tuple[SourceProgress, ...]
 
 
 def progress_of(text: str) -> BatchProgress | None:
@@ -48,14 +54,16 @@ def progress_of(text: str) -> BatchProgress | None:
         return None
     return BatchProgress(
         batch_id=told["batchId"],
-        rows=told.get("numInputRows", 0),
-        rows_per_second=float(told.get("processedRowsPerSecond") or 0.0),
         duration_ms=durations.get("triggerExecution", 0),
         durations_ms=durations,
         watermark=told.get("eventTime", {}).get("watermark"),
         state=tuple(map(_state, told.get("stateOperators", ()))),
-        sources=tuple(json.dumps(source.get("endOffset")) for source in told.get("sources", ())),
+        sources=tuple(map(_source, told.get("sources", ()))),
     )
+
+
+def _source(told: Mapping[str, Any]) -> SourceProgress:
+    return SourceProgress(told["description"], told.get("numInputRows", 0), json.dumps(told.get("endOffset")))
 
 
 def _state(told: Mapping[str, Any]) -> StateProgress:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import ClassVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
@@ -27,6 +28,9 @@ class Trigger:
     for ever."""
 
     every: timedelta | None = None
+
+    AT_ONCE: ClassVar[timedelta] = timedelta(0)
+    """One after the other for ever."""
 
     @property
     def options(self) -> dict[str, bool | str]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from service.spec.job import TableFormat, TableSource
+from service.datasets.schemas import RATE_SCHEMA
+from service.spec.job import TableSource
 from service.spec.scalar import quoted
 from service.spec.types import Schema
 from workers.engine.plan.nodes import Node, Scan
@@ -32,17 +33,39 @@ class StreamInput:
     schema: Schema
 
 
-def read_streams(
-    session: SparkSession, node: Node, tables: Mapping[str, TableInput | StreamInput], bound: BatchBound
+@dataclass(frozen=True)
+class RateInput:
+    """Rows that Spark makes up, so many a second."""
+
+    rows_per_second: int
+
+    @property
+    def schema(self) -> Schema:
+        """Its columns."""
+        return RATE_SCHEMA
+
+
+Input = TableInput | StreamInput | RateInput
+"""What a table of a streaming query may be; all but the first are streams."""
+
+
+def read_inputs(
+    session: SparkSession, node: Node, tables: Mapping[str, Input], bounds: Mapping[str, BatchBound]
 ) -> dict[str, DataFrame]:
-    """The DataFrames of a plan's scans, by alias; a stream's holds no rows but those of the mini-batch it runs in."""
+    """The DataFrames of a plan's scans, by alias; a stream's holds no rows but those of the mini-batch it runs in.
+
+    `tables` and `bounds` are by table name; a stream without a bound takes all there is.
+    """
     frames = {}
     for scan in scans_of(node):
         table = tables[scan.table]
         if isinstance(table, TableInput):
             frames[scan.alias] = read_scan(session, scan, table)
+        elif isinstance(table, RateInput):
+            made = session.readStream.format("rate").option("rowsPerSecond", table.rows_per_second).load()
+            frames[scan.alias] = _under_alias(made, scan)
         else:
-            frames[scan.alias] = read_stream(session, scan, table, bound)
+            frames[scan.alias] = read_stream(session, scan, table, bounds.get(scan.table, BatchBound()))
     return frames
 
 
@@ -64,8 +87,8 @@ def read_stream(session: SparkSession, scan: Scan, table: StreamInput, bound: Ba
         reader = reader.option("maxFilesPerTrigger", bound.files)
     if bound.bytes is not None:
         reader = reader.option("maxBytesPerTrigger", bound.bytes)
-    frame = reader.load(table.directory)
+    return _under_alias(reader.load(table.directory), scan)
+
+
+def _under_alias(frame: DataFrame, scan: Scan) -> DataFrame:
     return frame.select([F.col(quoted(name)).alias(field.name) for field, name in scan.columns])
-
-
-__all__ = ["BatchBound", "StreamInput", "TableFormat", "read_stream", "read_streams"]

@@ -1,0 +1,41 @@
+"""Which states a plan can go on from."""
+
+from __future__ import annotations
+
+from service.spec.query import AggregateFunction
+from service.spec.scalar import column
+from service.spec.types import BIGINT, Field
+from workers.engine.plan.nodes import Aggregate, Call, Named, Project, Scan
+from workers.engine.plan.stream_layout import differences, layout_of
+from workers.engine.plan.stream_shape import stream_plan
+
+ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.x", BIGINT), "x")))
+UID, X = column("o.uid", BIGINT), column("o.x", BIGINT)
+
+
+def built(function: AggregateFunction) -> Project:
+    call = Call(function, (X,), Field("v", BIGINT))
+    items = (Named(column("uid", BIGINT), "uid"), Named(column("v", BIGINT), "v"))
+    return Project(Aggregate(ORDERS, (Named(UID, "uid"),), (call,)), items)
+
+
+def layout(function: AggregateFunction = AggregateFunction.SUM, partitions: int = 2) -> dict[str, object]:
+    plan = stream_plan(built(function), frozenset({"o"}))
+    return layout_of(plan, frozenset({"o"}), provider="rocksdb", partitions=partitions, output="update")
+
+
+def test_the_same_plan_can_go_on() -> None:
+    assert differences(layout(), layout()) == ()
+
+
+def test_a_plan_that_keeps_something_else_in_columns_of_the_same_types_cannot() -> None:
+    assert [one.what for one in differences(layout(), layout(AggregateFunction.MAX))] == ["the plan"]
+
+
+def test_what_the_caller_set_is_named_with_both_values() -> None:
+    (one,) = differences(layout(), layout(partitions=4))
+    assert str(one) == "state.partitions was 2 when the state was made, and is 4"
+
+
+def test_the_streams_and_their_columns_are_in_it() -> None:
+    assert layout()["streams"] == [{"table": "orders", "columns": ["uid BIGINT", "x BIGINT"]}]

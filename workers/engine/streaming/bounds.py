@@ -1,0 +1,57 @@
+"""How much a mini-batch takes: rows, as the job says, in the files' bytes, as Spark counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from service.datasets.reading import DataFile, opened, size_of
+from service.spec.job import TableFormat
+from service.spec.options import MiniBatchSettings
+from service.spec.strategies import Toggle
+from workers.engine.streaming.sources import BatchBound
+
+DEFAULT_ROWS = 500_000
+"""Rows of a mini-batch where the job sets none: much larger ones made RocksDB slower, much smaller ones cost more for
+their own sake."""
+
+_FILES_READ = 8
+_HEAD_BYTES = 1 << 16
+_BYTES_PER_ROW = {TableFormat.PARQUET: 16.0, TableFormat.CSV: 48.0, TableFormat.JSON: 96.0}
+"""Where no file tells."""
+
+
+def bound_of(settings: MiniBatchSettings, format_: TableFormat, files: Sequence[DataFile]) -> BatchBound:
+    """The bound of a mini-batch; `files` are some that are there already, by which bytes a row are told."""
+    if settings.enabled is Toggle.FALSE:
+        return BatchBound(files=1)
+    rows = settings.size or DEFAULT_ROWS
+    return BatchBound(bytes=max(1, round(rows * bytes_per_row(format_, files))))
+
+
+def bytes_per_row(format_: TableFormat, files: Sequence[DataFile]) -> float:
+    """Bytes of a file for each of its rows, on average of a few files; a guess where there are none to read."""
+    size = rows = 0.0
+    for file in islice(files, _FILES_READ):
+        try:
+            found_size, found_rows = _of_parquet(file) if format_ is TableFormat.PARQUET else _of_text(file)
+        except (OSError, pa.ArrowInvalid):
+            # Its rows will fail the mini-batch that reads it, or it is gone.
+            continue
+        size += found_size
+        rows += found_rows
+    return size / rows if rows else _BYTES_PER_ROW[format_]
+
+
+def _of_parquet(file: DataFile) -> tuple[float, float]:
+    with opened(file) as stream:
+        return size_of(file), pq.read_metadata(stream).num_rows
+
+
+def _of_text(file: DataFile) -> tuple[float, float]:
+    with opened(file) as stream:
+        head: bytes = stream.read(_HEAD_BYTES)
+    return len(head), max(1, head.count(b"\n"))

@@ -1,0 +1,141 @@
+"""A stream that this worker runs: looked at every now and then, until there is a verdict on its attempt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from service.spec.problem import Problem
+from service.spec.status import JobStatus
+from service.store import streams
+from service.store.publication import Ending
+from service.store.session import Database
+from service.store.stream_state import StoppedBecause
+from workers.attempt import Attempt, StopReason
+from workers.engine.streaming.query import RunningStream
+from workers.engine.streaming.sinks.sink import FenceLostError, Sink, SinkError
+from workers.failures import LeaseLost, Rest, Verdict, verdict_of
+from workers.stream_metrics import measures_of
+
+_log = structlog.get_logger(__name__)
+
+STOP_SECONDS = 10.0
+"""How long a mini-batch that is under way is waited for. One that is cut short comes again."""
+
+_CONCURRENT = "CONCURRENT_STREAM_LOG_UPDATE"
+_RESTARTS = 5
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a stream needs to be started, and started again. `scans` is by directory: how often the plan reads it."""
+
+    sink: Sink
+    generation: int
+    scans: Mapping[str, int]
+    start: Callable[[], RunningStream]
+
+
+class StreamAttempt:
+    """One attempt at a stream, which starts with it. One thread at a time calls it."""
+
+    def __init__(
+        self, attempt: Attempt, opened: Opened, database: Database, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.attempt = attempt
+        self._opened = opened
+        self._database = database
+        self._clock = clock
+        self._measured: int | None = None
+        self._restarts = 0
+        self._running = opened.start()
+
+    def step(self) -> Verdict | None:
+        """Notes how the stream gets on. What is to become of the job, once the stream has ended; else None.
+
+        Raises what the database raises while it is away: nothing is lost by that, and the next step goes on.
+        """
+        reason = self.attempt.reason
+        if reason is None and self._running.is_active:
+            self._measure()
+            self._opened.sink.tidy()
+            return None
+        if reason is not None:
+            self._stop(reason)
+        return self._verdict()
+
+    def close(self) -> None:
+        """After the verdict: notes what the last mini-batches were, and lets go of the sink."""
+        if self.attempt.reason is not StopReason.DRIVER_LOST:
+            self._measure()
+        self._opened.sink.close()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the stream has ended, now or within `seconds`."""
+        return self._running.wait(seconds)
+
+    def _stop(self, reason: StopReason) -> None:
+        if reason is StopReason.DRIVER_LOST:
+            return
+        if self.attempt.ends_gently:
+            self._running.stop_between_batches(STOP_SECONDS, self._clock)
+        else:
+            self._running.stop()
+
+    def _verdict(self) -> Verdict | None:
+        attempt = self.attempt
+        error = None if attempt.reason is StopReason.DRIVER_LOST else self._running.error()
+        if isinstance(error, FenceLostError):
+            return LeaseLost()
+        if attempt.reason is not None:
+            return _resting(verdict_of(error or RuntimeError(attempt.reason.value), attempt))
+        if error is None:
+            return Rest(StoppedBecause.CAUGHT_UP)
+        if self._starts_again(error):
+            return None
+        return resting_verdict(error, attempt)
+
+    def _starts_again(self, error: Exception) -> bool:
+        """Where an attempt that has lost its lease wrote the plan of the next mini-batch: it is this one's now."""
+        if _CONCURRENT not in str(error) or self._restarts >= _RESTARTS:
+            return False
+        self._restarts += 1
+        _log.warning("stream_started_again", restarts=self._restarts)
+        self._running = self._opened.start()
+        return True
+
+    def _measure(self) -> None:
+        """Stores what Spark told since the last time."""
+        found = self._running.progress(self._measured)
+        if not found:
+            return
+        measures = tuple(measures_of(one, self._opened.scans) for one in found)
+        with self._database.write() as session:
+            now = self._database.now(session)
+            streams.measure_batches(session, self.attempt.claim, self._opened.generation, measures, now)
+        self._measured = found[-1].batch_id
+
+
+def resting_verdict(error: Exception, attempt: Attempt) -> Verdict:
+    """The meaning of what ended a stream, or kept it from starting."""
+    if isinstance(error, FenceLostError):
+        return LeaseLost()
+    if isinstance(error, SinkError) and attempt.reason is None:
+        return Rest(StoppedBecause.FAILED, _sink_problem(error))
+    return _resting(verdict_of(error, attempt))
+
+
+def _resting(verdict: Verdict) -> Verdict:
+    """A stream that fails keeps its state, and may go on once the cause is gone."""
+    if isinstance(verdict, Ending) and verdict.status in {JobStatus.FAILED, JobStatus.TIMED_OUT}:
+        return Rest(StoppedBecause.FAILED, verdict.error)
+    return verdict
+
+
+def _sink_problem(error: SinkError) -> Problem:
+    return Problem(
+        type=f"/problems/{error.code}", title="The sink failed", status=422, detail=str(error), code=error.code
+    )

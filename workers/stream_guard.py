@@ -1,0 +1,49 @@
+"""What the database says of a stream's mini-batches: whether the attempt may go on, and that one is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from service.store.streams import BatchFacts
+from sqlalchemy.orm import Session
+
+from service.store import streams
+from service.store.leases import Claim
+from service.store.session import Database
+from workers.engine.streaming.batches import BatchDone
+from workers.engine.streaming.sinks.sink import FenceLostError
+from workers.patience import patiently
+
+
+class StreamGuard:
+    """For one attempt, which holds `claim`; called on the stream's own thread. Waits for a database that is away."""
+
+    def __init__(
+        self, database: Database, claim: Claim, generation: int, pause: Callable[[float], object] = time.sleep
+    ) -> None:
+        self._database = database
+        self._claim = claim
+        self._generation = generation
+        self._pause = pause
+
+    def begin(self, batch_id: int) -> None:
+        """See `BatchGuard`."""
+        self._require(lambda session, now: streams.begin_batch(session, self._claim, self._generation, batch_id, now))
+
+    def finish(self, done: BatchDone) -> None:
+        """See `BatchGuard`. What Spark alone knows of it is measured later."""
+        facts = BatchFacts(0, done.rows or 0, done.elapsed_ms, done.sink_version, {})
+        self._require(
+            lambda session, now: streams.finish_batch(session, self._claim, self._generation, done.batch_id, facts, now)
+        )
+
+    def _require(self, write: Callable[[Session, int], bool]) -> None:
+        def try_once(_: int) -> bool:
+            with self._database.write() as session:
+                return write(session, self._database.now(session))
+
+        if not patiently(try_once, pause=self._pause):
+            raise FenceLostError(
+                f"Attempt {self._claim.fence} of job {self._claim.job_id} has lost its lease: another one goes on."
+            )

@@ -1,0 +1,212 @@
+"""Starts streams: plans them, opens their state and their sink, and hands them to whoever watches them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from service.datasets.roots import roots_of
+from service.settings import Settings
+from service.spec.compile import compile_job
+from service.spec.errors import SpecError
+from service.spec.job import JobSpec
+from service.spec.modes import Mode
+from service.spec.strategies import Toggle
+from service.store import jobs, publication, streams
+from service.store.publication import Ending
+from service.spec.status import JobStatus
+from service.store.session import Database
+from service.store.stream_state import Stream
+from workers.attempt import Attempt
+from workers.engine.plan.nodes import Scan
+from workers.engine.plan.stream_layout import differences
+from workers.engine.plan.transform import walk_up
+from workers.engine.spark.driver import Driver
+from workers.engine.streaming.batches import BatchFunction
+from workers.engine.streaming.bounds import bound_of
+from workers.engine.streaming.engine import PlannedStream, StreamEngine
+from workers.engine.streaming.query import RunningStream, Trigger
+from workers.engine.streaming.sinks.sink import SinkTarget
+from workers.engine.streaming.sources import BatchBound, StreamInput
+from workers.engine.streaming.staging import Stage
+from workers.engine.streaming.state import StateOptions
+from workers.failures import LeaseLost, Verdict
+from workers.metrics import WorkerMetrics
+from workers.patience import patiently
+from workers.stream_attempt import Opened, StreamAttempt, resting_verdict
+from workers.stream_guard import StreamGuard
+from workers.stream_inputs import Inputs, Posted, find_inputs
+from workers.stream_sinks import make_sink
+
+_LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class HandedOver:
+    """The stream goes on without its task."""
+
+    stream: StreamAttempt
+
+
+class StreamRunner:
+    """For the threads of a worker's runners."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        metrics: WorkerMetrics,
+        mark_running: Callable[[Attempt], bool],
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._settings = settings
+        self._roots = roots_of(settings)
+        self._database = database
+        self._metrics = metrics
+        self._mark_running = mark_running
+        self._clock = clock
+        self._pause = pause
+
+    def work(self, attempt: Attempt, driver: Driver, spec: JobSpec) -> Verdict | HandedOver:
+        """Brings an incremental job to its rest, and a continuous one on its way."""
+        attempt.streams = True
+        try:
+            attempt.driver = driver
+            with _labelled(attempt, driver):
+                started = self._started(attempt, driver, spec)
+            if not isinstance(started, StreamAttempt):
+                return started
+            return HandedOver(started) if spec.mode is Mode.CONTINUOUS else self._to_its_end(started)
+        except Exception as error:  # noqa: BLE001 - every end of a job is told to the client
+            return resting_verdict(error, attempt)
+
+    def _to_its_end(self, stream: StreamAttempt) -> Verdict:
+        while True:
+            verdict = patiently(lambda _: stream.step(), pause=self._pause)
+            if verdict is not None:
+                patiently(lambda _: stream.close(), pause=self._pause)
+                return verdict
+            stream.wait(_LOOK_SECONDS)
+
+    def _started(self, attempt: Attempt, driver: Driver, spec: JobSpec) -> StreamAttempt | Verdict:
+        begun = self._clock()
+        inputs = find_inputs(spec, self._roots, self._posted(attempt, spec))
+        query = compile_job(spec, inputs.schemas, is_accepted=True)
+        attempt.check()
+        explained = attempt.claim.kind == jobs.EXPLAIN
+        stream = None if explained else patiently(lambda _: self._open(attempt), pause=self._pause)
+        engine = StreamEngine(driver.session_for_job(), driver.slots)
+        planned = engine.plan(query, inputs.tables, _state(spec, stream, driver.slots), _bounds(spec, inputs))
+        planning_ms = round((self._clock() - begun) * 1000)
+        self._metrics.planned(planning_ms)
+        if not patiently(lambda _: self._save_plan(attempt, planned, planning_ms), pause=self._pause):
+            return LeaseLost()
+        if stream is None:
+            return Ending(JobStatus.SUCCEEDED)
+        self._check_layout(stream, planned)
+        attempt.check()
+        opened = self._opened(attempt, driver, spec, stream, planned, inputs)
+        if not patiently(lambda _: self._keep_layout(attempt, planned), pause=self._pause):
+            return LeaseLost()
+        if not patiently(lambda _: self._mark_running(attempt), pause=self._pause):
+            return LeaseLost()
+        return StreamAttempt(attempt, opened, self._database, self._clock)
+
+    def _posted(self, attempt: Attempt, spec: JobSpec) -> Mapping[str, Posted]:
+        return {}
+
+    def _open(self, attempt: Attempt) -> Stream:
+        with self._database.write() as session:
+            return streams.open_stream(session, attempt.claim, self._database.now(session))
+
+    def _save_plan(self, attempt: Attempt, planned: PlannedStream, planning_ms: int) -> bool:
+        with self._database.write() as session:
+            now = self._database.now(session)
+            return publication.save_plan(session, attempt.claim, planned.report, planning_ms, now)
+
+    def _keep_layout(self, attempt: Attempt, planned: PlannedStream) -> bool:
+        with self._database.write() as session:
+            return streams.save_layout(session, attempt.claim, planned.layout, self._database.now(session))
+
+    def _check_layout(self, stream: Stream, planned: PlannedStream) -> None:
+        if stream.layout is None:
+            return
+        found = differences(stream.layout, planned.layout)
+        if found:
+            raise SpecError.of(
+                "state_not_compatible",
+                f"{'; '.join(map(str, found))}. Resume with it as it was, or with {{\"from\": \"scratch\"}}: all input "
+                "that is still there is read again, into a new generation of the result.",
+            )
+
+    def _opened(
+        self,
+        attempt: Attempt,
+        driver: Driver,
+        spec: JobSpec,
+        stream: Stream,
+        planned: PlannedStream,
+        inputs: Inputs,
+    ) -> Opened:
+        claim, plan = attempt.claim, planned.plan
+        directory = self._settings.streams_dir / claim.job_id / f"g{stream.generation}"
+        directory.mkdir(parents=True, exist_ok=True)
+        target = SinkTarget(
+            app=f"evenkeel/{claim.job_id}/{stream.generation}",
+            fence=claim.fence,
+            columns=plan.columns,
+            output=plan.output,
+            keys=plan.keys,
+            final=plan.final,
+        )
+        sink = make_sink(spec, target, directory / "result", planned.of_nothing)
+        sink.prepare()
+        stage = Stage(directory / "stage", claim.fence)
+        stage.clear_older()
+        guard = StreamGuard(self._database, claim, stream.generation, self._pause)
+        trigger = _trigger(spec)
+
+        def start() -> RunningStream:
+            batch = BatchFunction(stage, sink, guard)
+            # What the thread carries that starts a stream, the stream carries all its life.
+            with _labelled(attempt, driver):
+                return RunningStream.start(planned.frame, planned.output, directory / "checkpoint", trigger, batch)
+
+        return Opened(sink, stream.generation, _scans(planned, inputs), start)
+
+
+def _labelled(attempt: Attempt, driver: Driver) -> AbstractContextManager[None]:
+    label = f"{attempt.claim.name} ({attempt.claim.job_id}, attempt {attempt.claim.fence})"
+    return driver.labelled(attempt.tag, attempt.claim.tenant, label)
+
+
+def _trigger(spec: JobSpec) -> Trigger:
+    if spec.mode is Mode.INCREMENTAL:
+        return Trigger(None)
+    gathers = spec.settings.mini_batch.enabled is not Toggle.FALSE
+    return Trigger(spec.settings.mini_batch.allow_latency if gathers else Trigger.AT_ONCE)
+
+
+def _state(spec: JobSpec, stream: Stream | None, slots: int) -> StateOptions:
+    """By default as many partitions as tasks run at once, and those of the state that is there."""
+    kept = (stream.layout or {}).get("partitions") if stream is not None else None
+    return StateOptions(spec.settings.state.provider, spec.settings.state.partitions or kept or slots)
+
+
+def _bounds(spec: JobSpec, inputs: Inputs) -> dict[str, BatchBound]:
+    return {
+        name: bound_of(spec.settings.mini_batch, format_, files) for name, (format_, files) in inputs.files.items()
+    }
+
+
+def _scans(planned: PlannedStream, inputs: Inputs) -> dict[str, int]:
+    counted = Counter(node.table for node in walk_up(planned.plan.node) if isinstance(node, Scan))
+    return {
+        table.directory.removeprefix("file://"): counted[name]
+        for name, table in inputs.tables.items()
+        if isinstance(table, StreamInput)
+    }

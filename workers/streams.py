@@ -1,0 +1,74 @@
+"""The streams that this worker runs without a task of their own: looked at every half second, each by a thread that it
+keeps waiting alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import structlog
+
+from service.store.faults import fault_of
+from workers.attempt import AttemptsAtHand
+from workers.failures import Verdict
+from workers.stream_attempt import StreamAttempt
+
+_log = structlog.get_logger(__name__)
+
+_THREADS = 4
+"""Streams that are looked at, or stopped, at the same time: a stop may take seconds."""
+
+
+class StreamSupervisor:
+    """Owns the streams from their start on. `end` publishes the verdict on an attempt, and never raises."""
+
+    def __init__(self, at_hand: AttemptsAtHand, end: Callable[[StreamAttempt, Verdict], None], limit: int) -> None:
+        self._at_hand = at_hand
+        self._end = end
+        self._limit = limit
+        self._streams: dict[StreamAttempt, Future[None] | None] = {}
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="stream")
+        self._lock = threading.Lock()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether this worker runs as many streams as it may."""
+        return len(self._streams) >= self._limit
+
+    def watch(self, stream: StreamAttempt) -> None:
+        """Takes over a stream that was started; its attempt is at hand, and kept so."""
+        self._at_hand.keep(stream.attempt)
+        with self._lock:
+            self._streams[stream] = None
+
+    def step(self) -> None:
+        """Looks at every stream that nobody is looking at."""
+        with self._lock:
+            idle = [stream for stream, looking in self._streams.items() if looking is None or looking.done()]
+            for stream in idle:
+                self._streams[stream] = self._pool.submit(self._look_at, stream)
+
+    def close(self) -> None:
+        """Nobody is watched any more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _look_at(self, stream: StreamAttempt) -> None:
+        claim = stream.attempt.claim
+        with structlog.contextvars.bound_contextvars(job_id=claim.job_id, attempt=claim.fence):
+            try:
+                verdict = stream.step()
+                if verdict is None:
+                    return
+                stream.close()
+            except Exception as error:  # noqa: BLE001 - the next look goes on; a lease that is lost ends it
+                told = fault_of(error) is not None
+                _log.warning("stream_not_looked_at", exc_info=None if told else error, error=type(error).__name__)
+                return
+            try:
+                self._end(stream, verdict)
+            finally:
+                with self._lock:
+                    self._streams.pop(stream, None)
+                self._at_hand.release(stream.attempt)
