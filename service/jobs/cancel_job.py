@@ -53,7 +53,7 @@ def _end(session: Session, row: JobRow, now: int) -> None:
             now=now,
         )
     error = ends.cancelled().model_dump(mode="json")
-    _move(session, row, JobStatus.CANCELLED, now, {**NO_LEASE, "finished_at": now, "error": error})
+    _move(session, row, JobStatus.CANCELLED, now, {**NO_LEASE, "finished_at": now, "next_run_at": None, "error": error})
 
 
 def _move(session: Session, row: JobRow, target: JobStatus, now: int, values: Mapping[str, object]) -> None:

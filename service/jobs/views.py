@@ -14,6 +14,7 @@ from pydantic_core import CoreSchema
 from service.jobs.waiting import Waiting, WaitingFor
 from service.spec.job import JobSpec
 from service.spec.model import Frozen
+from service.spec.modes import Mode
 from service.spec.problem import Problem
 from service.spec.queues import Queue
 from service.spec.reports import Progress
@@ -96,6 +97,7 @@ class JobSummary(Frozen):
 
     id: str = Field(examples=["0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a"])
     name: str
+    mode: Mode
     status: StatusText
     finished: bool = Field(description="Whether nothing will change any more.")
     version: int = Field(description="Grows with every change.")
@@ -104,10 +106,14 @@ class JobSummary(Frozen):
     attempts: int = Field(description="How often a worker has started it.")
     submitted_at: datetime
     updated_at: datetime
-    started_at: datetime | None = Field(description="When it was first started.")
+    started_at: datetime | None = Field(description="When it was first started; a stream, since it was resumed.")
     finished_at: datetime | None
+    stop_requested: bool = Field(description="Whether a stream was asked to stop, and has not been resumed since.")
+    next_run_at: datetime | None = Field(description="When an incremental job at rest runs again by itself.")
     progress: Progress | None = Field(description="How far the running attempt is; null before it runs.")
-    error: Problem | None = Field(description="Why it ended otherwise than SUCCEEDED.")
+    error: Problem | None = Field(
+        description="Why it ended otherwise than SUCCEEDED, or why a stream rests that failed."
+    )
     result: ResultSummary | None = Field(description="Null until SUCCEEDED.")
     request_id: str | None = Field(description="`X-Request-Id` of its submission.")
 
@@ -145,6 +151,7 @@ def _fields(row: JobRow, now: int, listening: Waiting) -> Mapping[str, object]:
     return {
         "id": row.id,
         "name": row.name,
+        "mode": row.mode,
         "status": status,
         "finished": status.is_terminal,
         "version": row.version,
@@ -155,6 +162,8 @@ def _fields(row: JobRow, now: int, listening: Waiting) -> Mapping[str, object]:
         "updated_at": timestamp(row.updated_at),
         "started_at": _optional_timestamp(row.started_at),
         "finished_at": _optional_timestamp(row.finished_at),
+        "stop_requested": row.stop_requested_at is not None,
+        "next_run_at": _optional_timestamp(row.next_run_at),
         # That of an attempt whose lease expired tells nothing of the next one.
         "progress": None if waits else row.progress,
         "error": None if row.error is None else {**row.error, "request_id": row.request_id},

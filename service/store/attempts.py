@@ -11,7 +11,7 @@ from service.spec.problem import Problem
 from service.spec.status import AttemptStatus
 from service.store.events import append_event
 from service.store.session import NO_SYNC
-from service.store.tables import AttemptRow
+from service.store.tables import AttemptRow, StreamRow
 
 _OPEN = (AttemptStatus.PLANNING.value, AttemptStatus.RUNNING.value)
 
@@ -22,9 +22,15 @@ def attempts_of(session: Session, job_id: str) -> Sequence[AttemptRow]:
 
 
 def crashed_attempts(session: Session, job_id: str) -> int:
-    """How many attempts lost their worker or Spark driver: what the job's `max_attempts` bounds."""
+    """How many attempts lost their worker or Spark driver: what the job's `max_attempts` bounds.
+
+    Of a stream, those since it last got on: one that runs for months loses a worker now and then.
+    """
+    steady = select(StreamRow.steady_fence).where(StreamRow.job_id == job_id).scalar_subquery()
     statement = select(func.count()).where(
-        AttemptRow.job_id == job_id, AttemptRow.status == AttemptStatus.CRASHED.value
+        AttemptRow.job_id == job_id,
+        AttemptRow.status == AttemptStatus.CRASHED.value,
+        AttemptRow.fence > func.coalesce(steady, 0),
     )
     return session.execute(statement).scalar_one()
 

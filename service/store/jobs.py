@@ -11,6 +11,7 @@ from sqlalchemy.engine import CursorResult
 from sqlalchemy.orm import Session, defer
 
 from service.spec.job import SPEC_VERSION
+from service.spec.modes import Mode
 from service.spec.queues import Queue
 from service.spec.status import JobStatus, sources_of
 from service.store.events import append_event
@@ -50,6 +51,7 @@ class NewJob:
     timeout_ms: int
     queue: Queue = Queue.SHORT
     spec_version: int = SPEC_VERSION
+    mode: Mode = Mode.BATCH
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ def insert_job(session: Session, job: NewJob, now: int) -> JobRow:
         timeout_ms=job.timeout_ms,
         queue=job.queue.value,
         spec_version=job.spec_version,
+        mode=job.mode.value,
     )
     session.add(row)
     session.flush()

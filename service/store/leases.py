@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from service.spec import ends
 from service.spec.job import SPEC_VERSION
+from service.spec.modes import Mode
 from service.spec.problem import Problem
 from service.spec.queues import Queue
 from service.spec.reports import Progress
@@ -24,6 +25,7 @@ from service.spec.status import LEASED, AttemptStatus, JobStatus, sources_of
 from service.store.attempts import crashed_attempts, end_attempt, mark_attempt_running, start_attempt
 from service.store.events import append_event
 from service.store.session import NO_SYNC
+from service.store.stream_state import StoppedBecause, note_rest
 from service.store.tables import AttemptRow, JobEventRow, JobRow
 
 _LEASED_VALUES = tuple(sorted(status.value for status in LEASED))
@@ -69,6 +71,7 @@ class Standing:
 
     status: JobStatus
     cancel_requested: bool
+    stop_requested: bool = False
 
 
 def claim(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -> Claim | None:
@@ -198,13 +201,12 @@ def standings(session: Session, claims: Collection[Claim], *, lock: bool = False
     if not claims:
         return {}
     by_token = {(item.job_id, item.fence): item for item in claims}
-    statement = select(JobRow.id, JobRow.fence, JobRow.status, JobRow.cancel_requested_at).where(
-        JobRow.id.in_([item.job_id for item in claims]), JobRow.status.in_(_LEASED_VALUES)
-    )
+    statement = select(JobRow.id, JobRow.fence, JobRow.status, JobRow.cancel_requested_at, JobRow.stop_requested_at)
+    statement = statement.where(JobRow.id.in_([item.job_id for item in claims]), JobRow.status.in_(_LEASED_VALUES))
     rows = session.execute(statement.with_for_update() if lock else statement)
     return {
-        by_token[job_id, fence]: Standing(JobStatus(status), cancel_requested_at is not None)
-        for job_id, fence, status, cancel_requested_at in rows
+        by_token[job_id, fence]: Standing(JobStatus(status), cancelled_at is not None, stopped_at is not None)
+        for job_id, fence, status, cancelled_at, stopped_at in rows
         if (job_id, fence) in by_token
     }
 
@@ -244,8 +246,9 @@ def hand_back(session: Session, held: Claim, now: int, *, status: AttemptStatus,
     """Gives a job up before its end, so that another attempt may follow at once; gives what became of it.
 
     `status` CRASHED (the Spark driver was lost) counts against the job's attempts; CANCELLED (the worker is told to
-    stop) does not. The job becomes QUEUED, or CANCELLED where that was asked for, or CRASHED where its attempts are
-    spent. None, and nothing changed, where the lease is lost. The caller removes files and rings.
+    stop) does not. The job becomes QUEUED, or CANCELLED or STOPPED where that was asked for, or CRASHED where its
+    attempts are spent; a stream is STOPPED then, since it may go on from where it is. None, and nothing changed, where
+    the lease is lost. The caller removes files and rings.
     """
     # The job first, as everywhere: events lock its row too, and two that do so in turn would wait for each other.
     standing = standings(session, [held], lock=True).get(held)
@@ -271,18 +274,26 @@ def handed_back(session: Session, held: Claim, *, status: AttemptStatus, error: 
 def give_up(session: Session, held: Claim, standing: Standing, now: int) -> JobStatus | None:
     """Moves a job whose attempt just ended without a result to where it belongs; None where it has moved before."""
     crashes = crashed_attempts(session, held.job_id)
+    max_attempts, is_streaming = _budget(session, held.job_id)
     values: dict[str, Any] = {**NO_LEASE}
+    error, because = None, StoppedBecause.STOPPED
     if standing.cancel_requested or standing.status is JobStatus.CANCELLING:
         target, error = JobStatus.CANCELLED, ends.cancelled()
-    elif crashes >= _max_attempts(session, held.job_id):
-        target, error = JobStatus.CRASHED, ends.worker_lost(crashes)
+    elif standing.stop_requested or standing.status is JobStatus.STOPPING:
+        target = JobStatus.STOPPED
+    elif crashes >= max_attempts:
+        target, error = JobStatus.STOPPED if is_streaming else JobStatus.CRASHED, ends.worker_lost(crashes)
+        because = StoppedBecause.FAILED
     else:
-        target, error = JobStatus.QUEUED, None
-        values |= {"rung_at": now, "progress": null()}
+        target = JobStatus.QUEUED
+        values |= {"rung_at": now}
     if error is not None:
-        values |= {"finished_at": now, "error": error.model_dump(mode="json")}
+        values |= {"error": error.model_dump(mode="json")}
+    values |= {"finished_at": now} if target.is_terminal else {"progress": null()}
     if not update_fenced(session, held, now, target=target, values=values):
         return None
+    if target is JobStatus.STOPPED:
+        note_rest(session, held.job_id, held.tenant, because, now)
     tell_status(session, held, target, now)
     return target
 
@@ -342,8 +353,10 @@ def _cancel_unclaimed(session: Session, job_id: str, now: int) -> None:
         append_event(session, job_id=job_id, tenant=tenant, now=now, type="status", data=data)
 
 
-def _max_attempts(session: Session, job_id: str) -> int:
-    return session.execute(select(JobRow.max_attempts).where(JobRow.id == job_id)).scalar_one()
+def _budget(session: Session, job_id: str) -> tuple[int, bool]:
+    """How many attempts may be lost, and whether the job is a stream."""
+    found = session.execute(select(JobRow.max_attempts, JobRow.mode).where(JobRow.id == job_id)).one()
+    return found.max_attempts, Mode(found.mode).is_streaming
 
 
 def _reaches(target: JobStatus) -> Any:

@@ -17,6 +17,7 @@ from service.spec.status import LEASED, AttemptStatus, JobStatus
 from service.store.attempts import end_attempt
 from service.store.leases import Claim, Standing, give_up
 from service.store.session import NO_SYNC
+from service.store.streams import due_streams
 from service.store.tables import JobRow, OutboxRow
 
 _AT_ONCE = 200
@@ -47,17 +48,20 @@ def sweep(
     """Ends attempts whose lease expired and finds every job that workers must be told of, again.
 
     A lost attempt is CRASHED; its job is QUEUED again, or CRASHED where its attempts are spent, or CANCELLED where that
-    was asked for. A job queued for `ring_again_ms` is announced again, each time after a longer pause, up to ten times
-    as long: workers that are merely busy must not drown in messages. So of these the oldest alone are announced, as
-    many as could start now: `free` slots of each queue, one at least, since workers may have more than they seem to; a
-    worker that ends a job takes the next by itself. A queue that is not in `free` has nobody who would listen. Jobs
-    that a newer version stored are announced only with `other_versions`: workers live that may understand them. Without
+    was asked for, or STOPPED. A stream whose next run is due is QUEUED.
+
+    A job queued for `ring_again_ms` is announced again, each time after a longer pause, up to ten times as long:
+    workers that are merely busy must not drown in messages. So of these the oldest alone are announced, as many as
+    could start now: `free` slots of each queue, one at least, since workers may have more than they seem to; a worker
+    that ends a job takes the next by itself. A queue that is not in `free` has nobody who would listen. Jobs that a
+    newer version stored are announced only with `other_versions`: workers live that may understand them. Without
     `end_lost`, no attempt is ended: living workers may not have come to renew their leases. The caller rings after the
     commit.
     """
     found = Sweep()
     if end_lost:
         _end_lost_attempts(session, now, found)
+    found.ring.extend(due_streams(session, now, _AT_ONCE))
     _collect_owed(session, now, found)
     for queue, slots in free.items():
         waits = JobRow.queue == queue if other_versions else (JobRow.queue == queue) & _UNDERSTOOD
@@ -77,7 +81,9 @@ def _end_lost_attempts(session: Session, now: int, found: Sweep) -> None:
     ).all()
     for row in lost:
         held = _claim_of(row, now)
-        standing = Standing(JobStatus(row.status), row.cancel_requested_at is not None)
+        standing = Standing(
+            JobStatus(row.status), row.cancel_requested_at is not None, row.stop_requested_at is not None
+        )
         end_attempt(
             session,
             job_id=held.job_id,
@@ -91,7 +97,7 @@ def _end_lost_attempts(session: Session, now: int, found: Sweep) -> None:
         if target is JobStatus.QUEUED:
             found.ring.append((held.job_id, row.queue))
             found.recovered.append(held.job_id)
-        elif target is not None:
+        elif target is not None and target.is_terminal:
             found.ended.append((held.tenant, held.job_id))
 
 

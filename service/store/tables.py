@@ -12,6 +12,7 @@ from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, S
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from service.spec.modes import Mode
 from service.spec.queues import Queue
 
 Json = JSON().with_variant(JSONB(), "postgresql")
@@ -44,6 +45,7 @@ class JobRow(Base):
         Index("ix_jobs_tenant_submitted_at_id", "tenant", "submitted_at", "id"),
         Index("ix_jobs_status_lease_expires_at", "status", "lease_expires_at"),
         Index("ix_jobs_status_submitted_at", "status", "submitted_at"),
+        Index("ix_jobs_status_next_run_at", "status", "next_run_at"),
         Index("ix_jobs_finished_at", "finished_at"),
         # All that a scrape counts is in it.
         Index("ix_jobs_kind_status_queue_submitted_at", "kind", "status", "queue", "submitted_at"),
@@ -62,9 +64,14 @@ class JobRow(Base):
     submitted_at: Mapped[int] = mapped_column(BigInteger)
     updated_at: Mapped[int] = mapped_column(BigInteger)
     started_at: Mapped[int | None] = mapped_column(BigInteger)
-    """First claim; the time limit counts from here."""
+    """First claim, since it was resumed if it was; the time limit counts from here."""
     finished_at: Mapped[int | None] = mapped_column(BigInteger)
     cancel_requested_at: Mapped[int | None] = mapped_column(BigInteger)
+    mode: Mapped[str] = mapped_column(String(16), server_default=Mode.BATCH.value)
+    """A `Mode`."""
+    stop_requested_at: Mapped[int | None] = mapped_column(BigInteger)
+    next_run_at: Mapped[int | None] = mapped_column(BigInteger)
+    """When a STOPPED job is queued again by itself."""
     rung_at: Mapped[int] = mapped_column(BigInteger)
     """When workers were last told of this job."""
     fence: Mapped[int] = mapped_column(Integer, default=0)
@@ -150,6 +157,47 @@ class StageMetricsRow(Base):
     tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH))
     metrics: Mapped[dict[str, Any]]
     """A `StageMetrics`."""
+
+
+class StreamRow(Base):
+    """How far a streaming job has come: see `service.store.stream_state`."""
+
+    __tablename__ = "streams"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH))
+    generation: Mapped[int] = mapped_column(Integer)
+    """Grows when the state is thrown away."""
+    layout: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """How the state of this generation is laid out, once the first attempt has told."""
+    steady_fence: Mapped[int] = mapped_column(Integer)
+    """The newest attempt that got on; those that were lost after it count against the job."""
+    last_batch: Mapped[int | None] = mapped_column(BigInteger)
+    rows_in: Mapped[int] = mapped_column(BigInteger)
+    rows_out: Mapped[int] = mapped_column(BigInteger)
+    sink_version: Mapped[int | None] = mapped_column(BigInteger)
+    metrics: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    stopped_because: Mapped[str | None] = mapped_column(String(32))
+    updated_at: Mapped[int] = mapped_column(BigInteger)
+
+
+class StreamBatchRow(Base):
+    """One mini-batch of a streaming job; committed once the sink has it."""
+
+    __tablename__ = "stream_batches"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    generation: Mapped[int] = mapped_column(Integer, primary_key=True)
+    batch_id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH))
+    fence: Mapped[int] = mapped_column(Integer)
+    begun_at: Mapped[int] = mapped_column(BigInteger)
+    committed_at: Mapped[int | None] = mapped_column(BigInteger)
+    rows_in: Mapped[int | None] = mapped_column(BigInteger)
+    rows_out: Mapped[int | None] = mapped_column(BigInteger)
+    elapsed_ms: Mapped[int | None] = mapped_column(BigInteger)
+    sink_version: Mapped[int | None] = mapped_column(BigInteger)
+    metrics: Mapped[dict[str, Any] | None] = mapped_column(Json)
 
 
 class OutboxRow(Base):

@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 from sqlalchemy.orm import Session
 
+from service.spec.modes import Mode
 from service.spec.queues import Queue
 from service.store.jobs import NewJob, insert_job
 from service.store.session import Database
@@ -40,7 +41,15 @@ def database(database_url: str, clock: ManualClock) -> Iterator[Database]:
 def add_job(database: Database) -> Callable[..., str]:
     """Adds a QUEUED job of the default tenant and gives its id: `add_job("a", max_attempts=2)`."""
 
-    def add(job_id: str, *, max_attempts: int = 2, kind: str = "run", queue: Queue = Queue.SHORT) -> str:
+    def add(
+        job_id: str,
+        *,
+        max_attempts: int = 2,
+        kind: str = "run",
+        queue: Queue = Queue.SHORT,
+        mode: Mode = Mode.BATCH,
+        timeout_ms: int = 60_000,
+    ) -> str:
         job = NewJob(
             id=job_id,
             tenant="default",
@@ -49,8 +58,9 @@ def add_job(database: Database) -> Callable[..., str]:
             spec={"sql": "SELECT 1"},
             request_id=None,
             max_attempts=max_attempts,
-            timeout_ms=60_000,
+            timeout_ms=timeout_ms,
             queue=queue,
+            mode=mode,
         )
         with database.write() as session:
             insert_job(session, job, database.now(session))

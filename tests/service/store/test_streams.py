@@ -1,0 +1,497 @@
+"""Streaming jobs in the store: fenced batches, rest, and going on; on either database, with real races."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.spec import ends
+from service.spec.modes import Mode
+from service.spec.status import AttemptStatus, JobStatus
+from service.store import jobs, leases, streams
+from service.store.attempts import attempts_of
+from service.store.leases import Claim
+from service.store.session import Database
+from service.store.streams import BatchFacts, Stream
+from service.store.sweeping import Sweep, sweep
+from service.store.tables import JobEventRow, JobRow, OutboxRow, StreamRow
+
+LEASE = 30_000
+FACTS = BatchFacts(rows_in=10, rows_out=4, elapsed_ms=7, sink_version=3, metrics={"state_rows": 4})
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    ms: int
+
+
+@pytest.fixture
+def stream_id(add_job: Callable[..., str]) -> str:
+    """A QUEUED continuous job that may lose two attempts."""
+    return add_job("stream-1", mode=Mode.CONTINUOUS, timeout_ms=0)
+
+
+def writing(database: Database, step: Callable[[Session, int], T]) -> T:
+    with database.write() as session:
+        return step(session, database.now(session))
+
+
+def taken(database: Database, job_id: str, worker: str = "w1") -> Claim:
+    claim = writing(database, lambda session, now: leases.claim(session, job_id, worker, now, LEASE))
+    assert claim is not None
+    return claim
+
+
+def opened(database: Database, job_id: str, worker: str = "w1") -> Claim:
+    claim = taken(database, job_id, worker)
+    writing(database, lambda session, now: streams.open_stream(session, claim, now))
+    assert writing(database, lambda session, now: leases.mark_running(session, claim, now))
+    return claim
+
+
+def row_of(database: Database, job_id: str) -> JobRow:
+    with database.read() as session:
+        return session.scalars(select(JobRow).where(JobRow.id == job_id)).one()
+
+
+def stream_of(database: Database, job_id: str) -> Stream:
+    with database.read() as session:
+        found = streams.find_stream(session, job_id)
+    assert found is not None
+    return found
+
+
+def begin(database: Database, held: Claim, batch_id: int, generation: int = 1) -> bool:
+    return writing(database, lambda session, now: streams.begin_batch(session, held, generation, batch_id, now))
+
+
+def finish(database: Database, held: Claim, batch_id: int, generation: int = 1, facts: BatchFacts = FACTS) -> bool:
+    return writing(database, lambda session, now: streams.finish_batch(session, held, generation, batch_id, facts, now))
+
+
+def rest(database: Database, held: Claim, because: str = "stopped", **more: Any) -> bool:
+    return writing(database, lambda session, now: streams.rest(session, held, now, because=because, **more))
+
+
+def locked(session: Session, job_id: str) -> JobRow:
+    row = jobs.find_job(session, tenant="default", job_id=job_id, lock=True)
+    assert row is not None
+    return row
+
+
+def stop(database: Database, job_id: str) -> None:
+    writing(database, lambda session, now: streams.request_stop(session, locked(session, job_id), now))
+
+
+def resume(database: Database, job_id: str, *, from_scratch: bool = False) -> None:
+    writing(
+        database,
+        lambda session, now: streams.request_resume(session, locked(session, job_id), now, from_scratch=from_scratch),
+    )
+
+
+def lose_lease(database: Database, clock: Clock) -> Sweep:
+    clock.ms += LEASE
+    return writing(database, lambda session, now: sweep(session, now, ring_again_ms=10_000, free={}))
+
+
+def at_once(*steps: Callable[[], T]) -> list[T]:
+    """Runs the steps from threads that start together."""
+    together = threading.Barrier(len(steps))
+
+    def run(step: Callable[[], T]) -> T:
+        together.wait()
+        return step()
+
+    with ThreadPoolExecutor(len(steps)) as pool:
+        return list(pool.map(run, steps))
+
+
+class TestBatches:
+    """What an attempt writes of the mini-batches that it runs."""
+
+    def test_a_stream_is_opened_once(self, database: Database, clock: Clock, stream_id: str) -> None:
+        first = taken(database, stream_id)
+        opened_ = writing(database, lambda session, now: streams.open_stream(session, first, now))
+        assert (opened_.generation, opened_.layout, opened_.last_batch, opened_.rows_in) == (1, None, None, 0)
+        clock.ms += 5
+        again = writing(database, lambda session, now: streams.open_stream(session, first, now))
+        assert again == opened_
+
+    def test_two_attempts_open_one_stream(self, database: Database, stream_id: str) -> None:
+        held = taken(database, stream_id)
+        found = at_once(*[lambda: writing(database, lambda s, now: streams.open_stream(s, held, now))] * 4)
+        assert {item.generation for item in found} == {1}
+
+    def test_a_layout_is_stored_once_in_a_generation(self, database: Database, stream_id: str) -> None:
+        held = opened(database, stream_id)
+
+        def save(layout: dict[str, Any]) -> bool:
+            return writing(database, lambda session, now: streams.save_layout(session, held, layout, now))
+
+        assert save({"partitions": 8})
+        assert save({"partitions": 8})
+        with pytest.raises(ValueError, match="another layout"):
+            save({"partitions": 9})
+        assert stream_of(database, stream_id).layout == {"partitions": 8}
+
+    def test_rows_are_counted_once(self, database: Database, stream_id: str) -> None:
+        held = opened(database, stream_id)
+        version = row_of(database, stream_id).version
+        assert begin(database, held, 0)
+        assert row_of(database, stream_id).version == version
+        assert finish(database, held, 0)
+        assert row_of(database, stream_id).version == version + 1
+        # The answer was lost, or the batch is replayed with other measurements.
+        assert finish(database, held, 0, facts=BatchFacts(99, 99, 99, 99, {}))
+        assert begin(database, held, 0)
+        assert begin(database, held, 1)
+        found = stream_of(database, stream_id)
+        assert (found.last_batch, found.rows_in, found.rows_out, found.sink_version) == (0, 10, 4, 3)
+        with database.read() as session:
+            newest, first = streams.batches_before(session, stream_id, None, 5)
+        assert (newest.batch_id, newest.committed_at, newest.metrics) == (1, None, None)
+        assert (first.batch_id, first.rows_in, first.elapsed_ms, first.metrics) == (0, 10, 7, {"state_rows": 4})
+        assert first.committed_at is not None
+
+    def test_a_sink_that_counts_no_versions_keeps_the_last_one(self, database: Database, stream_id: str) -> None:
+        held = opened(database, stream_id)
+        assert finish(database, held, 0)
+        assert finish(database, held, 1, facts=BatchFacts(1, 0, 1, None, {}))
+        found = stream_of(database, stream_id)
+        assert (found.last_batch, found.rows_in, found.sink_version) == (1, 11, 3)
+
+    def test_two_that_finish_one_batch_count_it_once(self, database: Database, stream_id: str) -> None:
+        held = opened(database, stream_id)
+        assert all(at_once(*[lambda: finish(database, held, 0)] * 4))
+        assert (stream_of(database, stream_id).rows_in, stream_of(database, stream_id).last_batch) == (10, 0)
+
+    def test_an_attempt_that_lost_its_lease_writes_nothing(
+        self, database: Database, clock: Clock, stream_id: str
+    ) -> None:
+        old = opened(database, stream_id)
+        assert begin(database, old, 0)
+        lose_lease(database, clock)
+        new = opened(database, stream_id, "w2")
+        before = stream_of(database, stream_id)
+        assert not begin(database, old, 1)
+        assert not finish(database, old, 0)
+        assert not writing(database, lambda session, now: streams.save_layout(session, old, {}, now))
+        assert not writing(database, lambda session, now: streams.save_stream_metrics(session, old, {}, now))
+        assert not rest(database, old)
+        assert stream_of(database, stream_id) == before
+        assert begin(database, new, 0)
+        assert finish(database, new, 0)
+        with database.read() as session:
+            (batch,) = streams.batches_before(session, stream_id, None, 5)
+        assert batch.fence == 2
+
+    def test_old_and_new_attempt_race_for_a_batch(self, database: Database, clock: Clock, stream_id: str) -> None:
+        old = opened(database, stream_id)
+        lose_lease(database, clock)
+        new = opened(database, stream_id, "w2")
+        assert at_once(lambda: finish(database, old, 0), lambda: finish(database, new, 0)) == [False, True]
+        assert stream_of(database, stream_id).rows_in == 10
+
+    def test_batches_of_another_generation_are_refused(self, database: Database, stream_id: str) -> None:
+        held = opened(database, stream_id)
+        assert not begin(database, held, 0, generation=2)
+        assert not finish(database, held, 0, generation=2)
+
+    def test_the_newest_batches_are_kept(
+        self, database: Database, stream_id: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(streams, "BATCHES_KEPT", 3)
+        held = opened(database, stream_id)
+        for batch_id in range(5):
+            assert finish(database, held, batch_id)
+        with database.read() as session:
+            kept = [row.batch_id for row in streams.batches_before(session, stream_id, None, 9)]
+            page = [row.batch_id for row in streams.batches_before(session, stream_id, (1, 4), 1)]
+        assert (kept, page) == ([4, 3, 2], [3])
+        assert rest(database, held)
+        resume(database, stream_id, from_scratch=True)
+        held = opened(database, stream_id)
+        assert finish(database, held, 0, generation=2)
+        with database.read() as session:
+            rows = streams.batches_before(session, stream_id, None, 9)
+        assert [(row.generation, row.batch_id) for row in rows] == [(2, 0), (1, 4), (1, 3)]
+
+    def test_metrics_wake_nobody(self, database: Database, stream_id: str) -> None:
+        held = opened(database, stream_id)
+        version = row_of(database, stream_id).version
+        assert writing(database, lambda session, now: streams.save_stream_metrics(session, held, {"behind_ms": 5}, now))
+        assert stream_of(database, stream_id).metrics == {"behind_ms": 5}
+        assert row_of(database, stream_id).version == version
+
+
+class TestRest:
+    """How a stream comes to rest, and why."""
+
+    def test_a_stream_that_caught_up_rests_until_it_is_due(
+        self, database: Database, clock: Clock, stream_id: str
+    ) -> None:
+        held = opened(database, stream_id)
+        assert rest(database, held, "caught_up", next_run_at=clock.ms + 100)
+        row = row_of(database, stream_id)
+        assert (row.status, row.lease_owner, row.lease_expires_at, row.error) == ("STOPPED", None, None, None)
+        assert (row.finished_at, row.next_run_at) == (None, clock.ms + 100)
+        with database.read() as session:
+            assert [attempt.status for attempt in attempts_of(session, stream_id)] == [AttemptStatus.STOPPED.value]
+            assert streams.is_at_rest(session, held)
+        found = stream_of(database, stream_id)
+        assert (found.stopped_because, found.steady_fence) == ("caught_up", 1)
+        assert not rest(database, held, "caught_up")
+
+    def test_one_that_failed_tells_why_and_may_go_on(self, database: Database, stream_id: str) -> None:
+        held = opened(database, stream_id)
+        assert rest(database, held, "failed", error=ends.storage_unavailable("It is away."))
+        row = row_of(database, stream_id)
+        assert row.error is not None
+        assert (row.status, row.error["code"]) == ("STOPPED", "storage_unavailable")
+        found = stream_of(database, stream_id)
+        assert (found.stopped_because, found.steady_fence) == ("failed", 0)
+        resume(database, stream_id)
+        assert row_of(database, stream_id).error is None
+
+    def test_a_wrong_reason_is_a_mistake(self, database: Database, stream_id: str) -> None:
+        held = opened(database, stream_id)
+        with pytest.raises(ValueError, match="tired"):
+            rest(database, held, "tired")
+
+    def test_whoever_was_asked_to_stop_is_not_run_again(self, database: Database, clock: Clock, stream_id: str) -> None:
+        held = opened(database, stream_id)
+        stop(database, stream_id)
+        with database.read() as session:
+            standing = leases.standings(session, [held])[held]
+        assert (standing.status, standing.stop_requested) == (JobStatus.STOPPING, True)
+        assert rest(database, held, "caught_up", next_run_at=clock.ms + 100)
+        assert row_of(database, stream_id).next_run_at is None
+        assert stream_of(database, stream_id).stopped_because == "stopped"
+
+    def test_one_that_is_being_cancelled_does_not_rest(self, database: Database, stream_id: str) -> None:
+        held = opened(database, stream_id)
+        writing(
+            database,
+            lambda session, now: jobs.move_job(
+                session,
+                job_id=stream_id,
+                tenant="default",
+                target=JobStatus.CANCELLING,
+                sources={JobStatus.RUNNING},
+                now=now,
+                values={"cancel_requested_at": now},
+            ),
+        )
+        assert not rest(database, held)
+        assert row_of(database, stream_id).status == "CANCELLING"
+
+    @pytest.mark.parametrize("status", [AttemptStatus.CRASHED, AttemptStatus.CANCELLED])
+    def test_handed_back_while_it_stops_it_has_stopped(
+        self, database: Database, stream_id: str, status: AttemptStatus
+    ) -> None:
+        held = opened(database, stream_id)
+        stop(database, stream_id)
+        target = writing(
+            database,
+            lambda session, now: leases.hand_back(session, held, now, status=status, error=ends.driver_lost("w1")),
+        )
+        row = row_of(database, stream_id)
+        assert (target, row.status, row.error, row.finished_at) == (JobStatus.STOPPED, "STOPPED", None, None)
+        assert stream_of(database, stream_id).stopped_because == "stopped"
+
+    def test_a_lost_lease_while_it_stops_is_a_stop(self, database: Database, clock: Clock, stream_id: str) -> None:
+        opened(database, stream_id)
+        stop(database, stream_id)
+        assert lose_lease(database, clock) == Sweep()
+        assert row_of(database, stream_id).status == "STOPPED"
+
+
+class TestLostAttempts:
+    """How many attempts a stream may lose."""
+
+    def test_they_count_since_it_last_got_on(self, database: Database, clock: Clock, stream_id: str) -> None:
+        for batch_id in range(4):
+            held = opened(database, stream_id)
+            assert finish(database, held, batch_id)
+            assert lose_lease(database, clock).recovered == [stream_id]
+        # The second one in a row without a batch spends them; the first was lost after it got on.
+        held = opened(database, stream_id)
+        assert held.crashes == 0
+        assert lose_lease(database, clock).recovered == [stream_id]
+        assert taken(database, stream_id).crashes == 1
+        assert lose_lease(database, clock) == Sweep()
+        row = row_of(database, stream_id)
+        assert row.error is not None
+        assert (row.status, row.error["code"], row.finished_at) == ("STOPPED", "worker_lost", None)
+        assert stream_of(database, stream_id).stopped_because == "failed"
+
+    def test_a_resumed_one_has_them_all_again(self, database: Database, clock: Clock, stream_id: str) -> None:
+        for _ in range(2):
+            opened(database, stream_id)
+            lose_lease(database, clock)
+        assert row_of(database, stream_id).status == "STOPPED"
+        resume(database, stream_id)
+        assert opened(database, stream_id).crashes == 0
+        assert lose_lease(database, clock).recovered == [stream_id]
+
+    def test_a_batch_job_crashes_as_ever(self, database: Database, clock: Clock, job_id: str) -> None:
+        for _ in range(2):
+            taken(database, job_id)
+            lose_lease(database, clock)
+        assert row_of(database, job_id).status == "CRASHED"
+
+
+class TestStopping:
+    """What a request to stop does to a job, wherever it stands."""
+
+    def test_a_queued_job_stops_at_once(self, database: Database, stream_id: str) -> None:
+        stop(database, stream_id)
+        row = row_of(database, stream_id)
+        assert (row.status, row.version) == ("STOPPED", 2)
+        assert row.stop_requested_at is not None
+        assert stream_of(database, stream_id).stopped_because == "stopped"
+        stop(database, stream_id)
+        assert row_of(database, stream_id).version == 2
+
+    def test_asking_twice_changes_nothing(self, database: Database, stream_id: str) -> None:
+        opened(database, stream_id)
+        stop(database, stream_id)
+        version = row_of(database, stream_id).version
+        stop(database, stream_id)
+        row = row_of(database, stream_id)
+        assert (row.status, row.version) == ("STOPPING", version)
+
+    @pytest.mark.parametrize("asked_before", [False, True])
+    def test_a_job_without_its_worker_stops_at_once(
+        self, database: Database, clock: Clock, stream_id: str, *, asked_before: bool
+    ) -> None:
+        held = opened(database, stream_id)
+        if asked_before:
+            stop(database, stream_id)
+        clock.ms += LEASE
+        stop(database, stream_id)
+        row = row_of(database, stream_id)
+        assert (row.status, row.lease_owner) == ("STOPPED", None)
+        with database.read() as session:
+            assert [attempt.status for attempt in attempts_of(session, stream_id)] == ["CRASHED"]
+        assert not finish(database, held, 0)
+
+    def test_a_stopped_schedule_is_over(self, database: Database, clock: Clock, stream_id: str) -> None:
+        assert rest(database, opened(database, stream_id), "caught_up", next_run_at=clock.ms + 1)
+        stop(database, stream_id)
+        clock.ms += 1
+        assert writing(database, lambda session, now: streams.due_streams(session, now, 5)) == []
+        assert stream_of(database, stream_id).stopped_because == "stopped"
+
+    def test_a_stop_races_with_a_claim(self, database: Database, add_job: Callable[..., str]) -> None:
+        for number in range(8):
+            job_id = add_job(f"race-{number}", mode=Mode.CONTINUOUS)
+
+            def claim(job_id: str = job_id) -> Claim | None:
+                return writing(database, lambda session, now: leases.claim(session, job_id, "w", now, LEASE))
+
+            def ask(job_id: str = job_id) -> None:
+                stop(database, job_id)
+
+            held, _ = at_once(claim, ask)
+            # Whoever was second saw what the first one did.
+            assert row_of(database, job_id).status == ("STOPPED" if held is None else "STOPPING")
+
+
+class TestGoingOn:
+    """How a job that rests is queued again."""
+
+    def test_from_the_checkpoint(self, database: Database, clock: Clock, stream_id: str) -> None:
+        held = opened(database, stream_id)
+        assert finish(database, held, 0)
+        stop(database, stream_id)
+        assert rest(database, held)
+        clock.ms += 500
+        before = stream_of(database, stream_id)
+        resume(database, stream_id)
+        row = row_of(database, stream_id)
+        assert (row.status, row.started_at, row.stop_requested_at, row.rung_at) == ("QUEUED", None, None, clock.ms)
+        found = stream_of(database, stream_id)
+        assert (found.generation, found.last_batch, found.rows_in, found.stopped_because) == (1, 0, 10, None)
+        assert before.stopped_because == "stopped"
+        with database.read() as session:
+            assert session.scalars(select(OutboxRow.job_id)).all() == [stream_id]
+        again = opened(database, stream_id)
+        assert (again.fence, again.started_at, again.remaining_ms) == (2, clock.ms, math.inf)
+        assert finish(database, again, 1)
+
+    def test_from_scratch(self, database: Database, stream_id: str) -> None:
+        held = opened(database, stream_id)
+        assert writing(database, lambda session, now: streams.save_layout(session, held, {"partitions": 8}, now))
+        assert finish(database, held, 7)
+        assert rest(database, held)
+        resume(database, stream_id, from_scratch=True)
+        found = stream_of(database, stream_id)
+        assert (found.generation, found.layout, found.last_batch) == (2, None, None)
+        assert (found.rows_in, found.rows_out, found.sink_version, found.metrics) == (0, 0, None, None)
+        again = opened(database, stream_id)
+        assert not finish(database, again, 0, generation=1)
+        assert finish(database, again, 0, generation=2)
+
+    def test_one_whose_worker_was_lost_while_it_stopped(self, database: Database, clock: Clock, stream_id: str) -> None:
+        opened(database, stream_id)
+        stop(database, stream_id)
+        clock.ms += LEASE
+        resume(database, stream_id)
+        assert row_of(database, stream_id).status == "QUEUED"
+        assert taken(database, stream_id, "w2").crashes == 0
+
+    def test_due_jobs_are_queued_once_by_two_sweepers(
+        self, database: Database, clock: Clock, add_job: Callable[..., str]
+    ) -> None:
+        for number in range(4):
+            held = opened(database, add_job(f"due-{number}", mode=Mode.INCREMENTAL))
+            assert rest(database, held, "caught_up", next_run_at=clock.ms + 100 + number)
+        assert writing(database, lambda session, now: streams.due_streams(session, now, 9)) == []
+        clock.ms += 102
+        found = at_once(*[lambda: writing(database, lambda s, now: streams.due_streams(s, now, 2))] * 4)
+        assert sorted(job for some in found for job in some) == [(f"due-{number}", "short") for number in range(3)]
+        assert [row_of(database, f"due-{number}").status for number in range(4)] == ["QUEUED"] * 3 + ["STOPPED"]
+        assert stream_of(database, "due-0").stopped_because is None
+        clock.ms += 1
+        swept = writing(database, lambda session, now: sweep(session, now, ring_again_ms=10_000, free={}))
+        assert swept.ring == [("due-3", "short")]
+        again = taken(database, "due-3")
+        assert (again.started_at, again.remaining_ms) == (clock.ms, 60_000)
+
+    def test_a_due_job_that_is_resumed_too_is_queued_once(
+        self, database: Database, clock: Clock, add_job: Callable[..., str]
+    ) -> None:
+        held = opened(database, add_job("due", mode=Mode.INCREMENTAL))
+        assert rest(database, held, "caught_up", next_run_at=clock.ms)
+
+        def by_hand() -> int:
+            with database.write() as session:
+                row = locked(session, "due")
+                if row.status == "STOPPED":
+                    streams.request_resume(session, row, database.now(session), from_scratch=False)
+                    return 1
+            return 0
+
+        def by_clock() -> int:
+            return len(writing(database, lambda session, now: streams.due_streams(session, now, 5)))
+
+        assert sum(at_once(by_hand, by_clock)) == 1
+        with database.read() as session:
+            told = session.scalars(select(JobEventRow).where(JobEventRow.type == "status")).all()
+        assert [event.data["status"] for event in told].count("QUEUED") == 2
+
+    def test_a_stream_goes_with_its_job(self, database: Database, stream_id: str) -> None:
+        assert finish(database, opened(database, stream_id), 0)
+        writing(database, lambda session, _: jobs.delete_job(session, stream_id))
+        with database.read() as session:
+            assert session.scalars(select(StreamRow)).all() == []
+            assert streams.batches_before(session, stream_id, None, 5) == []
