@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import structlog
 from sqlalchemy.orm import Session
@@ -19,23 +20,27 @@ from service.spec.bound import BoundQuery
 from service.spec.compile import compile_job
 from service.spec.job import JobSpec
 from service.spec.status import JobStatus
-from service.store import jobs, leases, publication
+from service.store import jobs, leases, publication, streams
 from service.store.faults import fault_of
 from service.store.leases import Claim
 from service.store.publication import AttemptMetrics, Ending, PublishedResult
 from service.store.session import Database
+from service.store.stream_state import StoppedBecause
 from workers.attempt import Attempt, AttemptsAtHand, StopReason
 from workers.claiming import claim_job
 from workers.engine.spark.driver import Driver, DriverSource
 from workers.engine.spark.engine import Engine, PlannedQuery, TableInput
 from workers.engine.spark.late_statistics import LateStatistics
 from workers.engine.spark.statistics_cache import StatisticsCache
-from workers.failures import HandBack, LeaseLost, Verdict, verdict_of
+from workers.failures import HandBack, LeaseLost, Rest, Verdict, verdict_of
 from workers.handing_back import hand_back_job
 from workers.measuring import measure
 from workers.metrics import WorkerMetrics
 from workers.patience import patiently
 from workers.result_files import relative_path, remove_attempt, remove_older_attempts
+from workers.stream_attempt import StreamAttempt
+from workers.stream_runner import HandedOver, StreamRunner
+from workers.streams import StreamSupervisor
 
 _log = structlog.get_logger(__name__)
 
@@ -66,6 +71,7 @@ class JobRunner:
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
         metrics: WorkerMetrics | None = None,
+        most_streams: int = 8,
     ) -> None:
         self._roots = roots_of(settings)
         self._results = settings.results_dir
@@ -79,6 +85,8 @@ class JobRunner:
         self._pause = pause
         self._metrics = metrics or WorkerMetrics()
         self._known_files = StatisticsCache()
+        self._streams = StreamRunner(settings, database, self._metrics, self._mark_running, clock, pause)
+        self.supervisor = StreamSupervisor(at_hand, self._end_stream, most_streams)
 
     def run(self, job_id: str) -> bool:
         """Claims the job and brings it to an end, or leaves it to another attempt.
@@ -107,15 +115,28 @@ class JobRunner:
         ):
             _log.info("attempt_started", tenant=claim.tenant, kind=claim.kind)
             self._metrics.claimed(claim)
-            self._end(attempt, self._work(attempt, driver))
+            verdict = self._work(attempt, driver)
+            if isinstance(verdict, HandedOver):
+                self.supervisor.watch(verdict.stream)
+            else:
+                self._end(attempt, verdict)
         return True
 
-    def _work(self, attempt: Attempt, driver: Driver) -> Verdict:
+    def _end_stream(self, stream: StreamAttempt, verdict: Verdict) -> None:
+        try:
+            self._end(stream.attempt, verdict)
+        except Exception:
+            # Its lease runs out, and another attempt follows.
+            _log.exception("stream_end_not_published")
+
+    def _work(self, attempt: Attempt, driver: Driver) -> Verdict | HandedOver:
         try:
             if attempt.deadline <= self._clock():
                 attempt.stop(StopReason.TIMED_OUT)
             attempt.check()
             spec = JobSpec.model_validate(attempt.claim.spec)
+            if spec.mode.is_streaming:
+                return self._streams.work(attempt, driver, spec)
             started = self._clock()
             query, tables = self._compile(spec)
             attempt.check()
@@ -228,6 +249,8 @@ class JobRunner:
         elif isinstance(verdict, HandBack):
             remove_attempt(self._results, claim)
             self.hand_back(claim, verdict)
+        elif isinstance(verdict, Rest):
+            self._lay_to_rest(claim, verdict)
         else:
             self._publish(claim, verdict)
 
@@ -246,6 +269,25 @@ class JobRunner:
             self._ring(claim.job_id, claim.queue)
         else:
             self._metrics.ended(claim, target)
+
+    def _lay_to_rest(self, claim: Claim, given: Rest) -> None:
+        every = JobSpec.model_validate(claim.spec).schedule
+
+        def try_once(tried: int) -> bool:
+            with self._database.write() as session:
+                now = self._database.now(session)
+                again = given.because is StoppedBecause.CAUGHT_UP and every is not None
+                due = now + every.every // timedelta(milliseconds=1) if again and every is not None else None
+                return streams.rest(session, claim, now, because=given.because, error=given.error, next_run_at=due) or (
+                    tried > 0 and streams.is_at_rest(session, claim)
+                )
+
+        if patiently(try_once, pause=self._pause):
+            _log.info("stream_rests", because=given.because.value, code=given.error.code if given.error else None)
+            return
+        # Its cancellation was asked for at the same time, or the lease is lost.
+        _log.info("rest_refused")
+        self._publish(claim, Ending(JobStatus.CANCELLED, ends.cancelled()))
 
     def _publish(self, claim: Claim, ending: Ending) -> None:
         try:

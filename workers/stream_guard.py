@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from service.store.streams import BatchFacts
 from sqlalchemy.orm import Session
 
 from service.store import streams
 from service.store.leases import Claim
 from service.store.session import Database
+from service.store.streams import BatchFacts
 from workers.engine.streaming.batches import BatchDone
 from workers.engine.streaming.sinks.sink import FenceLostError
 from workers.patience import patiently

@@ -14,10 +14,10 @@ from service.spec.compile import compile_job
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from service.spec.modes import Mode
+from service.spec.status import JobStatus
 from service.spec.strategies import Toggle
 from service.store import jobs, publication, streams
 from service.store.publication import Ending
-from service.spec.status import JobStatus
 from service.store.session import Database
 from service.store.stream_state import Stream
 from workers.attempt import Attempt
@@ -139,7 +139,7 @@ class StreamRunner:
         if found:
             raise SpecError.of(
                 "state_not_compatible",
-                f"{'; '.join(map(str, found))}. Resume with it as it was, or with {{\"from\": \"scratch\"}}: all input "
+                f'{"; ".join(map(str, found))}. Resume with it as it was, or with {{"from": "scratch"}}: all input '
                 "that is still there is read again, into a new generation of the result.",
             )
 
@@ -198,9 +198,7 @@ def _state(spec: JobSpec, stream: Stream | None, slots: int) -> StateOptions:
 
 
 def _bounds(spec: JobSpec, inputs: Inputs) -> dict[str, BatchBound]:
-    return {
-        name: bound_of(spec.settings.mini_batch, format_, files) for name, (format_, files) in inputs.files.items()
-    }
+    return {name: bound_of(spec.settings.mini_batch, format_, files) for name, (format_, files) in inputs.files.items()}
 
 
 def _scans(planned: PlannedStream, inputs: Inputs) -> dict[str, int]:

@@ -43,6 +43,15 @@ class BatchFacts:
     metrics: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class BatchMeasures:
+    """What Spark told of a mini-batch after its end: rows that it read, each counted once, and the rest as JSON."""
+
+    batch_id: int
+    rows_in: int
+    metrics: dict[str, Any]
+
+
 def open_stream(session: Session, held: Claim, now: int) -> Stream:
     """How far the job has come; makes generation 1 where no attempt has opened it before."""
     # Not fenced: an attempt that has lost its lease learns of it when it begins a mini-batch.
@@ -103,6 +112,27 @@ def finish_batch(session: Session, held: Claim, generation: int, batch_id: int, 
             stream.sink_version = facts.sink_version
     session.flush()
     _forget_old_batches(session, held.job_id)
+    return True
+
+
+def measure_batches(
+    session: Session, held: Claim, generation: int, measures: Sequence[BatchMeasures], now: int
+) -> bool:
+    """Stores what was measured of mini-batches, the newest's as that of the stream; what was measured before stays.
+
+    False, and nothing changed, where the lease or the generation is lost.
+    """
+    if not _holds(session, held) or not _is_current(session, held.job_id, generation):
+        return False
+    stream = stream_row(session, held.job_id, held.tenant, now)
+    for one in measures:
+        row = session.get(StreamBatchRow, (held.job_id, generation, one.batch_id))
+        if row is not None and not row.metrics:
+            row.rows_in, row.metrics = one.rows_in, one.metrics
+            stream.rows_in += one.rows_in
+    if measures:
+        stream.metrics, stream.updated_at = measures[-1].metrics, now
+    session.flush()
     return True
 
 
