@@ -31,6 +31,11 @@ class DataSettings(BaseSettings):
     results: Path | None = Field(
         default=None, description="Directory of results; `results` in the state directory by default."
     )
+    streams: Path | None = Field(
+        default=None,
+        description="Directory of posted rows and of streaming jobs' state; `streams` in the state directory by "
+        "default. API and workers share it.",
+    )
     s3_endpoint: str = Field(
         default="", description="Object store other than AWS, such as `https://minio:9000`; `http://` goes without TLS."
     )

@@ -12,19 +12,24 @@
     │   ├── NestingTooDeepError             422     nesting_too_deep
     │   ├── DuplicateKeyError               422     duplicate_key
     │   ├── InvalidRequestError             422     invalid_request
-    │   └── IdempotencyKeyReusedError       422     idempotency_key_reused
+    │   ├── IdempotencyKeyReusedError       422     idempotency_key_reused
+    │   ├── InvalidRowsError                422     invalid_rows
+    │   └── BatchIdReusedError              422     batch_id_reused
     ├── NotFoundError                                       there is no such thing (yet)
     │   ├── RouteNotFoundError              404     not_found
     │   ├── JobNotFoundError                404     job_not_found
     │   ├── PlanNotReadyError               404     plan_not_ready
     │   ├── MetricsNotReadyError            404     metrics_not_ready
     │   ├── WorkerNotFoundError             404     unknown_worker
+    │   ├── StreamNotFoundError             404     stream_not_found
     │   └── ResultMissingError              410     result_missing
-    ├── ConflictError                                       not in the state that the job or worker is in
+    ├── ConflictError                                       not in the state that job, worker or stream is in
     │   ├── JobNotFinishedError             409     job_not_finished
     │   ├── JobAlreadyFinishedError         409     job_already_finished
     │   ├── ResultNotReadyError             409     result_not_ready
-    │   └── WorkerSilentError               409     worker_silent
+    │   ├── WorkerSilentError               409     worker_silent
+    │   ├── StreamDiffersError              409     stream_differs
+    │   └── StreamInUseError                409     stream_in_use
     └── UnavailableError                                    try again later
         ├── DatabaseUnavailableError        503     database_unavailable
         ├── StoppingError                   503     stopping
@@ -102,11 +107,11 @@ class BodyTooLargeError(RequestError):
 
 
 class UnsupportedMediaTypeError(RequestError):
-    """The body is not declared as JSON."""
+    """The body is not declared as what is read here: JSON, or rows where rows are posted."""
 
     status = 415
     code = "unsupported_media_type"
-    title = "The body must be JSON"
+    title = "The body is of another type than is read here"
 
 
 class HostNotAllowedError(RequestError):
@@ -147,6 +152,22 @@ class IdempotencyKeyReusedError(RequestError):
     status = 422
     code = "idempotency_key_reused"
     title = "The idempotency key belongs to another submission"
+
+
+class InvalidRowsError(RequestError):
+    """Posted rows cannot be taken; the one issue names line and column."""
+
+    status = 422
+    code = "invalid_rows"
+    title = "The rows cannot be taken"
+
+
+class BatchIdReusedError(RequestError):
+    """The batch id was given before, with other rows."""
+
+    status = 422
+    code = "batch_id_reused"
+    title = "The batch id belongs to other rows"
 
 
 class NotFoundError(ServiceError):
@@ -193,6 +214,14 @@ class WorkerNotFoundError(NotFoundError):
     title = "There is no such worker"
 
 
+class StreamNotFoundError(NotFoundError):
+    """No such stream was declared."""
+
+    status = 404
+    code = "stream_not_found"
+    title = "There is no such stream"
+
+
 class ResultMissingError(NotFoundError):
     """The job succeeded and its files have since been removed from the results directory."""
 
@@ -202,7 +231,7 @@ class ResultMissingError(NotFoundError):
 
 
 class ConflictError(ServiceError):
-    """Not possible in the state that the job or worker is in."""
+    """Not possible in the state that the job, worker or stream is in."""
 
 
 class JobNotFinishedError(ConflictError):
@@ -235,6 +264,22 @@ class WorkerSilentError(ConflictError):
     status = 409
     code = "worker_silent"
     title = "The worker gives no sign of life"
+
+
+class StreamDiffersError(ConflictError):
+    """The stream was declared with another schema; `issues` names each difference."""
+
+    status = 409
+    code = "stream_differs"
+    title = "The stream has another schema"
+
+
+class StreamInUseError(ConflictError):
+    """Jobs that have not finished read the stream."""
+
+    status = 409
+    code = "stream_in_use"
+    title = "Jobs read the stream"
 
 
 class UnavailableError(ServiceError):

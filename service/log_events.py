@@ -25,6 +25,12 @@ LOG_EVENTS = (
         "database_unavailable", "error", "API", "A request was answered 503: the database did not answer in time."
     ),
     LogEvent(
+        "streams_directory_unusable",
+        "error",
+        "API",
+        "Posted rows were answered 503: their directory (`EVENKEEL_DATA_STREAMS`) cannot be written.",
+    ),
+    LogEvent(
         "message_dropped", "error", "both", "A message of the broker could not be read; its job is rung for again."
     ),
     LogEvent(
@@ -46,6 +52,15 @@ LOG_EVENTS = (
     ),
     LogEvent("worker_exit_forced", "error", "worker", "A worker that was told to stop had threads that did not."),
     LogEvent("worker_metrics_not_served", "error", "worker", "Its metrics' port is taken."),
+    LogEvent(
+        "posted_rows_shown",
+        "warning",
+        "both",
+        "Accepted rows that a process had left hidden when it ended can be read now.",
+    ),
+    LogEvent(
+        "posted_rows_not_shown", "warning", "both", "Accepted rows could not be shown to readers; it is tried again."
+    ),
     LogEvent("broker_unreachable", "warning", "both", "A message was not sent; the sweeper sends it later."),
     LogEvent("scraped_without_database", "warning", "API", "A scrape found no database."),
     LogEvent("database_lost", "warning", "worker", "An attempt was given up since the database was away."),

@@ -47,6 +47,9 @@ class ApiSettings(_Group):
         description="Host names that requests may name, separated by commas; guards against DNS rebinding.",
     )
     max_body_bytes: int = Field(default=1 << 20, ge=1024, le=1 << 30, description="Largest request body.")
+    max_rows_bytes: int = Field(
+        default=32 << 20, ge=1024, le=1 << 30, description="Largest body of rows that are posted to a stream."
+    )
     max_wait_seconds: float = Field(default=45, ge=0, le=300, description="Longest `Prefer: wait`.")
     poll_interval_seconds: float = Field(
         default=0.1,
@@ -283,6 +286,11 @@ class Settings:
     def results_dir(self) -> Path:
         """Directory below which every attempt writes its result."""
         return (self.data.results or self.state_dir / "results").expanduser().absolute()
+
+    @property
+    def streams_dir(self) -> Path:
+        """Directory of posted rows, and of what streaming jobs keep from one mini-batch to the next."""
+        return (self.data.streams or self.state_dir / "streams").expanduser().absolute()
 
 
 GROUPS: tuple[type[BaseSettings], ...] = (

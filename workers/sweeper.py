@@ -8,6 +8,7 @@ from pathlib import Path
 import structlog
 
 from service import __version__
+from service.ingest.recovery import show_hidden
 from service.results.directories import remove_job_directory
 from service.settings import WorkerSettings
 from service.store import jobs, leaders, workers
@@ -33,12 +34,14 @@ class Sweeper:
         ring: Callable[[str, str], bool],
         beat: Callable[[], object],
         connect_seconds: float = 0,
+        streams: Path | None = None,
     ) -> None:
         """`ring` tells whether the broker took the message; `beat` renews this worker's leases; others may need
-        `connect_seconds` to find the database again before they renew theirs."""
+        `connect_seconds` to find the database again before they renew theirs; below `streams`, rows were posted."""
         self._database = database
         self._worker = worker
         self._results = results
+        self._streams = streams
         self._ring = ring
         self._beat = beat
         self._concurrency = settings.concurrency
@@ -54,7 +57,8 @@ class Sweeper:
         self._waits_until = 0
 
     def step(self) -> None:
-        """Ends lost attempts, announces jobs again, forgets dead workers; does nothing while another leads."""
+        """Ends lost attempts, announces jobs again, forgets dead workers, shows rows that a process left hidden; does
+        nothing while another leads."""
         failed, self._failed = self._failed, True
         # First of all: after the machine slept, this worker's own leases have run out, and it lives.
         self._beat()
@@ -62,7 +66,8 @@ class Sweeper:
             now = self._database.now(session)
             is_late = self._is_late(now, failed)
             found = Sweep()
-            if leaders.elect(session, _TASK, self._worker, now, self._term_ms):
+            leads = leaders.elect(session, _TASK, self._worker, now, self._term_ms)
+            if leads:
                 heard_since = now - self._alive_ms
                 found = sweep(
                     session,
@@ -76,6 +81,8 @@ class Sweeper:
                 jobs.delete_forgotten_explains(session, now)
         self._failed = False
         self._follow_up(found)
+        if leads and self._streams is not None:
+            show_hidden(self._database, self._streams)
 
     def _is_late(self, now: int, failed: bool) -> bool:
         """Whether the others must have their chance first: they slept with this machine, or missed the same database;

@@ -99,6 +99,7 @@ class Worker:
             ring,
             self._heartbeat.step,
             connect_seconds=settings.database.connect_timeout_seconds,
+            streams=settings.streams_dir,
         )
         progress = ProgressReporter(self._database, self._at_hand)
         watch = CancellationWatch(self._database, self._at_hand)

@@ -1,4 +1,5 @@
-"""What is refused before a handler sees it: foreign hosts and origins, and bodies that are not plain, bounded JSON.
+"""What is refused before a handler sees it: foreign hosts and origins, and bodies that are not plain, bounded JSON, or
+bounded rows where these are posted.
 
 A service without keys on loopback is within reach of every web page that its user visits. A page can name another host
 (DNS rebinding) or post a form across sites; it can neither forge the Host header of its own site nor send JSON to
@@ -8,6 +9,7 @@ another one unasked.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -22,22 +24,37 @@ from service.errors import (
     ServiceError,
     UnsupportedMediaTypeError,
 )
+from service.ingest.media_types import ROWS
 from service.settings import ApiSettings
 
 _UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_CHARSET = re.compile(r"(?:^|;)\s*charset\s*=\s*\"?([^\";\s]*)")
+_OF_ROWS = re.compile(r"/v1/streams/[^/]+/rows")
 
 
 class _DisconnectedError(Exception):
     """The client went away while it sent its body: what came of it is no request."""
 
 
+@dataclass(frozen=True)
+class _Limit:
+    """How large a body may be, and the variable that says so."""
+
+    bytes: int
+    variable: str
+
+    def error(self) -> BodyTooLargeError:
+        return BodyTooLargeError(f"A body may hold {self.bytes} bytes ({self.variable}).")
+
+
 class Guard:
-    """ASGI middleware. Bodies are read whole, at most `max_body_bytes` of them, before the application runs."""
+    """ASGI middleware. Bodies are read whole, up to the limit of their kind, before the application runs."""
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app = app
         self._hosts = frozenset(host.strip().lower() for host in settings.allowed_hosts.split(",") if host.strip())
-        self._max_body_bytes = settings.max_body_bytes
+        self._of_json = _Limit(settings.max_body_bytes, "EVENKEEL_API_MAX_BODY_BYTES")
+        self._of_rows = _Limit(settings.max_rows_bytes, "EVENKEEL_API_MAX_ROWS_BYTES")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers with a problem, or hands the request on."""
@@ -59,11 +76,13 @@ class Guard:
         if scope["method"] not in _UNSAFE:
             return receive
         self._check_origin(headers)
-        if self._declared_length(headers) > self._max_body_bytes:
-            raise self._too_large()
-        body = await self._read(receive)
+        if scope["method"] == "POST" and _OF_ROWS.fullmatch(scope["path"]):
+            # First, since so much may come. What is in it is for whoever knows the stream.
+            _check_rows_headers(headers)
+            return _replay(await _read(headers, receive, self._of_rows), receive)
+        body = await _read(headers, receive, self._of_json)
         if body:
-            _check_media_type(headers)
+            _check_json_type(headers)
             check_json(body)
         return _replay(body, receive)
 
@@ -84,31 +103,46 @@ class Guard:
         name = re.sub(r":\d*$", "", authority).lower()
         return bool(name) and ("*" in self._hosts or name in self._hosts)
 
-    def _declared_length(self, headers: Headers) -> int:
-        length = headers.get("content-length", "0")
-        return int(length) if length.isdecimal() else 0
 
-    def _too_large(self) -> BodyTooLargeError:
-        return BodyTooLargeError(f"A body may hold {self._max_body_bytes} bytes (EVENKEEL_API_MAX_BODY_BYTES).")
-
-    async def _read(self, receive: Receive) -> bytes:
-        body = bytearray()
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise _DisconnectedError
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > self._max_body_bytes:
-                raise self._too_large()
-        return bytes(body)
+async def _read(headers: Headers, receive: Receive, limit: _Limit) -> bytes:
+    length = headers.get("content-length", "0")
+    if length.isdecimal() and int(length) > limit.bytes:
+        raise limit.error()
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _DisconnectedError
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > limit.bytes:
+            raise limit.error()
+    return bytes(body)
 
 
-def _check_media_type(headers: Headers) -> None:
-    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+def _check_json_type(headers: Headers) -> None:
+    media_type, _ = _content_type(headers)
     if media_type != "application/json":
         raise UnsupportedMediaTypeError("Send the body as JSON, with 'Content-Type: application/json'.")
+
+
+def _check_rows_headers(headers: Headers) -> None:
+    media_type, charset = _content_type(headers)
+    if media_type not in ROWS:
+        raise UnsupportedMediaTypeError(f"Rows come as {', '.join(ROWS)}: say which in the Content-Type header.")
+    if charset not in {"", "utf-8", "utf8"}:
+        raise UnsupportedMediaTypeError("Texts are read as UTF-8 alone.")
+    if headers.get("content-encoding", "identity").strip().lower() != "identity":
+        # A few compressed bytes may stand for any number of them.
+        raise UnsupportedMediaTypeError("Send the rows as they are, without Content-Encoding.")
+
+
+def _content_type(headers: Headers) -> tuple[str, str]:
+    """The media type and its charset, in small letters; empty where there is none."""
+    media_type, _, parameters = headers.get("content-type", "").lower().partition(";")
+    found = _CHARSET.search(parameters)
+    return media_type.strip(), found[1] if found else ""
 
 
 def _authority(origin: str) -> str:

@@ -22,6 +22,7 @@ TAGS = [
     {"name": "results", "description": "Read what a job computed."},
     {"name": "events", "description": "Follow a job while it runs."},
     {"name": "reports", "description": "How a job was planned, what it took, and which keys were hot."},
+    {"name": "streams", "description": "Post rows, which jobs read as they come."},
     {"name": "workers", "description": "The processes that run jobs: how they stand, and draining one."},
     {"name": "operations", "description": "For whoever runs the service."},
 ]

@@ -53,7 +53,8 @@ class SteadyRoute(APIRoute):
     """A route of which each request asks the database, and is tried again while that restarts.
 
     A request is one transaction that matters, or none: a failure before its commit has changed nothing. Where the
-    commit itself got no answer, only a submission with an Idempotency-Key is tried again, since it finds what it did.
+    commit itself got no answer, only what finds what it did is tried again: a submission with an Idempotency-Key, rows
+    with their batch id, a declaration.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -82,6 +83,11 @@ class SteadyRoute(APIRoute):
 
 def _pause(outage: Outage, request: Request, error: SQLAlchemyError, tried: int) -> float | None:
     fault = fault_of(error)
-    if fault is None or (isinstance(error, CommitUnknownError) and "idempotency-key" not in request.headers):
+    if fault is None or (isinstance(error, CommitUnknownError) and not _is_repeatable(request)):
         return None
     return outage.pause(fault, tried)
+
+
+def _is_repeatable(request: Request) -> bool:
+    """Whether a second try finds what the first one did."""
+    return request.method == "PUT" or "idempotency-key" in request.headers or "batch_id" in request.query_params

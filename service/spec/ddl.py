@@ -6,6 +6,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from service.spec.dialect import Text, tokens_of
 from service.spec.errors import SpecError, did_you_mean, nearest_names
+from service.spec.scalar import quoted
 from service.spec.types import MAX_PRECISION, DataType, Field, Schema, TypeName, decimal
 
 MAX_COLUMNS = 10_000
@@ -35,6 +36,15 @@ def parse_schema(text: str, pointer: str) -> Schema:
         issue = error.issues[0]
         raise SpecError([issue.model_copy(update={"code": "invalid_schema"})]) from None
     return _Reader(source, tokens).schema()
+
+
+def schema_text(schema: Schema) -> str:
+    """The DDL of a schema, in one spelling: `parse_schema` reads it as that schema again."""
+    return ", ".join(f"{_spelled(field.name)} {field.type}" for field in schema.fields)
+
+
+def _spelled(name: str) -> str:
+    return name if name.isascii() and name.isidentifier() else quoted(name)
 
 
 class _Reader:

@@ -25,7 +25,7 @@ class Issue(BaseModel):
     pointer: str | None = Field(
         default=None, description="JSON pointer into the request body, for example `/sql` or `/query/where`."
     )
-    line: int | None = Field(default=None, description="Line in the SQL text, from 1.")
+    line: int | None = Field(default=None, description="Line in the SQL text, or in posted rows, from 1.")
     column: int | None = Field(default=None, description="Column in the SQL text, from 1.")
     suggestions: tuple[str, ...] = Field(default=(), description="The nearest names that do exist.")
 

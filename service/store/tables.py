@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -20,6 +31,7 @@ RowId = BigInteger().with_variant(Integer(), "sqlite")
 
 ID_LENGTH = 36
 TENANT_LENGTH = 64
+STREAM_LENGTH = 100
 
 
 class Base(DeclarativeBase):
@@ -261,6 +273,48 @@ class LeaderRow(Base):
     task: Mapped[str] = mapped_column(String(32), primary_key=True)
     owner: Mapped[str] = mapped_column(String(128))
     expires_at: Mapped[int] = mapped_column(BigInteger)
+
+
+class InputStreamRow(Base):
+    """A stream of rows that clients post, as declared, and what was posted so far."""
+
+    __tablename__ = "input_streams"
+
+    tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH), primary_key=True)
+    name: Mapped[str] = mapped_column(String(STREAM_LENGTH), primary_key=True)
+    id: Mapped[str] = mapped_column(String(ID_LENGTH))
+    """Part of its directory: one that is declared again after its deletion has another."""
+    columns: Mapped[str] = mapped_column(Text)
+    """Its schema as DDL, in canonical spelling."""
+    batches: Mapped[int] = mapped_column(BigInteger, default=0)
+    """Also the sequence number of the newest."""
+    rows: Mapped[int] = mapped_column(BigInteger, default=0)
+    bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    created_at: Mapped[int] = mapped_column(BigInteger)
+    newest_at: Mapped[int | None] = mapped_column(BigInteger)
+
+
+class InputBatchRow(Base):
+    """A batch of posted rows: once this row is there, the batch is accepted, whether its file is shown yet or not."""
+
+    __tablename__ = "input_batches"
+    __table_args__ = (
+        ForeignKeyConstraint(["tenant", "stream"], ["input_streams.tenant", "input_streams.name"], ondelete="CASCADE"),
+        UniqueConstraint("file"),
+    )
+
+    tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH), primary_key=True)
+    stream: Mapped[str] = mapped_column(String(STREAM_LENGTH), primary_key=True)
+    batch_id: Mapped[str] = mapped_column(String(255), primary_key=True)
+    sha256: Mapped[str] = mapped_column(String(64))
+    """Of the media type and the body."""
+    seq: Mapped[int] = mapped_column(BigInteger)
+    """Numbers the batches of a stream from 1, in the order in which they were accepted."""
+    file: Mapped[str] = mapped_column(String(ID_LENGTH))
+    """Id of the file while it was hidden; `seq` and `sha256` name it once it is shown."""
+    rows: Mapped[int] = mapped_column(BigInteger)
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    at: Mapped[int] = mapped_column(BigInteger)
 
 
 class CompatibleRevisionRow(Base):

@@ -25,6 +25,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "service.spark_settings": ("service.spark_settings", "service.spec"),
     "service.store": ("service.store", "service.spec", "service.settings"),
     "service.datasets": ("service.datasets", "service.spec", "service.settings", "service.data_settings"),
+    # Posted rows: texts and files, and in `recovery` what the database knows of them.
+    "service.ingest": ("service.ingest", "service.spec", "service.datasets", "service.errors"),
+    "service.ingest.recovery": ("service.ingest", "service.datasets", "service.store"),
     # Nothing in the service knows of the workers.
     "service": ("service",),
     # The engine, from the bottom up.
@@ -72,6 +75,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.logging",
         "service.java",
         "service.lifeline",
+        "service.ingest.recovery",
         "service.jobs.purge_jobs",
         "service.results.directories",
         "service.__version__",

@@ -1,0 +1,158 @@
+"""Streams of posted rows: declare, post to, list, read, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import Field
+
+from service.api.dependencies import Cursor, ServicesDep, TenantDep
+from service.api.jobs import BODY_ERRORS
+from service.api.problems import problems
+from service.api.retries import SteadyRoute
+from service.datasets.input_streams import NAME_PATTERN
+from service.errors import (
+    BatchIdReusedError,
+    BodyTooLargeError,
+    DatabaseUnavailableError,
+    InvalidCursorError,
+    InvalidRowsError,
+    StorageUnavailableError,
+    StreamDiffersError,
+    StreamInUseError,
+    StreamNotFoundError,
+    UnsupportedMediaTypeError,
+)
+from service.ingest.media_types import ARROW, CSV, NDJSON
+from service.jobs.append_rows import AppendedRows, PostedRows
+from service.jobs.append_rows import append_rows as append
+from service.jobs.declare_stream import declare_stream as declare
+from service.jobs.delete_stream import delete_stream as delete
+from service.jobs.get_stream import get_stream as get
+from service.jobs.list_streams import MAX_PAGE_SIZE, StreamPage
+from service.jobs.list_streams import list_streams as list_page
+from service.jobs.stream_views import Stream
+from service.spec.model import Frozen
+
+router = APIRouter(prefix="/v1/streams", tags=["streams"], route_class=SteadyRoute)
+
+StreamName = Annotated[
+    str, Path(description="Name of a stream.", pattern=NAME_PATTERN, max_length=100, examples=["clicks"])
+]
+
+_BATCH_ID = r"^[\x20-\x7e]+$"
+_ROWS: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            NDJSON: {"schema": {"type": "string"}, "example": '{"uid": 1, "page": "/"}\n{"uid": 2, "page": "/cart"}\n'},
+            CSV: {"schema": {"type": "string"}, "example": "uid,page\n1,/\n2,/cart\n"},
+            ARROW: {"schema": {"type": "string", "format": "binary"}},
+        },
+    }
+}
+
+
+class StreamDeclaration(Frozen):
+    """What the rows of a stream are."""
+
+    declared_schema: str = Field(
+        alias="schema",
+        min_length=1,
+        max_length=100_000,
+        description="Columns as DDL, of atomic types.",
+        examples=["uid BIGINT, page STRING, at TIMESTAMP"],
+    )
+
+
+async def _body(request: Request) -> bytes:
+    # The guard has read it, up to its limit; a second try of the same request finds it again.
+    return await request.body()
+
+
+@router.put(
+    "/{name}",
+    response_model=Stream,
+    summary="Declare a stream",
+    responses={
+        200: {"description": "The stream, which was declared so before."},
+        201: {"description": "The stream, from now on.", "model": Stream},
+        **problems(*BODY_ERRORS, StreamDiffersError, StorageUnavailableError, spec=True),
+    },
+)
+def declare_stream(name: StreamName, body: StreamDeclaration, services: ServicesDep, tenant: TenantDep) -> Response:
+    """Makes a stream that rows can be posted to and jobs can read. The same declaration again changes nothing."""
+    declared = declare(services.database, services.settings.streams_dir, tenant, name, body.declared_schema)
+    content = declared.stream.model_dump(mode="json", by_alias=True)
+    return JSONResponse(content, 201 if declared.is_new else 200)
+
+
+@router.get("", summary="List streams", responses=problems(InvalidCursorError))
+def list_streams(
+    services: ServicesDep,
+    tenant: TenantDep,
+    cursor: Cursor = "",
+    page_size: Annotated[
+        int, Query(ge=1, description=f"Streams on a page; more than {MAX_PAGE_SIZE} is read as {MAX_PAGE_SIZE}.")
+    ] = 50,
+) -> StreamPage:
+    """Streams by name."""
+    return list_page(services.database, tenant, cursor, page_size)
+
+
+@router.get("/{name}", summary="Read a stream", responses=problems(StreamNotFoundError))
+def get_stream(name: StreamName, services: ServicesDep, tenant: TenantDep) -> Stream:
+    """A stream as declared, and what was posted to it so far."""
+    return get(services.database, tenant, name)
+
+
+@router.delete(
+    "/{name}", status_code=204, summary="Delete a stream", responses=problems(StreamNotFoundError, StreamInUseError)
+)
+def delete_stream(name: StreamName, services: ServicesDep, tenant: TenantDep) -> None:
+    """Removes the stream with all its rows, unless jobs read it that have not finished."""
+    delete(services.database, services.settings.streams_dir, tenant, name)
+
+
+@router.post(
+    "/{name}/rows",
+    status_code=202,
+    summary="Post rows to a stream",
+    openapi_extra=_ROWS,
+    responses={
+        202: {"description": "The rows are stored, once, and survive a crash."},
+        **problems(
+            BodyTooLargeError,
+            UnsupportedMediaTypeError,
+            StreamNotFoundError,
+            InvalidRowsError,
+            BatchIdReusedError,
+            DatabaseUnavailableError,
+            StorageUnavailableError,
+        ),
+    },
+)
+def append_rows(
+    name: StreamName,
+    body: Annotated[bytes, Depends(_body)],
+    request: Request,
+    services: ServicesDep,
+    tenant: TenantDep,
+    batch_id: Annotated[
+        str,
+        Query(
+            min_length=1,
+            max_length=255,
+            pattern=_BATCH_ID,
+            description="Any printable ASCII text of your choice. The same id with the same body is the same batch "
+            "for as long as the stream is there: after a failure, repeat the post. With another body it is refused.",
+            examples=["sensor-7/000042"],
+        ),
+    ],
+) -> AppendedRows:
+    """Appends a batch of rows, all or none. Columns that a row leaves out are NULL."""
+    media_type = request.headers["content-type"].partition(";")[0].strip().lower()
+    posted = PostedRows(tenant, name, batch_id, media_type, body)
+    return append(services.database, services.settings.streams_dir, posted)

@@ -1,0 +1,160 @@
+"""The columns of a stream as Arrow types, and texts as values of them: exactly, or not at all."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from datetime import date
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from service.ingest.faults import BadValueError, shown
+from service.spec.types import DataType, Schema, TypeName
+
+_INSTANT = pa.timestamp("us", tz="UTC")
+_LOCAL = pa.timestamp("us")
+_TYPES: dict[TypeName, pa.DataType] = {
+    TypeName.BOOLEAN: pa.bool_(),
+    TypeName.TINYINT: pa.int8(),
+    TypeName.SMALLINT: pa.int16(),
+    TypeName.INT: pa.int32(),
+    TypeName.BIGINT: pa.int64(),
+    TypeName.FLOAT: pa.float32(),
+    TypeName.DOUBLE: pa.float64(),
+    TypeName.STRING: pa.string(),
+    TypeName.BINARY: pa.binary(),
+    TypeName.DATE: pa.date32(),
+    TypeName.TIMESTAMP: _INSTANT,
+    TypeName.TIMESTAMP_NTZ: _LOCAL,
+}
+
+_YEAR = r"(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
+_DATE = rf"{_YEAR}-[0-9]{{2}}-[0-9]{{2}}"
+_CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
+_NUMBER = r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
+_INTEGER = r"-?[0-9]{1,19}"
+_FLOAT = rf"{_NUMBER}|NaN|-?Infinity"
+
+_SHAPES: dict[TypeName, tuple[str, str]] = {
+    TypeName.BOOLEAN: (r"(?i:true|false)", "true or false"),
+    TypeName.TINYINT: (_INTEGER, "an integer from -128 to 127"),
+    TypeName.SMALLINT: (_INTEGER, "an integer from -32768 to 32767"),
+    TypeName.INT: (_INTEGER, "an integer of 32 bits"),
+    TypeName.BIGINT: (_INTEGER, "an integer of 64 bits"),
+    TypeName.FLOAT: (_FLOAT, "a number that a FLOAT can hold"),
+    TypeName.DOUBLE: (_FLOAT, "a number that a DOUBLE can hold"),
+    TypeName.DATE: (_DATE, "a date such as 2026-01-31"),
+    TypeName.TIMESTAMP: (
+        rf"{_DATE}T{_CLOCK}(?:Z|[+-][0-9]{{2}}:[0-9]{{2}})",
+        "a time with its zone (RFC 3339), to the microsecond, such as 2026-01-31T12:00:00.5Z",
+    ),
+    TypeName.TIMESTAMP_NTZ: (
+        rf"{_DATE}T{_CLOCK}",
+        "a time without a zone, to the microsecond, such as 2026-01-31T12:00:00.5",
+    ),
+}
+
+# Years 1 to 9999, as SQL has them: a zone may lead out of them. Days since 1970.
+_FIRST_DAY = date(1, 1, 1).toordinal() - date(1970, 1, 1).toordinal()
+_LAST_DAY = date(9999, 12, 31).toordinal() - date(1970, 1, 1).toordinal()
+_DAY = 86_400_000_000
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """The columns as they are stored."""
+    return pa.schema([pa.field(field.name, arrow_type(field.type)) for field in schema.fields])
+
+
+def arrow_type(type_: DataType) -> pa.DataType:
+    """The Arrow type of an atomic type."""
+    if type_.name is TypeName.DECIMAL:
+        return pa.decimal128(type_.precision, type_.scale)
+    return _TYPES[type_.name]
+
+
+def describe(type_: DataType) -> str:
+    """What a value of the type is, for people."""
+    if type_.name is TypeName.DECIMAL:
+        return f"a number that {type_} holds exactly"
+    if type_.name is TypeName.STRING:
+        return "a text"
+    if type_.name is TypeName.BINARY:
+        return "bytes in base64"
+    return _SHAPES[type_.name][1]
+
+
+def from_texts(texts: pa.Array, type_: DataType) -> pa.Array:
+    """The values that `texts` (strings, NULL stays NULL) spell. Raises BadValueError for the first that spells none."""
+    if type_.name is TypeName.STRING:
+        return texts
+    if type_.name is TypeName.BINARY:
+        return pa.array([_bytes(row, text) for row, text in enumerate(texts.to_pylist())], pa.binary())
+    pattern = _NUMBER if type_.name is TypeName.DECIMAL else _SHAPES[type_.name][0]
+    _require(texts, type_, pc.match_substring_regex(texts, rf"\A(?:{pattern})\z"))
+    values = _cast(texts, type_)
+    if type_.is_fractional:
+        too_large = pc.and_(pc.is_inf(values), pc.invert(pc.match_substring(texts, "Infinity")))
+        _require(texts, type_, pc.invert(too_large))
+    elif type_.name is TypeName.TIMESTAMP:
+        _require(texts, type_, within_years(values))
+    return values
+
+
+def within_years(moments: pa.Array) -> pa.Array:
+    """Which of these days, or times in microseconds, are of the years 1 to 9999."""
+    first, last = _FIRST_DAY, _LAST_DAY
+    if pa.types.is_timestamp(moments.type):
+        first, last = first * _DAY, (last + 1) * _DAY - 1
+        ticks = moments.cast(pa.int64())
+    else:
+        ticks = moments.cast(pa.int32())
+    return pc.and_(pc.greater_equal(ticks, first), pc.less_equal(ticks, last))
+
+
+def first_false(flags: pa.Array) -> int | None:
+    """The first row that is false; NULL is not."""
+    index = pc.index(flags, pa.scalar(False)).as_py()
+    return None if index < 0 else int(index)
+
+
+def first_failing(values: pa.Array, convert: Callable[[pa.Array], object]) -> int:
+    """The first row of `values` that `convert` raises an ArrowInvalid for; one of them must."""
+    start, length = 0, len(values)
+    while length > 1:
+        half = length // 2
+        try:
+            convert(values.slice(start, half))
+        except pa.ArrowInvalid:
+            length = half
+        else:
+            start, length = start + half, length - half
+    return start
+
+
+def _cast(texts: pa.Array, type_: DataType) -> pa.Array:
+    target = arrow_type(type_)
+    try:
+        return texts.cast(target)
+    except pa.ArrowInvalid:
+        raise _unfit(texts, first_failing(texts, lambda part: part.cast(target)), type_) from None
+
+
+def _require(texts: pa.Array, type_: DataType, flags: pa.Array) -> None:
+    row = first_false(flags)
+    if row is not None:
+        raise _unfit(texts, row, type_)
+
+
+def _unfit(texts: pa.Array, row: int, type_: DataType) -> BadValueError:
+    return BadValueError(row, f"is '{shown(texts[row].as_py())}' and not {describe(type_)}")
+
+
+def _bytes(row: int, text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    try:
+        return base64.b64decode(text.encode("ascii"), validate=True)
+    except (UnicodeEncodeError, binascii.Error):
+        raise BadValueError(row, f"is '{shown(text)}' and not bytes in base64") from None

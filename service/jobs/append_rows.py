@@ -1,0 +1,123 @@
+"""Accepts a batch of posted rows: once, whole, and durable before the answer.
+
+The rows are written to a hidden file; one transaction accepts the batch; a rename shows the file to readers. Whatever
+ends in between, a repeat of the post finishes it, and so does `service.ingest.recovery`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from pydantic import Field
+from sqlalchemy.exc import IntegrityError
+
+from service.datasets.input_streams import segment_name, stream_directory
+from service.errors import BatchIdReusedError
+from service.ingest.parsing import rows_of
+from service.ingest.segments import make_directory, remove_hidden, show, write_hidden
+from service.jobs.declare_stream import storage_unavailable
+from service.jobs.stream_views import no_such_stream, require_stream
+from service.spec.model import Frozen
+from service.store import ingest
+from service.store.faults import CommitUnknownError
+from service.store.ingest import InputBatch, InputStream, NewBatch
+from service.store.session import Database
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class PostedRows:
+    """What a client posted."""
+
+    tenant: str
+    stream: str
+    batch_id: str
+    media_type: str
+    body: bytes
+
+    @property
+    def sha256(self) -> str:
+        """Tells batches apart. Of the media type too, since the same bytes may spell other rows in another."""
+        return hashlib.sha256(self.media_type.encode() + b"\n" + self.body).hexdigest()
+
+
+class AppendedRows(Frozen):
+    """A batch that was accepted."""
+
+    batch_id: str
+    rows: int = Field(description="Rows of the batch.")
+    replayed: bool = Field(description="Whether it had been accepted before: nothing was added this time.")
+
+
+def append_rows(database: Database, streams_dir: Path, posted: PostedRows) -> AppendedRows:
+    """Stores the rows of a batch, or finds that they are stored.
+
+    Raises StreamNotFoundError, InvalidRowsError, BatchIdReusedError, and StorageUnavailableError where the files cannot
+    be written: a repeat of the post is then all that it takes.
+    """
+    with database.read() as session:
+        stream = require_stream(session, posted.tenant, posted.stream)
+    earlier = _earlier(database, posted)
+    if earlier is not None:
+        return _replayed(streams_dir, stream, posted, earlier)
+    table = rows_of(posted.body, posted.media_type, stream.schema)
+    try:
+        segment = write_hidden(streams_dir, table)
+    except OSError as error:
+        raise storage_unavailable(error) from error
+    new = NewBatch(posted.batch_id, posted.sha256, segment.id, segment.rows, segment.bytes)
+    try:
+        with database.write() as session:
+            batch = ingest.insert_batch(session, stream, new, database.now(session))
+    except IntegrityError:
+        # The same batch was accepted between our look and our insert.
+        remove_hidden(streams_dir, segment.id)
+        earlier = _earlier(database, posted)
+        if earlier is None:
+            raise
+        return _replayed(streams_dir, stream, posted, earlier)
+    except CommitUnknownError:
+        # The file may be all that there is of an accepted batch.
+        raise
+    except BaseException:
+        remove_hidden(streams_dir, segment.id)
+        raise
+    if batch is None:
+        remove_hidden(streams_dir, segment.id)
+        raise no_such_stream(posted.stream)
+    _show(streams_dir, stream, posted, batch)
+    return AppendedRows(batch_id=posted.batch_id, rows=batch.rows, replayed=False)
+
+
+def _earlier(database: Database, posted: PostedRows) -> InputBatch | None:
+    with database.read() as session:
+        return ingest.find_batch(session, tenant=posted.tenant, stream=posted.stream, batch_id=posted.batch_id)
+
+
+def _replayed(streams_dir: Path, stream: InputStream, posted: PostedRows, earlier: InputBatch) -> AppendedRows:
+    if earlier.sha256 != posted.sha256:
+        raise BatchIdReusedError(
+            "This batch id was given before with another body, which was accepted. Use a new id for new rows."
+        )
+    # Before it is said that the rows are there: whoever accepted them may have ended before they were shown.
+    _show(streams_dir, stream, posted, earlier)
+    return AppendedRows(batch_id=posted.batch_id, rows=earlier.rows, replayed=True)
+
+
+def _show(streams_dir: Path, stream: InputStream, posted: PostedRows, batch: InputBatch) -> None:
+    directory = stream_directory(streams_dir, stream.tenant, stream.name, stream.id)
+    target = directory / segment_name(batch.seq, batch.sha256)
+    try:
+        if show(streams_dir, batch.file, target):
+            return
+        # Somebody has removed the file. What is in it is at hand.
+        _log.warning("posted_rows_written_again", stream=stream.name, batch_id=batch.batch_id)
+        make_directory(directory)
+        table = rows_of(posted.body, posted.media_type, stream.schema)
+        show(streams_dir, write_hidden(streams_dir, table).id, target)
+    except OSError as error:
+        raise storage_unavailable(error) from error
