@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from json.scanner import make_scanner
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -45,7 +46,9 @@ def _constant(name: str) -> NoReturn:
     raise _ConstantError(name)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_Fraction, parse_constant=_constant)
+# The scanner itself: `decode` would look for spaces around every line, which are gone by then.
+_scan = make_scanner(json.JSONDecoder(object_pairs_hook=_object, parse_float=_Fraction, parse_constant=_constant))
+_SPACE = " \t\r"
 
 _TAKEN: dict[TypeName, frozenset[type]] = {
     TypeName.BOOLEAN: frozenset({bool}),
@@ -74,9 +77,10 @@ def read_ndjson(body: str, schema: Schema) -> pa.Table:
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
     for number, line in enumerate(body.split("\n"), start=1):
-        if not line or line.isspace():
+        text = line.strip(_SPACE)
+        if not text:
             continue
-        row = _read(line, number)
+        row = _read(text, number)
         if not row.keys() <= known:
             raise unknown_column(next(name for name in row if name not in known), schema.names, line=number)
         rows.append(row)
@@ -91,9 +95,9 @@ def read_ndjson(body: str, schema: Schema) -> pa.Table:
     return pa.table(columns, names=list(schema.names))
 
 
-def _read(line: str, number: int) -> dict[str, Any]:
+def _read(text: str, number: int) -> dict[str, Any]:
     try:
-        row = _DECODER.decode(line)
+        row, end = _scan(text, 0)
     except _TwiceError as error:
         name = str(error)
         raise invalid_rows(
@@ -105,10 +109,14 @@ def _read(line: str, number: int) -> dict[str, Any]:
         raise invalid_rows(
             "malformed_row", f"This is no JSON object: {error.msg}, at character {error.colno}.", line=number
         ) from None
+    except StopIteration:
+        raise _not_an_object(number) from None
     except RecursionError:
         raise invalid_rows("malformed_row", "Arrays and objects are nested too deeply.", line=number) from None
     except ValueError:
         raise invalid_rows("malformed_row", "A number has more digits than can be read.", line=number) from None
+    if end < len(text):
+        raise invalid_rows("malformed_row", f"Something follows the object, at character {end + 1}.", line=number)
     if not isinstance(row, dict):
         raise _not_an_object(number)
     return row

@@ -191,6 +191,9 @@ class TestNdjson:
             "[" * 100_000,
             "\ufeff{}",
             "{}//",
+            "\u00a0",
+            "{}\u00a0",
+            "\v{}",
         ],
     )
     def test_no_row(self, line: str) -> None:
