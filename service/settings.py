@@ -139,6 +139,9 @@ class WorkerSettings(_Group):
     model_config = SettingsConfigDict(env_prefix="EVENKEEL_WORKER_", frozen=True, env_ignore_empty=True)
 
     concurrency: int = Field(default=4, ge=1, le=256, description="Jobs that one worker runs at once.")
+    streams: int = Field(
+        default=8, ge=0, le=256, description="Continuous jobs that one worker runs at once, beside the others."
+    )
     queues: str = Field(
         default="short,long,stream",
         pattern=r"^(short|long|stream)(,(short|long|stream))*$",

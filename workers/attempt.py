@@ -107,6 +107,8 @@ class AttemptsAtHand:
         """No further jobs; the attempts at hand go on, and so does one whose job is just being claimed."""
         with self._changed:
             self._refusing = True
+            for attempt in self._kept:
+                attempt.stop(StopReason.WORKER_STOPPING)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -143,9 +145,14 @@ class AttemptsAtHand:
                 self._changed.notify_all()
 
     def keep(self, attempt: Attempt) -> None:
-        """Inside `holding`: the attempt stays at hand when its thread has left, until it is released."""
+        """Inside `holding`: the attempt stays at hand when its thread has left, until it is released.
+
+        A worker that is to leave waits for no end of it: it is told to stop, then or now.
+        """
         with self._changed:
             self._kept.add(attempt)
+            if self._refusing:
+                attempt.stop(StopReason.WORKER_STOPPING)
 
     def release(self, attempt: Attempt) -> None:
         """An attempt that was kept has ended."""

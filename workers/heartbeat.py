@@ -92,7 +92,8 @@ class ProgressReporter:
         """Asks Spark about every attempt on it; writes only what changed."""
         moved = []
         for attempt in self._at_hand.all():
-            if attempt.driver is None or attempt.reason is not None:
+            # A stream tells of its mini-batches instead: the number of its tasks grows for ever.
+            if attempt.driver is None or attempt.reason is not None or attempt.streams:
                 continue
             try:
                 progress = attempt.driver.monitor.progress(attempt.run_tag)

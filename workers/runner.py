@@ -19,6 +19,7 @@ from service.spec import ends
 from service.spec.bound import BoundQuery
 from service.spec.compile import compile_job
 from service.spec.job import JobSpec
+from service.spec.queues import Queue
 from service.spec.status import JobStatus
 from service.store import jobs, leases, publication, streams
 from service.store.faults import fault_of
@@ -94,11 +95,20 @@ class JobRunner:
         False where there is nothing to claim: messages come twice, or late. Raises SparkUnavailableError before
         it claims anything, and else only when the database fails.
         """
-        return self._run(lambda _: job_id)
+        return self._run(lambda session: None if self._is_too_much(session, job_id) else job_id)
 
     def run_oldest(self, queues: Collection[str]) -> bool:
         """As `run`, with the job that has waited longest in one of these queues."""
-        return self._run(lambda session: leases.oldest_waiting(session, queues))
+        return self._run(lambda session: leases.oldest_waiting(session, self._open_queues(queues)))
+
+    def _open_queues(self, queues: Collection[str]) -> Collection[str]:
+        return [queue for queue in queues if queue != Queue.STREAM.value or not self.supervisor.is_full]
+
+    def _is_too_much(self, session: Session, job_id: str) -> bool:
+        """Whether it is a stream, and this worker runs as many as it may: it waits for another worker, or a place."""
+        if not self.supervisor.is_full:
+            return False
+        return (job_id, Queue.STREAM.value) in jobs.queues_of_waiting(session, [job_id])
 
     def _run(self, choose: Callable[[Session], str | None]) -> bool:
         # Before the claim: a job is not taken, and no attempt of it spent, by a worker that cannot run it.
@@ -125,7 +135,7 @@ class JobRunner:
     def _end_stream(self, stream: StreamAttempt, verdict: Verdict) -> None:
         try:
             self._end(stream.attempt, verdict)
-        except Exception:
+        except Exception:  # noqa: BLE001 - the other streams go on
             # Its lease runs out, and another attempt follows.
             _log.exception("stream_end_not_published")
 
@@ -283,6 +293,7 @@ class JobRunner:
                 )
 
         if patiently(try_once, pause=self._pause):
+            self._metrics.ended(claim, JobStatus.STOPPED)
             _log.info("stream_rests", because=given.because.value, code=given.error.code if given.error else None)
             return
         # Its cancellation was asked for at the same time, or the lease is lost.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from service.datasets.input_streams import stream_directory
 from service.datasets.roots import roots_of
 from service.settings import Settings
 from service.spec.compile import compile_job
@@ -16,7 +17,8 @@ from service.spec.job import JobSpec
 from service.spec.modes import Mode
 from service.spec.status import JobStatus
 from service.spec.strategies import Toggle
-from service.store import jobs, publication, streams
+from service.spec.streaming import StreamTable
+from service.store import ingest, jobs, publication, streams
 from service.store.publication import Ending
 from service.store.session import Database
 from service.store.stream_state import Stream
@@ -33,7 +35,7 @@ from workers.engine.streaming.sinks.sink import SinkTarget
 from workers.engine.streaming.sources import BatchBound, StreamInput
 from workers.engine.streaming.staging import Stage
 from workers.engine.streaming.state import StateOptions
-from workers.failures import LeaseLost, Verdict
+from workers.failures import LeaseLost, Verdict, verdict_of
 from workers.metrics import WorkerMetrics
 from workers.patience import patiently
 from workers.stream_attempt import Opened, StreamAttempt, resting_verdict
@@ -82,7 +84,8 @@ class StreamRunner:
                 return started
             return HandedOver(started) if spec.mode is Mode.CONTINUOUS else self._to_its_end(started)
         except Exception as error:  # noqa: BLE001 - every end of a job is told to the client
-            return resting_verdict(error, attempt)
+            explained = attempt.claim.kind == jobs.EXPLAIN
+            return verdict_of(error, attempt) if explained else resting_verdict(error, attempt)
 
     def _to_its_end(self, stream: StreamAttempt) -> Verdict:
         while True:
@@ -94,7 +97,7 @@ class StreamRunner:
 
     def _started(self, attempt: Attempt, driver: Driver, spec: JobSpec) -> StreamAttempt | Verdict:
         begun = self._clock()
-        inputs = find_inputs(spec, self._roots, self._posted(attempt, spec))
+        inputs = find_inputs(spec, self._roots, self._posted(attempt.claim.tenant, spec))
         query = compile_job(spec, inputs.schemas, is_accepted=True)
         attempt.check()
         explained = attempt.claim.kind == jobs.EXPLAIN
@@ -116,8 +119,18 @@ class StreamRunner:
             return LeaseLost()
         return StreamAttempt(attempt, opened, self._database, self._clock)
 
-    def _posted(self, attempt: Attempt, spec: JobSpec) -> Mapping[str, Posted]:
-        return {}
+    def _posted(self, tenant: str, spec: JobSpec) -> dict[str, Posted]:
+        """The streams of posted rows that the job names, those that are there."""
+        names = [table.stream for table in spec.tables.values() if isinstance(table, StreamTable)]
+        if not names:
+            return {}
+        with self._database.read() as session:
+            found = [stream for name in names if (stream := ingest.find_stream(session, tenant, name)) is not None]
+        directory = self._settings.streams_dir
+        return {
+            stream.name: Posted(stream_directory(directory, tenant, stream.name, stream.id), stream.schema)
+            for stream in found
+        }
 
     def _open(self, attempt: Attempt) -> Stream:
         with self._database.write() as session:

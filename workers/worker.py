@@ -37,8 +37,9 @@ _log = structlog.get_logger(__name__)
 
 _WATCH_DRIVER_SECONDS = 1.0
 _LOOP_SECONDS = 0.5
-_THREADS_BESIDE = 6
+_THREADS_BESIDE = 10
 _RETENTION_SECONDS = 60.0
+_STREAMS_SECONDS = 0.5
 
 
 class Worker:
@@ -60,7 +61,10 @@ class Worker:
         self._warms_up = settings.spark.warm_up
         # One for each runner and each of the threads beside them that use it.
         self._database = Database(
-            settings.database_url, connections=own.concurrency + _THREADS_BESIDE, settings=settings.database
+            settings.database_url,
+            # A stream's mini-batches note themselves on a thread of Spark's.
+            connections=own.concurrency + own.streams + _THREADS_BESIDE,
+            settings=settings.database,
         )
         self._at_hand = AttemptsAtHand()
         self._runtime = SparkRuntime(
@@ -73,7 +77,14 @@ class Worker:
         self._metrics.watch(lambda: len(self._at_hand.all()), self._memory)
         self._metrics_address = (own.metrics_host, own.metrics_port)
         self._runner = JobRunner(
-            settings, self._database, self._runtime, self._at_hand, self.id, ring, metrics=self._metrics
+            settings,
+            self._database,
+            self._runtime,
+            self._at_hand,
+            self.id,
+            ring,
+            metrics=self._metrics,
+            most_streams=own.streams,
         )
         self._departure = Departure(
             self.id,
@@ -113,6 +124,7 @@ class Worker:
             Loop("cancellation", own.watch_seconds, watch.step, longest=1.0),
             Loop("time-limits", own.watch_seconds, watch.mark_overdue),
             Loop("progress", own.progress_seconds, progress.step),
+            Loop("streams", _STREAMS_SECONDS, self._runner.supervisor.step),
             Loop("driver-ping", _WATCH_DRIVER_SECONDS, driver.ping),
             Loop("driver-watch", _WATCH_DRIVER_SECONDS, driver.watch),
             Loop("spark", _WATCH_DRIVER_SECONDS, self._runtime.keep_ready),
@@ -176,6 +188,7 @@ class Worker:
         except SQLAlchemyError:
             # Both lapse by themselves.
             _log.warning("worker_left_unnoticed", exc_info=True)
+        self._runner.supervisor.close()
         self._runtime.stop()
         self._database.close()
         _log.info("worker_stopped", worker=self.id)

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0005"
-down_revision = "0003"
+down_revision = "0004"
 branch_labels = None
 depends_on = None
 
@@ -46,11 +46,11 @@ def upgrade() -> None:
         ),
         sa.UniqueConstraint("file", name=op.f("uq_input_batches_file")),
     )
-    op.execute("INSERT INTO compatible_revisions (revision) VALUES ('0003')")
+    op.execute("INSERT INTO compatible_revisions (revision) VALUES ('0004')")
 
 
 def downgrade() -> None:
     """Takes it back. The files of posted rows stay where they are."""
-    op.execute("DELETE FROM compatible_revisions WHERE revision = '0003'")
+    op.execute("DELETE FROM compatible_revisions WHERE revision = '0004'")
     op.drop_table("input_batches")
     op.drop_table("input_streams")
