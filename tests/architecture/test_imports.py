@@ -57,6 +57,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.results.arrow_types",
         "service.results.files",
         "service.results.final_merge",
+        "service.results.json_values",
         "service.results.managed_files",
         "service.results.newest_rows",
     ),

@@ -25,12 +25,12 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from service.results.arrow_types import arrow_schema
 from service.results.final_merge import check_mergeable
 from service.results.managed_files import ManagedFiles, files_of
 from service.spec.managed_table import DESCRIPTION, ManagedTable, described
 from workers.engine.streaming.sinks.compaction import compacted, is_due
 from workers.engine.streaming.sinks.sink import FenceLostError, SinkError, SinkTarget, Staged
+from workers.engine.streaming.sinks.staged_rows import staged_schema
 
 _log = structlog.get_logger(__name__)
 
@@ -157,13 +157,13 @@ class ManagedSink:
         return int(table.version()) + 1
 
     def _check_columns(self) -> None:
-        try:
-            schema = arrow_schema(self._table.columns)
-            arrow_schema(self._table.output)
-            if self._table.final is not None:
+        schema = staged_schema(self._table.columns)
+        staged_schema(self._table.output)
+        if self._table.final is not None:
+            try:
                 check_mergeable(self._table.final, schema)
-        except ValueError as error:
-            raise SinkError(f"{error} Leave it out, or CAST it to another type.") from error
+            except ValueError as error:
+                raise SinkError(f"{error} CAST it to another type.") from error
         names = [name.casefold() for name in schema.names]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -199,7 +199,7 @@ class ManagedSink:
         raise self._crowded()
 
     def _schema(self) -> pa.Schema:
-        return arrow_schema(self._table.columns).append(pa.field(self._table.batch, pa.int64()))
+        return staged_schema(self._table.columns).append(pa.field(self._table.batch, pa.int64()))
 
     def _current(self) -> DeltaTable:
         """The newest version, which no newer attempt has laid hands on."""

@@ -1,0 +1,420 @@
+"""The PostgreSQL sink against a real server: each mini-batch once, with whoever else writes, and what it demands."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, LiteralString
+from zoneinfo import ZoneInfo
+
+import psycopg
+import pytest
+
+from service.spec.final_level import FinalColumn, FinalLevel, Merge, MergedColumn
+from service.spec.types import (
+    BIGINT,
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INT,
+    NULL,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    TINYINT,
+    DataType,
+    Field,
+    array,
+    decimal,
+    struct,
+)
+from tests.support.databases import PostgresDatabases
+from tests.support.staged import staged
+from workers.engine.streaming.sinks import postgres
+from workers.engine.streaming.sinks.postgres import PostgresSink
+from workers.engine.streaming.sinks.sink import FenceLostError, SinkError, SinkTarget
+
+APP = "evenkeel/job/1"
+COLUMNS = (Field("k", STRING), Field("n", BIGINT))
+UTC = ZoneInfo("UTC")
+
+
+@pytest.fixture(scope="module")
+def database(postgres_databases: PostgresDatabases) -> Iterator[str]:
+    with postgres_databases.new() as url:
+        yield url.replace("+psycopg", "")
+
+
+@pytest.fixture
+def url(database: str) -> str:
+    """A database without tables."""
+    run(database, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    return database
+
+
+@pytest.fixture
+def sinks() -> Iterator[list[PostgresSink]]:
+    made: list[PostgresSink] = []
+    yield made
+    for sink in made:
+        sink.close()
+
+
+@pytest.fixture
+def sink_at(url: str, sinks: list[PostgresSink]) -> Any:
+    def make(fence: int = 1, table: str = "out", app: str = APP, **changes: Any) -> PostgresSink:
+        columns = changes.pop("columns", COLUMNS)
+        settings = {"output": columns, "keys": ("k",), **changes}
+        sink = PostgresSink(url, table, SinkTarget(app, fence, columns, **settings))
+        sinks.append(sink)
+        sink.prepare()
+        return sink
+
+    return make
+
+
+def rows_of(url: str, query: LiteralString = "SELECT * FROM out") -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, options="-c TimeZone=UTC") as connection:
+        return sorted(connection.execute(query).fetchall(), key=repr)
+
+
+def run(url: str, *statements: LiteralString) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def test_a_newer_row_replaces_an_older_one_of_its_key(url: str, tmp_path: Path, sink_at: Any) -> None:
+    sink = sink_at()
+    assert sink.committed() is None
+    sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1), (None, 2), ("b", 3)], files=2))
+    sink.commit(1, staged(tmp_path, COLUMNS, [(None, 5), ("c", 6), ("c", 7)]))
+    sink.commit(2, staged(tmp_path, COLUMNS, [], files=0))
+    assert sink.committed() == 2
+    assert rows_of(url) == [("a", 1), ("b", 3), ("c", 7), (None, 5)]
+
+
+def test_a_mini_batch_that_is_given_again_changes_nothing(url: str, tmp_path: Path, sink_at: Any) -> None:
+    sink_at().commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+    sink = sink_at(fence=2)
+    sink.commit(0, staged(tmp_path, COLUMNS, [("a", 7)]))
+    assert (sink.committed(), rows_of(url)) == (0, [("a", 1)])
+
+
+def test_older_attempts_are_shut_out_of_older_generations_too(url: str, tmp_path: Path, sink_at: Any) -> None:
+    older, old = sink_at(fence=3), sink_at(fence=4)
+    new, other_job = sink_at(fence=5, app="evenkeel/job/2"), sink_at(fence=1, app="evenkeel/job2/1")
+    for late in (older, old):
+        for call in (late.prepare, late.committed, lambda late=late: late.commit(0, staged(tmp_path, COLUMNS, []))):
+            with pytest.raises(FenceLostError):
+                call()
+    new.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+    other_job.commit(0, staged(tmp_path, COLUMNS, [("b", 1)]))
+    assert rows_of(url) == [("a", 1), ("b", 1)]
+
+
+def test_an_attempt_that_hangs_in_a_transaction_is_ended(
+    url: str, tmp_path: Path, sink_at: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_PATIENCE_MS", 100)
+    old = sink_at(fence=1)
+    hangs, goes_on = threading.Event(), threading.Event()
+    take = PostgresSink._take
+    errors: list[Exception] = []
+
+    def hanging(sink: PostgresSink, connection: psycopg.Connection) -> None:
+        take(sink, connection)
+        hangs.set()
+        goes_on.wait(60)
+
+    def commit() -> None:
+        try:
+            old.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+        except FenceLostError as error:
+            errors.append(error)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PostgresSink, "_take", hanging)
+        thread = threading.Thread(target=commit)
+        thread.start()
+        assert hangs.wait(60)
+    new = sink_at(fence=2)
+    assert new.committed() is None
+    new.commit(0, staged(tmp_path, COLUMNS, [("a", 2)]))
+    goes_on.set()
+    thread.join(60)
+    assert len(errors) == 1
+    assert rows_of(url) == [("a", 2)]
+
+
+def test_of_two_that_commit_at_once_one_does(url: str, tmp_path: Path, sink_at: Any) -> None:
+    sinks = [sink_at(fence=1), sink_at(fence=1)]
+    stages = [staged(tmp_path, COLUMNS, [("a", number), (str(number), 0)]) for number in range(2)]
+    threads = [threading.Thread(target=sink.commit, args=(0, stage)) for sink, stage in zip(sinks, stages, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert rows_of(url) in ([("0", 0), ("a", 0)], [("1", 0), ("a", 1)])
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_commit_whose_answer_is_lost_is_in_once(
+    url: str, tmp_path: Path, sink_at: Any, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    sink = sink_at(keys=None)
+    write = PostgresSink._write
+
+    def breaking(sink: PostgresSink, *args: Any) -> None:
+        monkeypatch.setattr(PostgresSink, "_write", write)
+        write(sink, *args)
+        connection = sink._connected()
+        if where == "after":
+            connection.execute("COMMIT")
+        connection.close()
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(PostgresSink, "_write", breaking)
+    sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+    assert rows_of(url) == [("a", 1)]
+
+
+def test_a_server_that_stays_away_is_told(tmp_path: Path, sink_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = sink_at()
+    sink.close()
+    monkeypatch.setattr(sink, "_url", "postgresql://postgres@127.0.0.1:1/none")
+    with pytest.raises(psycopg.OperationalError):
+        sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+
+
+def test_rows_that_are_only_added(url: str, tmp_path: Path, sink_at: Any) -> None:
+    sink = sink_at(keys=None)
+    for batch_id in (0, 1, 1):
+        sink.commit(batch_id, staged(tmp_path, COLUMNS, [("a", batch_id)] * 2))
+    assert rows_of(url) == [("a", 0), ("a", 0), ("a", 1), ("a", 1)]
+
+
+def test_the_one_row_of_an_aggregate_over_everything(url: str, tmp_path: Path, sink_at: Any) -> None:
+    columns = (Field("n", BIGINT), Field("s", decimal(38, 2)))
+    sink = sink_at(columns=columns, keys=())
+    sink.commit(0, staged(tmp_path, columns, [(1, None)]))
+    sink.commit(1, staged(tmp_path, columns, [(2, Decimal("1.50")), (3, Decimal("2.50"))]))
+    assert rows_of(url) == [(3, Decimal("2.50"))]
+    run(url, "INSERT INTO out VALUES (7, 7)")
+    with pytest.raises(SinkError, match="has 2 rows"):
+        sink.commit(2, staged(tmp_path, columns, [(4, None)]))
+
+
+def test_nothing_but_keys(url: str, tmp_path: Path, sink_at: Any) -> None:
+    columns = (Field("k", STRING), Field("j", INT))
+    sink = sink_at(columns=columns, keys=("j", "k"))
+    for batch_id in range(2):
+        sink.commit(batch_id, staged(tmp_path, columns, [("a", None), (None, batch_id)]))
+    assert rows_of(url) == [("a", None), (None, 0), (None, 1)]
+
+
+PARTS = (
+    Field("k", STRING),
+    Field("j", INT),
+    Field("part", BIGINT),
+    Field("bits", BIGINT),
+    Field("s", FLOAT),
+    Field("low", STRING),
+    Field("any", BOOLEAN),
+)
+FINAL = FinalLevel(
+    keys=("k", "j"),
+    parts=("part",),
+    merged=(
+        MergedColumn("bits", Merge.SUM),
+        MergedColumn("s", Merge.SUM),
+        MergedColumn("low", Merge.MIN),
+        MergedColumn("any", Merge.MAX),
+    ),
+    output=(
+        FinalColumn(Field("uniques", BIGINT), "bits", zero=True),
+        FinalColumn(Field("K", STRING), "k"),
+        FinalColumn(Field("j", INT), "j"),
+        FinalColumn(Field("mean", DOUBLE), "s", divisor="bits"),
+        FinalColumn(Field("low", STRING), "low"),
+        FinalColumn(Field("any", BOOLEAN), "any"),
+    ),
+)
+OUTPUT = tuple(column.field for column in FINAL.output)
+
+
+def test_groups_are_put_together_from_the_newest_of_their_parts(url: str, tmp_path: Path, sink_at: Any) -> None:
+    sink = sink_at(table="public.out", columns=PARTS, output=OUTPUT, keys=FINAL.keys, final=FINAL)
+    first = [
+        ("a", 1, 0, 2, 3.0, "é", False),
+        ("a", 1, None, None, 1.0, "Z", None),
+        (None, 1, 0, 1, 5.0, None, None),
+        (None, None, 0, 1, 6.0, None, None),
+        ("b", None, 0, None, None, "b", True),
+    ]
+    sink.commit(0, staged(tmp_path, PARTS, first))
+    expected = [
+        (0, "b", None, None, "b", True),
+        (1, None, 1, 5.0, None, None),
+        (1, None, None, 6.0, None, None),
+        (2, "a", 1, 2.0, "Z", False),
+    ]
+    assert rows_of(url) == expected
+    second = [("a", 1, 0, 4, 7.0, "a", True), ("b", None, 1, 2, 1.0, "a", False), (None, 1, 1, 1, 5.0, None, None)]
+    sink.commit(1, staged(tmp_path, PARTS, second))
+    assert rows_of(url) == [
+        (1, None, None, 6.0, None, None),
+        (2, "b", None, 0.5, "a", True),
+        (2, None, 1, 5.0, None, None),
+        (4, "a", 1, 2.0, "Z", True),
+    ]
+
+
+def test_one_group_from_its_parts(url: str, tmp_path: Path, sink_at: Any) -> None:
+    columns = (Field("part", BIGINT), Field("bits", BIGINT))
+    final = FinalLevel(
+        (), ("part",), (MergedColumn("bits", Merge.SUM),), (FinalColumn(Field("n", BIGINT), "bits", zero=True),)
+    )
+    sink = sink_at(columns=columns, output=(Field("n", BIGINT),), keys=(), final=final)
+    sink.commit(0, staged(tmp_path, columns, [(1, 2), (2, 3)]))
+    sink.commit(1, staged(tmp_path, columns, [(1, 4), (None, None)]))
+    assert rows_of(url) == [(7,)]
+
+
+ALL: tuple[tuple[DataType, list[Any]], ...] = (
+    (BOOLEAN, [True, False]),
+    (TINYINT, [-128, 127]),
+    (INT, [-(2**31), 2**31 - 1]),
+    (BIGINT, [-(2**63), 2**63 - 1]),
+    (FLOAT, [1.5, float("inf")]),
+    (DOUBLE, [0.1, float("-inf")]),
+    (decimal(38, 10), [Decimal("9" * 28 + ".0000000001"), Decimal("-1.5000000000")]),
+    (STRING, ["", "ä'\"\\\n\x01"]),
+    (BINARY, [b"", b"\x00\xff"]),
+    (DATE, [date(1, 1, 1), date(9999, 12, 31)]),
+    (TIMESTAMP, [datetime(1, 1, 2, tzinfo=UTC), datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=UTC)]),
+    (TIMESTAMP_NTZ, [datetime.fromisoformat("0001-01-01"), datetime.fromisoformat("9999-12-31T23:59:59.999999")]),
+)
+
+
+@pytest.mark.parametrize(("type_", "values"), ALL, ids=[str(type_) for type_, _ in ALL])
+def test_values_and_keys_of_every_type(
+    url: str, tmp_path: Path, sink_at: Any, type_: DataType, values: list[Any]
+) -> None:
+    columns = (Field('Key "of" %s {} all; types', type_), Field("v", type_), Field("_row", INT))
+    first, second = values
+    sink = sink_at(columns=columns, keys=(columns[0].name,))
+    sink.commit(0, staged(tmp_path, columns, [(first, first, 0), (second, second, 1), (None, None, 2)]))
+    # Prepared again, its own table is one that it takes.
+    sink.prepare()
+    sink.commit(1, staged(tmp_path, columns, [(second, first, 3), (None, second, 4)]))
+    expected = [(first, first, 0), (second, first, 3), (None, second, 4)]
+    assert rows_of(url) == sorted(expected, key=repr)
+
+
+def test_nested_values_are_json(url: str, tmp_path: Path, sink_at: Any) -> None:
+    columns = (Field("k", STRING), Field("a", array(INT)), Field("s", struct([Field("x", decimal(5, 1))])))
+    sink = sink_at(columns=columns)
+    sink.commit(0, staged(tmp_path, columns, [("a", [1, None], {"x": Decimal("1.5")}), ("b", None, None)]))
+    assert rows_of(url) == [("a", [1, None], {"x": "1.5"}), ("b", None, None)]
+    with pytest.raises(SinkError, match=r"unique by 'a' of type ARRAY<INT>. CAST it"):
+        sink_at(columns=columns, keys=("a",), table="other")
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        'CREATE TABLE out (n numeric, "k" varchar(9) NOT NULL UNIQUE, more int DEFAULT 7)',
+        "CREATE TABLE out (k text, n int8, more int, UNIQUE NULLS NOT DISTINCT (k) INCLUDE (n))",
+        "CREATE TABLE out (k text, n numeric(25, 3)); CREATE UNIQUE INDEX ON out (k) NULLS NOT DISTINCT",
+    ],
+)
+def test_tables_that_will_do(url: str, tmp_path: Path, sink_at: Any, table: LiteralString) -> None:
+    run(url, table)
+    sink = sink_at()
+    for number in range(2):
+        sink.commit(number, staged(tmp_path, COLUMNS, [("a", number)]))
+    assert rows_of(url, "SELECT k, n::int FROM out") == [("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("CREATE VIEW out AS SELECT 1 AS k", "is not a table"),
+        ("CREATE TABLE out (k text UNIQUE)", r'no column \'n\'. Add it with ALTER TABLE ... ADD COLUMN "n" int8'),
+        ("CREATE TABLE out (k text, n int4)", "'n' of public.out is of type int4, .* Let it be int8"),
+        ("CREATE TABLE out (k text, n numeric(18, 0))", "cannot take every BIGINT"),
+        ("CREATE TABLE out (k text, n int8 GENERATED ALWAYS AS IDENTITY)", "makes the values of 'n'"),
+        ("CREATE TABLE out (k text, n int8, more int NOT NULL)", "demands values for more"),
+        ("CREATE TABLE out (k text UNIQUE, n int8)", r'CREATE UNIQUE INDEX ON "public"."out" \("k"\) NULLS NOT DIST'),
+        ("CREATE TABLE out (k text, n int8, UNIQUE NULLS NOT DISTINCT (k, n))", "not unique by k"),
+        ("CREATE TABLE out (k text NOT NULL, n int8, UNIQUE (k) DEFERRABLE)", "not unique by k"),
+        (
+            "CREATE TABLE out (k text, n int8); CREATE UNIQUE INDEX ON out (k) NULLS NOT DISTINCT WHERE n > 0",
+            "not uniq",
+        ),
+        ("CREATE TABLE out (k text, n int8); CREATE UNIQUE INDEX ON out (lower(k)) NULLS NOT DISTINCT", "not unique"),
+    ],
+)
+def test_tables_that_will_not_do(url: str, sink_at: Any, table: LiteralString, message: str) -> None:
+    run(url, table)
+    with pytest.raises(SinkError, match=message):
+        sink_at()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"columns": (Field("k", STRING), Field("n", NULL))}, "The column n: the type VOID"),
+        ({"columns": (Field("k", STRING), Field("k", INT))}, "Several columns"),
+        ({"columns": (Field("k", STRING), Field("n" * 64, INT))}, "more than 63 bytes"),
+        ({"table": "t" * 64}, "longer than 63"),
+        ({"table": "nowhere.out"}, "PostgreSQL does not take the rows: .*nowhere"),
+        ({"output": (Field("n", BIGINT),)}, "told apart by k"),
+        ({"columns": PARTS, "output": OUTPUT, "keys": FINAL.keys, "final": FINAL, "table": "t" * 60}, "longer than 63"),
+    ],
+)
+def test_what_it_cannot_take(sink_at: Any, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SinkError, match=message):
+        sink_at(**changes)
+
+
+def test_rows_that_the_table_refuses(url: str, tmp_path: Path, sink_at: Any) -> None:
+    run(url, "CREATE TABLE out (k text NOT NULL UNIQUE, n int8 CHECK (n < 5))")
+    sink = sink_at()
+    for row in ((None, 1), ("a", 5), ("a\0", 1)):
+        with pytest.raises(SinkError, match="PostgreSQL does not take the rows"):
+            sink.commit(0, staged(tmp_path, COLUMNS, [row]))
+    sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+    assert rows_of(url) == [("a", 1)]
+
+
+def test_names_are_names_and_no_statements(url: str, tmp_path: Path, sink_at: Any) -> None:
+    table = '"; DROP TABLE out; --'
+    sink = sink_at(table=table, columns=(Field("k", STRING), Field('n"; --', BIGINT)))
+    sink.commit(0, staged(tmp_path, (Field("k", STRING), Field('n"; --', BIGINT)), [("a'); --", 1)]))
+    assert rows_of(url, 'SELECT * FROM """; DROP TABLE out; --"') == [("a'); --", 1)]
+
+
+def test_of_two_that_make_the_table_both_may_use_it(url: str, tmp_path: Path, sink_at: Any) -> None:
+    errors: list[BaseException] = []
+
+    def make(fence: int) -> None:
+        try:
+            sink_at(fence=fence)
+        except FenceLostError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=make, args=(fence,)) for fence in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(errors) <= 1
+    sink_at(fence=3).commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+    assert rows_of(url) == [("a", 1)]

@@ -1,0 +1,325 @@
+"""A sink that keeps a table of a PostgreSQL database: one row a key, replaced in place.
+
+The rows of a mini-batch, its number and the check of the fencing token go into one transaction. `evenkeel_batches`, in
+the schema of the table, remembers both for each history of mini-batches (`app`); whoever writes holds its row there.
+Where rows are parts of groups, the parts are kept in `<table>__parts`, and the groups that a mini-batch touched are
+computed anew in the same transaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from service.results.json_values import json_value
+from service.spec.final_level import FinalLevel
+from service.spec.types import Field
+from workers.engine.streaming.sinks import postgres_statements as statements
+from workers.engine.streaming.sinks.postgres_tables import (
+    LEAST_VERSION,
+    TableName,
+    check,
+    check_names,
+    find,
+    make,
+    wire_type,
+)
+from workers.engine.streaming.sinks.sink import FenceLostError, SinkError, SinkTarget, Staged
+from workers.engine.streaming.sinks.staged_rows import staged_rows, staged_schema
+
+BATCHES = "evenkeel_batches"
+
+_PATIENCE_MS = 5_000
+"""So long an attempt waits for an older one's transaction before it ends it."""
+
+_TRIES = 3
+_CONNECT_SECONDS = 10
+_ROWS_AT_ONCE = 16_384
+
+_OUR_FAULT = (
+    psycopg.DataError,
+    psycopg.IntegrityError,
+    psycopg.ProgrammingError,
+    psycopg.NotSupportedError,
+    psycopg.errors.ProgramLimitExceeded,
+)
+"""What comes again when it is tried again, unlike what comes while a server is away."""
+
+
+class PostgresSink:
+    """See the module. `url` is a connection string of libpq; `table` a name, with its schema or without, as spelled.
+
+    The table is made where there is none. Memory: 16,384 rows.
+    """
+
+    def __init__(self, url: str, table: str, target: SinkTarget) -> None:
+        self._url = url
+        self._name = table
+        self._target = target
+        self._types = {field.name: field for field in target.columns}
+        self._job = target.app.rpartition("/")[0] or target.app
+        taken = {field.name for field in target.columns}
+        self._row = next(name for number in range(len(taken) + 1) if (name := f"_row{number or ''}") not in taken)
+        self._keys = target.keys if target.final is None else _named(target.final)
+        """Of the table, by its own names."""
+        self._connection: psycopg.Connection | None = None
+        self._table = TableName("", table)
+
+    def prepare(self) -> None:
+        """See `Sink`."""
+        target = self._target
+        missing = set(self._keys or ()) - {field.name for field in target.output}
+        if missing:
+            raise SinkError(
+                f"Rows are told apart by {', '.join(sorted(missing))}, which the result has not. SELECT it."
+            )
+        staged_schema(target.columns)
+        check_names(target.output, self._keys or ())
+        if target.final is not None:
+            check_names(target.columns, (*target.final.keys, *target.final.parts))
+            statements.check_final(target.final, self._types)
+        with _told():
+            for last in (False, False, True):
+                try:
+                    self._prepare()
+                    return
+                except psycopg.errors.LockNotAvailable:
+                    if last:
+                        raise
+                    self._end_older_sessions()
+
+    def committed(self) -> int | None:
+        """See `Sink`."""
+        return self._standing(self._connected(), lock=False)
+
+    def commit(self, batch_id: int, staged: Staged) -> None:
+        """See `Sink`; gives no version."""
+        with _told():
+            for tries_left in reversed(range(_TRIES)):
+                try:
+                    with self._connected().transaction():
+                        self._write(batch_id, staged)
+                    return
+                except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                    # It may be in nevertheless: the next look into the table of mini-batches tells.
+                    if isinstance(error, _OUR_FAULT):
+                        raise
+                    if not tries_left:
+                        raise
+
+    def tidy(self) -> None:
+        """Nothing is due: the server's autovacuum cleans up."""
+
+    def close(self) -> None:
+        """See `Sink`."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _prepare(self) -> None:
+        connection = self._connected()
+        if connection.info.server_version < LEAST_VERSION:
+            raise SinkError(
+                f"The server is PostgreSQL {connection.info.server_version // 10_000}; the sink needs 15 or later, "
+                "where NULL keys can be unique."
+            )
+        with connection.transaction():
+            connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_PATIENCE_MS)))
+            # Of two that make the same table one would fail.
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext('evenkeel'), hashtext(%s))", [self._name])
+            self._table, oid = find(connection, self._name)
+            self._fence(connection)
+            self._have(connection, self._table, oid, self._target.output, self._keys)
+            if self._target.final is not None:
+                parts, oid = find(connection, f"{self._table}__parts")
+                final = self._target.final
+                self._have(connection, parts, oid, self._target.columns, (*final.keys, *final.parts))
+
+    def _have(
+        self,
+        connection: psycopg.Connection,
+        name: TableName,
+        oid: int | None,
+        columns: tuple[Field, ...],
+        keys: tuple[str, ...] | None,
+    ) -> None:
+        if oid is None:
+            make(connection, name, columns, keys or ())
+        else:
+            check(connection, name, oid, columns, keys or ())
+
+    def _fence(self, connection: psycopg.Connection) -> None:
+        batches, oid = find(connection, f"{self._table.schema}.{BATCHES}")
+        if oid is None:
+            connection.execute(
+                sql.SQL(
+                    "CREATE TABLE {} (app text PRIMARY KEY, fence bigint NOT NULL, batch_id bigint NOT NULL)"
+                ).format(batches.quoted)
+            )
+        # Attempts of older generations write to the same table: they are shut out too.
+        raised = sql.SQL(
+            "INSERT INTO {0} AS b VALUES (%(app)s, %(fence)s, -1)"
+            " ON CONFLICT (app) DO UPDATE SET fence = EXCLUDED.fence WHERE b.fence <= EXCLUDED.fence RETURNING fence"
+        ).format(batches.quoted)
+        others = sql.SQL(
+            "UPDATE {0} SET fence = %(fence)s WHERE starts_with(app, %(job)s) AND fence < %(fence)s"
+        ).format(batches.quoted)
+        values = {"app": self._target.app, "job": f"{self._job}/", "fence": self._target.fence}
+        if connection.execute(raised, values).fetchone() is None:
+            raise self._lost(self._standing_row(connection, lock=False)[0])
+        connection.execute(others, values)
+
+    def _standing(self, connection: psycopg.Connection, *, lock: bool) -> int | None:
+        """The newest mini-batch that is in. Raises FenceLostError."""
+        fence, batch_id = self._standing_row(connection, lock=lock)
+        if fence > self._target.fence:
+            raise self._lost(fence)
+        return None if batch_id < 0 else batch_id
+
+    def _standing_row(self, connection: psycopg.Connection, *, lock: bool) -> tuple[int, int]:
+        batches = TableName(self._table.schema, BATCHES)
+        query = sql.SQL("SELECT fence, batch_id FROM {} WHERE app = %s{}").format(
+            batches.quoted, sql.SQL(" FOR UPDATE" if lock else "")
+        )
+        row = connection.execute(query, [self._target.app]).fetchone()
+        if row is None:
+            raise SinkError(f"{batches} has lost its row of {self._target.app}: resume the job from scratch.")
+        return int(row[0]), int(row[1])
+
+    def _lost(self, fence: int) -> FenceLostError:
+        return FenceLostError(
+            f"Attempt {fence} writes to {self._table}, and this is attempt {self._target.fence}: it ends here."
+        )
+
+    def _write(self, batch_id: int, staged: Staged) -> None:
+        connection = self._connected()
+        done = self._standing(connection, lock=True)
+        if done is not None and done >= batch_id:
+            return
+        if staged.rows:
+            self._copy(connection, staged)
+            self._take(connection)
+        connection.execute(
+            sql.SQL("UPDATE {} SET batch_id = %s WHERE app = %s").format(TableName(self._table.schema, BATCHES).quoted),
+            [batch_id, self._target.app],
+        )
+
+    def _copy(self, connection: psycopg.Connection, staged: Staged) -> None:
+        connection.execute(statements.make_stage(self._target.columns, self._row))
+        types = [wire_type(field.type) for field in self._target.columns]
+        with (
+            connection.cursor() as cursor,
+            cursor.copy(sql.SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(statements.STAGE)) as copy,
+        ):
+            copy.set_types([*types, "int8"])
+            number = 0
+            for batch in staged_rows(staged, staged_schema(self._target.columns), _ROWS_AT_ONCE):
+                columns = [_values(column, type_) for column, type_ in zip(batch.columns, types, strict=True)]
+                rows = zip(*columns, range(number, number + batch.num_rows), strict=True)
+                for row in rows:
+                    copy.write_row(row)
+                number += batch.num_rows
+        if self._target.final is not None:
+            # A join follows.
+            connection.execute(sql.SQL("ANALYZE {}").format(statements.STAGE))
+
+    def _take(self, connection: psycopg.Connection) -> None:
+        target = self._target
+        names = [field.name for field in target.columns]
+        if target.final is None:
+            output = [field.name for field in target.output]
+            self._replace(connection, self._table, output, target.keys)
+            return
+        final = target.final
+        parts = TableName(self._table.schema, f"{self._table.table}__parts")
+        self._replace(connection, parts, names, (*final.keys, *final.parts))
+        output = [column.field.name for column in final.output]
+        groups = statements.touched_groups(parts, final, self._types)
+        if self._keys:
+            connection.execute(statements.upsert(self._table, output, self._keys, groups))
+        else:
+            self._set_the_row(connection, output, groups)
+
+    def _replace(
+        self,
+        connection: psycopg.Connection,
+        table: TableName,
+        names: list[str],
+        keys: tuple[str, ...] | None,
+    ) -> None:
+        if keys is None:
+            connection.execute(statements.insert(table, names, statements.rows_of_stage(names)))
+            return
+        newest = statements.newest_of_stage(names, keys, self._row)
+        if not keys:
+            self._set_the_row(connection, names, newest)
+            return
+        try:
+            with connection.transaction():
+                rows = statements.rows_of_stage(names)
+                connection.execute(statements.upsert(table, names, keys, rows))
+        except psycopg.errors.CardinalityViolation:
+            # Some key is staged twice, which is rare: sorting pays only now.
+            connection.execute(statements.upsert(table, names, keys, newest))
+
+    def _set_the_row(self, connection: psycopg.Connection, names: list[str], rows: sql.Composed) -> None:
+        replaced = connection.execute(statements.replace_the_row(self._table, names, rows)).rowcount
+        if replaced > 1:
+            raise SinkError(f"{self._table} has {replaced} rows, and the result has one. Give it a table of its own.")
+        if replaced == 0:
+            connection.execute(statements.insert(self._table, names, rows))
+
+    def _connected(self) -> psycopg.Connection:
+        if self._connection is None or self._connection.closed or self._connection.broken:
+            self._connection = psycopg.connect(
+                self._url,
+                autocommit=True,
+                connect_timeout=_CONNECT_SECONDS,
+                application_name=f"{self._session}{self._target.fence}",
+                options="-c TimeZone=UTC -c idle_in_transaction_session_timeout=60000",
+            )
+        return self._connection
+
+    @property
+    def _session(self) -> str:
+        """How sessions of all attempts of the job begin their names."""
+        return f"evenkeel-{hashlib.sha256(self._job.encode()).hexdigest()[:16]}-"
+
+    def _end_older_sessions(self) -> None:
+        """Ends what older attempts have under way, as one that hangs within a transaction does not by itself."""
+        self._connected().execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE starts_with(application_name, %(name)s) AND usename = current_user AND datname = current_database()"
+            " AND split_part(application_name, '-', 3)::bigint < %(fence)s",
+            {"name": self._session, "fence": self._target.fence},
+        )
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except _OUR_FAULT as error:
+        raise SinkError(f"PostgreSQL does not take the rows: {error}") from error
+
+
+def _values(column: pa.Array, type_: str) -> list[Any]:
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError) as error:
+        raise SinkError(f"A date or time lies outside the years 1 to 9999: {error}") from error
+    convert: Callable[[Any], Any] = Jsonb
+    return [None if value is None else convert(json_value(value)) for value in values] if type_ == "jsonb" else values
+
+
+def _named(final: FinalLevel) -> tuple[str, ...]:
+    """The keys of groups as the output calls them; as themselves where it has them not."""
+    names = {column.source: column.field.name for column in reversed(final.output) if column.divisor is None}
+    return tuple(names.get(key, key) for key in final.keys)
