@@ -4,8 +4,7 @@ Merging a mini-batch into the rows before it would rewrite most files of the tab
 a mini-batch in milliseconds: its staged files become files of the table as they are. Who reads takes the newest row of
 each key (`service.results.stream_result`); `tidy` makes that one row a key now and then.
 
-Every commit is made for exactly the version behind the one that was looked at, or not at all: the fencing token and the
-last mini-batch, both of which the table's log remembers, are what the commit was decided by.
+What keeps other attempts out, and each mini-batch in once, is `fenced_table`.
 """
 
 from __future__ import annotations
@@ -21,21 +20,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from service.results.final_merge import check_mergeable
 from service.results.managed_files import ManagedFiles, files_of
 from service.spec.managed_table import DESCRIPTION, ManagedTable, described
 from workers.engine.streaming.sinks.compaction import compacted, is_due
-from workers.engine.streaming.sinks.sink import FenceLostError, SinkError, SinkTarget, Staged
+from workers.engine.streaming.sinks.fenced_table import FencedTable
+from workers.engine.streaming.sinks.sink import SinkError, SinkTarget, Staged
 from workers.engine.streaming.sinks.staged_rows import staged_schema
 
 _log = structlog.get_logger(__name__)
-
-_TRIES = 20
-"""So often a commit is decided anew after somebody else's came first; each time one of theirs got through."""
 
 _CONFIGURATION = {
     # Who reads an older version has this long to finish.
@@ -65,67 +62,45 @@ class ManagedSink:
             next(name for number in range(len(taken) + 1) if (name := f"_batch{number or ''}") not in taken),
         )
 
+        self._fenced = FencedTable(path, target.app, self._table.fence, target.fence)
+
     def prepare(self) -> None:
         """See `Sink`."""
         self._check_columns()
-        table = self._made()
+        table = self._fenced.made(self._create)
         if not self._is_ours(table.metadata().configuration.get(DESCRIPTION)):
             raise SinkError(
                 f"The table at {self._path} holds another result: its columns or keys are not this query's. "
                 "Resume the job from scratch, or submit it anew."
             )
-        for _ in range(_TRIES):
-            table = self._current()
-            if table.transaction_version(self._table.fence) == self._target.fence:
-                break
-            try:
-                self._append(table, [], [Transaction(self._table.fence, self._target.fence)])
-                break
-            except CommitFailedError:
-                continue
-        else:
-            raise self._crowded()
+        self._fenced.shut_out_older()
         self._remove_orphans()
 
     def committed(self) -> int | None:
         """See `Sink`."""
-        version: int | None = DeltaTable(self._path).transaction_version(self._target.app)
-        return version
+        return self._fenced.committed()
 
     def commit(self, batch_id: int, staged: Staged) -> int:
         """See `Sink`. A mini-batch without rows leaves the table as it is, and is not remembered."""
-        added: list[AddAction] | None = None
-        failed: Exception | None = None
-        for _ in range(_TRIES):
-            table = self._current()
-            done = table.transaction_version(self._target.app)
-            if staged.rows == 0 or (done is not None and done >= batch_id):
-                return int(table.version())
-            if failed is not None and not isinstance(failed, CommitFailedError):
-                raise failed
-            if added is None:
-                added = self._adopt(batch_id, staged.files)
-            try:
-                self._append(table, added, [Transaction(self._target.app, batch_id)])
-                return int(table.version()) + 1
-            except (DeltaError, OSError) as error:
-                # It may be in nevertheless: the table tells.
-                failed = error
-        raise self._crowded()
+        added: list[AddAction] = []
+
+        def append(table: DeltaTable, properties: CommitProperties) -> None:
+            if not added:
+                added.extend(self._adopt(batch_id, staged.files))
+            self._write(table, added, properties)
+
+        return self._fenced.commit(batch_id, append if staged.rows else None)
 
     def tidy(self) -> None:
         """Rewrites the table as one row a key, once the log has grown long; and removes files that no version of the
         last ten minutes has. Holds the log's rows, at most 5 million and a mini-batch.
         """
-        table = self._current()
+        table = self._fenced.current()
         files = files_of(table, self._path)
-        if not is_due(files):
-            return
-        written = self._compact(table, files)
-        if written is None:
+        if not is_due(files) or not self._compact(table, files):
             return
         try:
-            self._current().vacuum(dry_run=False)
+            self._fenced.current().vacuum(dry_run=False)
         except CommitFailedError:
             # Another writer has come in between; the next time will do.
             return
@@ -133,8 +108,8 @@ class ManagedSink:
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _compact(self, table: DeltaTable, files: ManagedFiles) -> int | None:
-        """The version that it made; None where another writer was first."""
+    def _compact(self, table: DeltaTable, files: ManagedFiles) -> bool:
+        """Whether it was the first to make the next version."""
         last = max(file.batch for file in files.log)
         started = time.monotonic()
         written = compacted(files, self._path, self._name(last, "base"))
@@ -142,19 +117,19 @@ class ManagedSink:
         before = table.transaction_version(self._table.compacted)
         # Where no row replaces another, the base stays as it is.
         only = None if files.table.identity is not None or before is None else [(self._table.batch, ">", str(before))]
-        try:
-            self._append(table, actions, [Transaction(self._table.compacted, last)], "overwrite", only)
-        except CommitFailedError:
+        if not self._fenced.rewrite(
+            self._table.compacted, last, lambda properties: self._write(table, actions, properties, "overwrite", only)
+        ):
             for name, _ in written:
                 (self._path / name).unlink(missing_ok=True)
-            return None
+            return False
         _log.info(
             "result_compacted",
             rows=sum(rows for _, rows in written),
             log_rows=sum(file.rows for file in files.log),
             elapsed_ms=int((time.monotonic() - started) * 1000),
         )
-        return int(table.version()) + 1
+        return True
 
     def _check_columns(self) -> None:
         schema = staged_schema(self._table.columns)
@@ -175,65 +150,36 @@ class ManagedSink:
         except ValueError:
             return False
 
-    def _made(self) -> DeltaTable:
-        for _ in range(_TRIES):
-            try:
-                return DeltaTable(self._path)
-            except TableNotFoundError:
-                self._path.mkdir(parents=True, exist_ok=True)
-            try:
-                return DeltaTable.create(
-                    self._path,
-                    self._schema(),
-                    mode="error",
-                    partition_by=[self._table.batch],
-                    configuration={**_CONFIGURATION, DESCRIPTION: self._table.to_json()},
-                    commit_properties=CommitProperties(
-                        app_transactions=[Transaction(self._table.fence, self._target.fence)], max_commit_retries=0
-                    ),
-                    raise_if_key_not_exists=False,
-                )
-            except DeltaError as error:
-                if not DeltaTable.is_deltatable(str(self._path)):
-                    raise SinkError(f"The result cannot be kept as a Delta table: {error}") from error
-        raise self._crowded()
+    def _create(self, properties: CommitProperties) -> DeltaTable:
+        return DeltaTable.create(
+            self._path,
+            self._schema(),
+            mode="error",
+            partition_by=[self._table.batch],
+            configuration={**_CONFIGURATION, DESCRIPTION: self._table.to_json()},
+            commit_properties=properties,
+            raise_if_key_not_exists=False,
+        )
 
     def _schema(self) -> pa.Schema:
         return staged_schema(self._table.columns).append(pa.field(self._table.batch, pa.int64()))
 
-    def _current(self) -> DeltaTable:
-        """The newest version, which no newer attempt has laid hands on."""
-        table = DeltaTable(self._path)
-        fence = table.transaction_version(self._table.fence)
-        if fence is not None and fence > self._target.fence:
-            raise FenceLostError(
-                f"Attempt {fence} writes to this result, and this is attempt {self._target.fence}: it ends here."
-            )
-        return table
-
-    def _append(
+    def _write(
         self,
         table: DeltaTable,
         actions: Sequence[AddAction],
-        transactions: list[Transaction],
+        properties: CommitProperties,
         mode: str = "append",
         only: list[tuple[str, str, str]] | None = None,
     ) -> None:
-        """Makes the version behind that of `table`, or raises CommitFailedError. `only` are the partitions that are
-        overwritten.
-        """
+        """Adds files, or overwrites the partitions `only` with them; None: all."""
         table.create_write_transaction(
             list(actions),
             mode,
             self._schema(),
             partition_by=[self._table.batch],
             partition_filters=only,
-            commit_properties=CommitProperties(
-                app_transactions=transactions,
-                custom_metadata={"fence": str(self._target.fence)},
-                # None: whoever was first may have changed what this was decided by.
-                max_commit_retries=0,
-            ),
+            commit_properties=properties,
         )
 
     def _adopt(self, batch_id: int, files: Iterable[Path]) -> list[AddAction]:
@@ -272,7 +218,7 @@ class ManagedSink:
 
         What only older versions have is left to `tidy`: it may still be read.
         """
-        table = self._current()
+        table = self._fenced.current()
         unused, still_read = (
             set(table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=full)) for full in (True, False)
         )
@@ -280,8 +226,3 @@ class ManagedSink:
             attempt, _, _ = name.removeprefix("f").partition("-")
             if name.startswith("f") and attempt.isdecimal() and int(attempt) <= self._target.fence:
                 (self._path / name).unlink(missing_ok=True)
-
-    def _crowded(self) -> SinkError:
-        return SinkError(
-            f"Other writers to {self._path} were faster {_TRIES} times. Let none but this job write there."
-        )

@@ -1,0 +1,171 @@
+"""The sink for Delta tables of users': merged, each mini-batch once, beside other writers."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from service.spec.final_level import FinalLevel
+from service.spec.types import (
+    BIGINT,
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    TINYINT,
+    DataType,
+    Field,
+    array,
+    decimal,
+    struct,
+)
+from tests.support.staged import staged
+from workers.engine.streaming.sinks.delta import DeltaSink
+from workers.engine.streaming.sinks.sink import FenceLostError, SinkError, SinkTarget
+
+COLUMNS = (Field("k", STRING), Field("N", BIGINT))
+UTC = ZoneInfo("UTC")
+
+
+def sink_at(path: Path, fence: int = 1, app: str = "evenkeel/job/1", **changes: Any) -> DeltaSink:
+    settings = {"columns": COLUMNS, "output": changes.get("columns", COLUMNS), "keys": ("k",), **changes}
+    sink = DeltaSink(path, SinkTarget(app, fence, **settings))
+    sink.prepare()
+    return sink
+
+
+def rows_at(path: Path) -> list[tuple[Any, ...]]:
+    rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+    return sorted((tuple(row.values()) for row in rows), key=repr)
+
+
+def test_a_newer_row_replaces_an_older_one_of_its_key(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    sink = sink_at(path)
+    assert sink.committed() is None
+    assert sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1), (None, 2), ("b", 3)], files=2)) == 1
+    assert sink.commit(1, staged(tmp_path, COLUMNS, [(None, 5), ("c", 6), ("c", 7)])) == 2
+    assert sink.commit(2, staged(tmp_path, COLUMNS, [], files=0)) == 2
+    assert sink.commit(1, staged(tmp_path, COLUMNS, [("a", 9)])) == 2
+    assert sink.committed() == 1
+    assert rows_at(path) == [("a", 1), ("b", 3), ("c", 7), (None, 5)]
+
+
+def test_older_attempts_are_shut_out_of_older_generations_too(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    old = sink_at(path, fence=3)
+    sink_at(path, fence=4, app="evenkeel/job/2")
+    for late in (old.prepare, lambda: old.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))):
+        with pytest.raises(FenceLostError):
+            late()
+    # Another job's tokens are its own.
+    sink_at(path, fence=1, app="evenkeel/other/1").commit(0, staged(tmp_path, COLUMNS, [("a", 2)]))
+    assert rows_at(path) == [("a", 2)]
+
+
+@pytest.mark.parametrize("keys", [("k",), (), None])
+def test_what_others_commit_meanwhile_is_taken_into_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...] | None
+) -> None:
+    path = tmp_path / "out"
+    sink = sink_at(path, keys=keys)
+    write = DeltaSink._write
+
+    def after_another(sink: DeltaSink, table: DeltaTable, *args: Any) -> None:
+        monkeypatch.setattr(DeltaSink, "_write", write)
+        write_deltalake(path, pa.table({"k": ["a", "b"], "N": [8, 9]}), mode="append")
+        write(sink, table, *args)
+
+    monkeypatch.setattr(DeltaSink, "_write", after_another)
+    assert sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1)])) == 2
+    assert (
+        rows_at(path)
+        == {
+            ("k",): [("a", 1), ("b", 9)],
+            (): [("a", 1)],
+            None: [("a", 1), ("a", 8), ("b", 9)],
+        }[keys]
+    )
+
+
+def test_an_attempt_that_looked_before_the_next_one_came_commits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out"
+    old = sink_at(path)
+    write = DeltaSink._write
+
+    def after_the_next_has_come(sink: DeltaSink, table: DeltaTable, *args: Any) -> None:
+        sink_at(path, fence=2)
+        write(sink, table, *args)
+
+    monkeypatch.setattr(DeltaSink, "_write", after_the_next_has_come)
+    with pytest.raises(FenceLostError):
+        old.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+    assert rows_at(path) == []
+
+
+ALL: tuple[tuple[DataType, list[Any]], ...] = (
+    (BOOLEAN, [True, False]),
+    (TINYINT, [-128, 127]),
+    (INT, [-(2**31), 2**31 - 1]),
+    (BIGINT, [-(2**63), 2**63 - 1]),
+    (FLOAT, [1.5, float("inf")]),
+    (DOUBLE, [0.1, float("-inf")]),
+    (decimal(38, 10), [Decimal("9" * 28 + ".0000000001"), Decimal("-1.5000000000")]),
+    (STRING, ["", "ä'\"\\\n\x01"]),
+    (BINARY, [b"", b"\x00\xff"]),
+    (DATE, [date(1, 1, 1), date(9999, 12, 31)]),
+    (TIMESTAMP, [datetime(1, 1, 2, tzinfo=UTC), datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=UTC)]),
+    (TIMESTAMP_NTZ, [datetime.fromisoformat("0001-01-01"), datetime.fromisoformat("9999-12-31T23:59:59.999999")]),
+)
+
+
+@pytest.mark.parametrize(("type_", "values"), ALL, ids=[str(type_) for type_, _ in ALL])
+def test_values_and_keys_of_every_type(tmp_path: Path, type_: DataType, values: list[Any]) -> None:
+    columns = (Field('Key-"of".all', type_), Field("j", INT), Field("v", array(struct([Field("x", type_)]))))
+    first, second = values
+    path = tmp_path / "out"
+    sink = sink_at(path, columns=columns, keys=(columns[0].name, "j"))
+    old, new = [{"x": first}], [{"x": second}, None]
+    sink.commit(0, staged(tmp_path, columns, [(first, None, old), (second, 1, old), (None, None, None)]))
+    # Prepared again, its own table is one that it takes.
+    sink.prepare()
+    sink.commit(1, staged(tmp_path, columns, [(second, 1, new), (None, None, new)]))
+    assert rows_at(path) == sorted([(first, None, old), (second, 1, new), (None, None, new)], key=repr)
+
+
+def test_nan_is_a_key_like_others(tmp_path: Path) -> None:
+    columns = (Field("k", DOUBLE), Field("n", BIGINT))
+    sink = sink_at(tmp_path / "out", columns=columns)
+    for batch_id in range(2):
+        sink.commit(batch_id, staged(tmp_path, columns, [(float("nan"), batch_id)]))
+    assert [n for _, n in rows_at(tmp_path / "out")] == [1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"columns": (Field("k", STRING), Field("COUNT(x)", INT))}, "no column 'COUNT"),
+        ({"columns": (Field("k", STRING), Field("K", INT))}, "have one name"),
+        ({"output": (COLUMNS[1],)}, "told apart by k"),
+        ({"columns": (Field("k", STRING), Field("N", INT))}, "has the columns k string, N int64, and the result"),
+        ({"final": FinalLevel((), (), (), ())}, "kept in parts"),
+    ],
+)
+def test_what_it_cannot_take(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    sink_at(tmp_path / "out")
+    with pytest.raises(SinkError, match=message):
+        sink_at(tmp_path / "out", **changes)
