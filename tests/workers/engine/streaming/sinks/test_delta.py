@@ -75,9 +75,12 @@ def test_older_attempts_are_shut_out_of_older_generations_too(tmp_path: Path) ->
     assert rows_at(path) == [("a", 2)]
 
 
-@pytest.mark.parametrize("keys", [("k",), (), None])
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [(("k",), [("a", 1), ("b", 9)]), ((), [("a", 1)]), (None, [("a", 1), ("a", 8), ("b", 9)])],
+)
 def test_what_others_commit_meanwhile_is_taken_into_account(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...] | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...] | None, expected: list[Any]
 ) -> None:
     path = tmp_path / "out"
     sink = sink_at(path, keys=keys)
@@ -90,14 +93,7 @@ def test_what_others_commit_meanwhile_is_taken_into_account(
 
     monkeypatch.setattr(DeltaSink, "_write", after_another)
     assert sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1)])) == 2
-    assert (
-        rows_at(path)
-        == {
-            ("k",): [("a", 1), ("b", 9)],
-            (): [("a", 1)],
-            None: [("a", 1), ("a", 8), ("b", 9)],
-        }[keys]
-    )
+    assert rows_at(path) == expected
 
 
 def test_an_attempt_that_looked_before_the_next_one_came_commits_nothing(

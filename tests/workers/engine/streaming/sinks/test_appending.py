@@ -1,0 +1,143 @@
+"""The sink that adds Parquet files: each mini-batch once, in sight whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+
+from service.spec.types import BIGINT, NULL, STRING, Field
+from tests.support.staged import staged
+from workers.engine.streaming.sinks.appending import AppendingSink
+from workers.engine.streaming.sinks.sink import FenceLostError, SinkError, SinkTarget, Staged
+
+COLUMNS = (Field("k", STRING), Field("n", BIGINT))
+
+
+def sink_at(path: Path, fence: int = 1, app: str = "evenkeel/job/1", **changes: Any) -> AppendingSink:
+    settings = {"columns": COLUMNS, "output": changes.get("columns", COLUMNS), "keys": None, **changes}
+    sink = AppendingSink(path, SinkTarget(app, fence, **settings))
+    sink.prepare()
+    return sink
+
+
+def rows_at(path: Path) -> list[tuple[Any, ...]]:
+    # As any reader of a directory would.
+    return [tuple(row.values()) for row in ds.dataset(path, format="parquet").to_table().to_pylist()]
+
+
+def test_mini_batches_come_once_and_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "out" / "windows"
+    sink = sink_at(path)
+    assert sink.committed() is None
+    sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1), ("a", 1)], files=2))
+    sink.commit(1, staged(tmp_path, COLUMNS, [], files=1))
+    sink.commit(2, staged(tmp_path, COLUMNS, [("b", 2)]))
+    again = sink_at(path, fence=2)
+    assert again.committed() == 2
+    again.commit(2, staged(tmp_path, COLUMNS, [("b", 9)]))
+    assert rows_at(path) == [("a", 1), ("a", 1), ("b", 2)]
+    manifest = json.loads((path / "_evenkeel" / "part-g1-b000000000000.json").read_text())
+    assert manifest == {
+        "files": [f"part-g1-b000000000000/0000{number}.parquet" for number in range(2)],
+        "rows": 2,
+    }
+
+
+def test_an_older_attempt_is_shut_out(tmp_path: Path) -> None:
+    old = sink_at(tmp_path / "out", fence=3)
+    sink_at(tmp_path / "out", fence=4)
+    for late in (old.prepare, lambda: old.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))):
+        with pytest.raises(FenceLostError):
+            late()
+
+
+def test_an_attempt_that_hung_before_its_rename_brings_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out"
+    old = sink_at(path)
+    check = AppendingSink._check_fence
+    looked = 0
+
+    def hanging(sink: AppendingSink) -> None:
+        nonlocal looked
+        check(sink)
+        if sink is not old:
+            return
+        looked += 1
+        if looked == 2:
+            sink_at(path, fence=2).commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+
+    monkeypatch.setattr(AppendingSink, "_check_fence", hanging)
+    # What it had in the making is gone, or what it brings is there already.
+    old.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+    assert looked == 2
+    assert rows_at(path) == [("a", 1)]
+
+
+@pytest.mark.parametrize("point", ["_fill", "_tell"])
+def test_what_ended_in_between_is_made_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    path = tmp_path / "out"
+    sink = sink_at(path)
+
+    def ended(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AppendingSink, point, ended)
+        with pytest.raises(KeyboardInterrupt):
+            sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+    (path / "_evenkeel" / ".left").mkdir()
+    again = sink_at(path, fence=2)
+    assert again.committed() == {"_fill": None, "_tell": 0}[point]
+    again.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+    assert rows_at(path) == [("a", 1)]
+    assert sorted(file.name for file in (path / "_evenkeel").iterdir()) == [
+        "fence-000000000002",
+        "owner.json",
+        "part-g1-b000000000000.json",
+    ]
+
+
+def test_a_newer_generation_replaces_the_rows_of_older_ones(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    sink_at(path, fence=1).commit(7, staged(tmp_path, COLUMNS, [("a", 1)]))
+    new = sink_at(path, fence=2, app="evenkeel/job/2")
+    assert (new.committed(), list(path.glob("*/*.json"))) == (None, [path / "_evenkeel" / "owner.json"])
+    new.commit(0, staged(tmp_path, COLUMNS, [("a", 2)]))
+    assert rows_at(path) == [("a", 2)]
+
+
+def test_some_of_the_columns_in_another_order(tmp_path: Path) -> None:
+    columns = (*COLUMNS, Field("more", BIGINT))
+    sink = sink_at(tmp_path / "out", columns=columns, output=COLUMNS[::-1])
+    sink.commit(0, staged(tmp_path, columns, [("a", 1, 2), ("b", 3, 4)], files=2))
+    assert rows_at(tmp_path / "out") == [(1, "a"), (3, "b")]
+
+
+def test_files_that_are_gone_are_told(tmp_path: Path) -> None:
+    sink = sink_at(tmp_path / "out")
+    with pytest.raises(FileNotFoundError):
+        sink.commit(0, Staged((tmp_path / "none.parquet",), 1, 1))
+    assert (sink.committed(), [path.name for path in (tmp_path / "out").iterdir()]) == (None, ["_evenkeel"])
+
+
+def test_what_it_cannot_take(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    for changes in ({"keys": ()}, {"keys": ("k",)}):
+        with pytest.raises(SinkError, match="this result changes"):
+            sink_at(path, **changes)
+    with pytest.raises(SinkError, match="The column n: the type VOID"):
+        sink_at(path, columns=(Field("k", STRING), Field("n", NULL)))
+    assert not path.exists()
+    sink_at(path)
+    with pytest.raises(SinkError, match="another job, evenkeel/job"):
+        sink_at(path, fence=2, app="evenkeel/other/1")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x.csv").touch()
+    with pytest.raises(SinkError, match=r"files of others, such as x\.csv"):
+        sink_at(tmp_path / "full")

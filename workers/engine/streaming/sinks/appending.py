@@ -1,0 +1,177 @@
+"""A sink that adds Parquet files to a directory, for results whose rows never change.
+
+A mini-batch is a directory `part-g<generation>-b<number>`, put there whole by one rename, which fails where it is
+already: that is what makes it come once. Who reads all Parquet files below the path reads all mini-batches.
+`_evenkeel`, which such readers skip, says whose the directory is, holds the newest fencing token, and tells for each
+mini-batch its files and rows, written last. Files are never in sight in parts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from workers.engine.streaming.sinks.sink import FenceLostError, SinkError, SinkTarget, Staged
+from workers.engine.streaming.sinks.staged_rows import staged_rows, staged_schema
+
+_OURS = "_evenkeel"
+_ROWS_AT_ONCE = 1 << 16
+_PART = re.compile(r"part-g(\d+)-b(\d+)")
+_FENCE = re.compile(r"fence-(\d+)")
+
+
+class AppendingSink:
+    """See the module. The directory is made where there is none; one that is there is empty, or this job's.
+
+    A newer generation of the job replaces what older ones wrote: it reads their input again.
+    """
+
+    def __init__(self, path: Path, target: SinkTarget) -> None:
+        self._path = path
+        self._ours = path / _OURS
+        self._target = target
+        job, _, generation = target.app.rpartition("/")
+        self._job = job
+        self._generation = int(generation)
+        self._last: int | None = None
+
+    def prepare(self) -> None:
+        """See `Sink`."""
+        if self._target.keys is not None or self._target.final is not None:
+            raise SinkError(
+                "Files are only added, and this result changes. Use sink 'managed', 'delta' or 'postgres', or windows "
+                "with output 'append'."
+            )
+        staged_schema(self._target.columns)
+        self._own()
+        self._check_fence()
+        # One name a token: of two that raise it at once, neither can lower it.
+        (self._ours / f"fence-{self._target.fence:012}").touch()
+        self._check_fence()
+        self._sweep()
+        numbers = [number for generation, number in self._parts() if generation == self._generation]
+        self._last = max(numbers, default=None)
+        for number in numbers:
+            self._tell(number)
+
+    def committed(self) -> int | None:
+        """See `Sink`."""
+        return self._last
+
+    def commit(self, batch_id: int, staged: Staged) -> None:
+        """See `Sink`; gives no version. A mini-batch without rows leaves nothing, and is not remembered."""
+        self._check_fence()
+        if staged.rows == 0 or (self._last is not None and self._last >= batch_id):
+            return
+        making = self._ours / f".{uuid.uuid4().hex}"
+        making.mkdir()
+        try:
+            self._fill(making, staged)
+            self._check_fence()
+            making.rename(self._part(batch_id))
+        except OSError:
+            # There already, by an attempt whose end nobody saw: of the same rows, since a number stands for them.
+            if not self._part(batch_id).is_dir():
+                raise
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+        self._tell(batch_id)
+        self._last = batch_id
+
+    def tidy(self) -> None:
+        """Nothing is due."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _own(self) -> None:
+        owner = self._ours / "owner.json"
+        if not self._ours.is_dir():
+            self._path.mkdir(parents=True, exist_ok=True)
+            strange = [path.name for path in self._path.iterdir() if path.name != _OURS]
+            if strange:
+                raise SinkError(f"{self._path} has files of others, such as {min(strange)}. Name an empty directory.")
+            self._ours.mkdir(exist_ok=True)
+        _write_once(owner, {"job": self._job})
+        held = json.loads(owner.read_text(encoding="utf-8"))["job"]
+        if held != self._job:
+            raise SinkError(f"{self._path} has the result of another job, {held}. Name a directory of its own.")
+
+    def _check_fence(self) -> None:
+        fences = [int(found[1]) for path in self._ours.iterdir() if (found := _FENCE.fullmatch(path.name))]
+        if max(fences, default=0) > self._target.fence:
+            raise FenceLostError(
+                f"Attempt {max(fences)} writes to {self._path}, and this is attempt {self._target.fence}: it ends here."
+            )
+
+    def _sweep(self) -> None:
+        """Removes what older attempts left in the making, and older generations altogether."""
+        for path in self._ours.iterdir():
+            found = _FENCE.fullmatch(path.name)
+            if found and int(found[1]) < self._target.fence:
+                path.unlink(missing_ok=True)
+            elif path.name.startswith("."):
+                shutil.rmtree(path, ignore_errors=True)
+        for generation, number in self._parts():
+            if generation < self._generation:
+                name = _name(generation, number)
+                shutil.rmtree(self._path / name, ignore_errors=True)
+                (self._ours / f"{name}.json").unlink(missing_ok=True)
+
+    def _parts(self) -> list[tuple[int, int]]:
+        """Generation and number of each mini-batch that is there."""
+        found = (_PART.fullmatch(path.name) for path in self._path.iterdir())
+        return [(int(match[1]), int(match[2])) for match in found if match]
+
+    def _part(self, batch_id: int) -> Path:
+        return self._path / _name(self._generation, batch_id)
+
+    def _fill(self, directory: Path, staged: Staged) -> None:
+        if self._target.output != self._target.columns:
+            self._rewrite(directory / f"{0:05}.parquet", staged)
+            return
+        for number, file in enumerate(staged.files):
+            path = directory / f"{number:05}.parquet"
+            try:
+                os.link(file, path)
+            except OSError:
+                # Another file system, or one without links.
+                shutil.copyfile(file, path)
+
+    def _rewrite(self, path: Path, staged: Staged) -> None:
+        schema = staged_schema(self._target.output)
+        with pq.ParquetWriter(path, schema) as writer:
+            for batch in staged_rows(staged, schema, _ROWS_AT_ONCE):
+                writer.write_batch(batch)
+
+    def _tell(self, batch_id: int) -> None:
+        manifest = self._ours / f"{_name(self._generation, batch_id)}.json"
+        if manifest.exists():
+            return
+        files = sorted(self._part(batch_id).glob("*.parquet"))
+        rows = sum(pq.read_metadata(file).num_rows for file in files)
+        _write_once(manifest, {"files": [str(file.relative_to(self._path)) for file in files], "rows": rows})
+
+
+def _name(generation: int, batch_id: int) -> str:
+    return f"part-g{generation}-b{batch_id:012}"
+
+
+def _write_once(path: Path, content: dict[str, Any]) -> None:
+    """Puts a file there whole, unless there is one."""
+    making = path.with_name(f".{uuid.uuid4().hex}")
+    making.mkdir()
+    try:
+        (making / path.name).write_text(json.dumps(content), encoding="utf-8")
+        os.link(making / path.name, path)
+    except FileExistsError:
+        return
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
