@@ -36,6 +36,11 @@ class DataSettings(BaseSettings):
         description="Directory of posted rows and of streaming jobs' state; `streams` in the state directory by "
         "default. API and workers share it.",
     )
+    sink_roots: str = Field(
+        default="",
+        description="Directories below which sinks of streaming jobs may write Delta tables and Parquet files, "
+        "separated by the path separator; none by default. All workers share them.",
+    )
     s3_endpoint: str = Field(
         default="", description="Object store other than AWS, such as `https://minio:9000`; `http://` goes without TLS."
     )

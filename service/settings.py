@@ -286,6 +286,12 @@ class Settings:
         return tuple(name for name in self.data_root_names if isinstance(name, Path))
 
     @property
+    def sink_roots(self) -> tuple[Path, ...]:
+        """Directories below which jobs may write, as absolute paths."""
+        parts = (part for part in self.data.sink_roots.split(os.pathsep) if part)
+        return tuple(Path(part).expanduser().absolute() for part in parts)
+
+    @property
     def results_dir(self) -> Path:
         """Directory below which every attempt writes its result."""
         return (self.data.results or self.state_dir / "results").expanduser().absolute()

@@ -176,7 +176,7 @@ class StreamRunner:
             keys=plan.keys,
             final=plan.final,
         )
-        sink = make_sink(spec, target, directory / "result", planned.of_nothing)
+        sink = make_sink(spec, target, directory / "result", self._settings.sink_roots, planned.of_nothing)
         sink.prepare()
         stage = Stage(directory / "stage", claim.fence)
         stage.clear_older()

@@ -50,13 +50,15 @@ def get_result(
         int, Query(ge=1, description=f"Rows on a JSON page; more than {MAX_PAGE_SIZE} is read as {MAX_PAGE_SIZE}.")
     ] = 1000,
 ) -> Response:
-    """Rows in the order of the query. The Accept header chooses: JSON in pages (the default), CSV, Arrow or Parquet."""
+    """Rows in the order of the query; of a streaming job all groups as they are now, in an order of their own.
+
+    The Accept header chooses: JSON in pages (the default), CSV, Arrow or Parquet.
+    """
     media_type = choose(request.headers.getlist("accept"), (JSON, *WRITERS))
-    results = services.settings.results_dir
     if media_type == JSON:
-        page = read_result(services.database, results, tenant, job_id, cursor, page_size)
+        page = read_result(services.database, services.settings, tenant, job_id, cursor, page_size)
         return JSONResponse(page.model_dump(), headers={"Vary": "Accept"})
-    files = find_result(services.database, results, tenant, job_id)
+    files = find_result(services.database, services.settings, tenant, job_id).files
     ending, write = WRITERS[media_type]
     headers = {"Vary": "Accept", "Content-Disposition": f'attachment; filename="{job_id}.{ending}"'}
     chunks = write(files)

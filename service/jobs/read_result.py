@@ -1,7 +1,8 @@
-"""Reads the result of a job that SUCCEEDED: a page of it, or its files for a download."""
+"""Reads the result of a job that SUCCEEDED, or of a stream as it is: a page of it, or its files for a download."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,10 +14,18 @@ from service.jobs.find import require_job
 from service.results.columns import Column
 from service.results.files import ResultFiles, open_result
 from service.results.json_values import json_rows
+from service.results.stream_result import open_stream_result, result_directory
+from service.settings import Settings
 from service.spec.model import Frozen
+from service.spec.modes import Mode
 from service.spec.status import JobStatus
 from service.store.retention import has_lost_its_result
 from service.store.session import Database
+from service.store.stream_state import find_stream
+from service.store.tables import JobRow
+
+MANAGED = "managed"
+"""The sink whose rows this service keeps."""
 
 MAX_PAGE_SIZE = 10_000
 """A larger `page_size` is read as this."""
@@ -44,10 +53,28 @@ class ResultPage(Frozen):
     next_cursor: str = Field(description="Give it as `cursor` for the next page; empty on the last one.")
 
 
-def find_result(database: Database, results: Path, tenant: str, job_id: str) -> ResultFiles:
-    """The files of the result. Raises JobNotFoundError, ResultNotReadyError and ResultMissingError."""
+@dataclass(frozen=True)
+class FoundResult:
+    """The files of a result. `version` tells it from others of the same job: a stream's changes as it runs."""
+
+    files: ResultFiles
+    version: str
+
+
+def find_result(
+    database: Database, settings: Settings, tenant: str, job_id: str, version: tuple[int, int] | None = None
+) -> FoundResult:
+    """The files of the result; of a streaming job those of its newest state, or of `version`: generation and version of
+    the result in it.
+
+    Raises JobNotFoundError, ResultNotReadyError and ResultMissingError.
+    """
     with database.read() as session:
         row = require_job(session, tenant, job_id)
+        if Mode(row.mode).is_streaming:
+            stream = find_stream(session, job_id)
+            generation = None if stream is None else stream.generation
+            return _of_stream(settings.streams_dir, row, generation, version)
         if has_lost_its_result(row):
             raise ResultMissingError(
                 "The job succeeded, and its result has been removed since: results are kept for a limited time. "
@@ -55,23 +82,49 @@ def find_result(database: Database, results: Path, tenant: str, job_id: str) -> 
             )
         if row.status != JobStatus.SUCCEEDED.value or row.result_path is None:
             raise ResultNotReadyError(f"The job is {row.status}; only a job that SUCCEEDED has a result.")
-        directory = results / row.result_path
-    return open_result(directory)
+        directory = settings.results_dir / row.result_path
+    return FoundResult(open_result(directory), "")
 
 
-def read_result(database: Database, results: Path, tenant: str, job_id: str, cursor: str, page_size: int) -> ResultPage:
-    """At most `page_size` rows from behind `cursor` (empty: from the first on).
+def _of_stream(streams: Path, row: JobRow, generation: int | None, version: tuple[int, int] | None) -> FoundResult:
+    kind = row.spec.get("sink", {}).get("kind", MANAGED)
+    if kind != MANAGED:
+        raise ResultNotReadyError(f"The result of this job goes to its sink, '{kind}': read it there.")
+    if generation is None:
+        raise ResultNotReadyError("The job has not begun: its result comes with the first mini-batch.")
+    if version is not None and version[0] != generation:
+        raise ResultMissingError("The job was resumed from scratch meanwhile. Start again without a cursor.")
+    found = open_stream_result(result_directory(streams, row.id, generation), None if version is None else version[1])
+    return FoundResult(found.files, f"{generation}.{found.version}")
+
+
+def read_result(
+    database: Database, settings: Settings, tenant: str, job_id: str, cursor: str, page_size: int
+) -> ResultPage:
+    """At most `page_size` rows from behind `cursor` (empty: from the first on). All pages that follow each other are of
+    one version of the result.
 
     Raises JobNotFoundError, ResultNotReadyError, ResultMissingError and InvalidCursorError.
     """
-    files = find_result(database, results, tenant, job_id)
     scope = f"result|{job_id}"
-    start = int(decode_cursor(cursor, scope, (int,))[0]) if cursor else 0
-    table = files.page(max(start, 0), min(page_size, MAX_PAGE_SIZE))
-    end = max(start, 0) + table.num_rows
+    start, version = _position(cursor, scope)
+    found = find_result(database, settings, tenant, job_id, version)
+    files = found.files
+    table = files.page(start, min(page_size, MAX_PAGE_SIZE))
+    end = start + table.num_rows
     return ResultPage.model_construct(
         columns=files.columns,
         rows=json_rows(table),
         total_rows=files.rows,
-        next_cursor=encode_cursor([end], scope) if end < files.rows else "",
+        next_cursor=encode_cursor([end, found.version], scope) if end < files.rows else "",
     )
+
+
+def _position(cursor: str, scope: str) -> tuple[int, tuple[int, int] | None]:
+    """Where the next page begins, and in which version of a stream's result; a job that ends has one alone."""
+    if not cursor:
+        return 0, None
+    start, version = decode_cursor(cursor, scope, (int, str))
+    generation, _, number = str(version).partition(".")
+    is_version = generation.isdecimal() and number.isdecimal()
+    return max(int(start), 0), (int(generation), int(number)) if is_version else None

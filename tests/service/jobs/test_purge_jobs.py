@@ -49,7 +49,7 @@ def left(settings: Settings) -> set[str]:
 
 
 def result_of(database: Database, settings: Settings, job_id: str) -> int:
-    return find_result(database, settings.results_dir, lifecycle.TENANT, job_id).rows
+    return find_result(database, settings, lifecycle.TENANT, job_id).files.rows
 
 
 def test_days_of_the_settings() -> None:
