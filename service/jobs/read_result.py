@@ -70,7 +70,7 @@ def find_result(
     Raises JobNotFoundError, ResultNotReadyError and ResultMissingError.
     """
     with database.read() as session:
-        row = require_job(session, tenant, job_id)
+        row = require_job(session, tenant, job_id, with_spec=True)
         if Mode(row.mode).is_streaming:
             stream = find_stream(session, job_id)
             generation = None if stream is None else stream.generation
