@@ -27,6 +27,9 @@
     │   ├── JobNotFinishedError             409     job_not_finished
     │   ├── JobAlreadyFinishedError         409     job_already_finished
     │   ├── ResultNotReadyError             409     result_not_ready
+    │   ├── NotAStreamError                 409     not_a_stream
+    │   ├── NotStoppedError                 409     not_stopped
+    │   ├── StateNotCompatibleError         409     state_not_compatible
     │   ├── WorkerSilentError               409     worker_silent
     │   ├── StreamDiffersError              409     stream_differs
     │   └── StreamInUseError                409     stream_in_use
@@ -256,6 +259,30 @@ class ResultNotReadyError(ConflictError):
     status = 409
     code = "result_not_ready"
     title = "The job has no result"
+
+
+class NotAStreamError(ConflictError):
+    """Only jobs of the streaming modes stop, go on and have mini-batches."""
+
+    status = 409
+    code = "not_a_stream"
+    title = "The job is not a stream"
+
+
+class NotStoppedError(ConflictError):
+    """Only a job that rests can be resumed or changed."""
+
+    status = 409
+    code = "not_stopped"
+    title = "The job is not stopped"
+
+
+class StateNotCompatibleError(ConflictError):
+    """The state of the stream was made with other settings; `issues` names each."""
+
+    status = 409
+    code = "state_not_compatible"
+    title = "The state does not go with these settings"
 
 
 class WorkerSilentError(ConflictError):

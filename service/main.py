@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import events, jobs, operations, reports, results, streams, workers
+from service.api import events, jobs, operations, reports, results, streaming, streams, workers
 from service.api.dependencies import Services
 from service.api.guard import Guard
 from service.api.head import HeadAsGet
@@ -51,7 +51,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     metrics = HttpMetrics()
     app.state.metrics = metrics
     app.state.outage = Outage(settings.database.retry_seconds)
-    for module in (jobs, results, events, reports, streams, workers, operations):
+    for module in (jobs, streaming, results, events, reports, streams, workers, operations):
         app.include_router(module.router, responses=_EVERYWHERE)
     add_problem_handlers(app)
     app.add_middleware(Guard, settings=settings.api)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from service.datasets.files import TableFiles, find_stream_files, find_table_files, pointer_of
-from service.datasets.reading import DataFile
 from service.datasets.roots import Root
 from service.datasets.schemas import read_schema
 from service.spec.ddl import parse_schema
@@ -17,7 +16,7 @@ from service.spec.job import JobSpec, TableFormat, TableSource
 from service.spec.streaming import RateTable, StreamTable
 from service.spec.types import Schema
 from workers.engine.spark.sources import TableInput
-from workers.engine.streaming.sources import RateInput, StreamInput
+from workers.engine.streaming.sources import Input, RateInput, StreamInput
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,9 @@ class Posted:
 
 @dataclass
 class Inputs:
-    """By table name. `files` are those that a stream has so far, with their format."""
+    """By table name."""
 
-    tables: dict[str, TableInput | StreamInput | RateInput] = field(default_factory=dict)
-    files: dict[str, tuple[TableFormat, Sequence[DataFile]]] = field(default_factory=dict)
+    tables: dict[str, Input] = field(default_factory=dict)
 
     @property
     def schemas(self) -> dict[str, Schema]:
@@ -67,8 +65,8 @@ def _add_posted(inputs: Inputs, name: str, table: StreamTable, posted: Mapping[s
             pointer=f"{pointer_of(name)}/stream",
         )
     source = TableSource(format=TableFormat.PARQUET, path=str(known.directory))
-    inputs.tables[name] = StreamInput(source, _uri(name, str(known.directory)), known.schema)
-    inputs.files[name] = (TableFormat.PARQUET, sorted(known.directory.glob("[0-9]*.parquet")))
+    files = tuple(sorted(known.directory.glob("[0-9]*.parquet")))
+    inputs.tables[name] = StreamInput(source, _uri(name, str(known.directory)), known.schema, files)
 
 
 def _add_directory(inputs: Inputs, name: str, table: TableSource, found: TableFiles) -> None:
@@ -82,8 +80,7 @@ def _add_directory(inputs: Inputs, name: str, table: TableSource, found: TableFi
             f"'{table.path}' holds no file any more that would tell the columns. Put one there, and resume the job.",
             pointer=f"{pointer_of(name)}/path",
         )
-    inputs.tables[name] = StreamInput(table, _uri(name, str(found.directory_or_file)), schema)
-    inputs.files[name] = (table.format, found.files)
+    inputs.tables[name] = StreamInput(table, _uri(name, str(found.directory_or_file)), schema, found.files)
 
 
 def _uri(table: str, place: str) -> str:

@@ -103,7 +103,15 @@ class StreamRunner:
         explained = attempt.claim.kind == jobs.EXPLAIN
         stream = None if explained else patiently(lambda _: self._open(attempt), pause=self._pause)
         engine = StreamEngine(driver.session_for_job(), driver.slots)
-        planned = engine.plan(query, inputs.tables, _state(spec, stream, driver.slots), _bounds(spec, inputs))
+        planned = engine.plan(
+            query,
+            inputs.tables,
+            _state(spec, stream, driver.slots),
+            _bounds(spec, inputs),
+            method=spec.settings.distinct_method,
+            puts_parts_together=spec.sink.kind in {"managed", "postgres"},
+            kept=None if stream is None else stream.layout,
+        )
         planning_ms = round((self._clock() - begun) * 1000)
         self._metrics.planned(planning_ms)
         if not patiently(lambda _: self._save_plan(attempt, planned, planning_ms), pause=self._pause):
@@ -211,7 +219,11 @@ def _state(spec: JobSpec, stream: Stream | None, slots: int) -> StateOptions:
 
 
 def _bounds(spec: JobSpec, inputs: Inputs) -> dict[str, BatchBound]:
-    return {name: bound_of(spec.settings.mini_batch, format_, files) for name, (format_, files) in inputs.files.items()}
+    return {
+        name: bound_of(spec.settings.mini_batch, table.source.format, table.files)
+        for name, table in inputs.tables.items()
+        if isinstance(table, StreamInput)
+    }
 
 
 def _scans(planned: PlannedStream, inputs: Inputs) -> dict[str, int]:

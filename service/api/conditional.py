@@ -20,10 +20,10 @@ _DIGITS_READ = 9
 def job_response(
     job: Job, status: int = 200, headers: dict[str, str] | None = None, known_tags: Sequence[str] = ()
 ) -> Response:
-    """The job with its ETag, and Retry-After until it has finished; 304 where `known_tags` (If-None-Match) has it."""
+    """The job with its ETag, and Retry-After until it is at rest; 304 where `known_tags` (If-None-Match) has it."""
     body = _body(job)
     complete = {"ETag": _tag(job, body), "Cache-Control": "private, no-cache", **(headers or {})}
-    if not job.finished:
+    if not job.status.is_at_rest:
         complete["Retry-After"] = RETRY_AFTER_SECONDS
     if is_known(job, known_tags):
         return Response(status_code=304, headers=complete)

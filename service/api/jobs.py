@@ -63,8 +63,10 @@ def _header(description: str, example: str) -> dict[str, Any]:
     return {"description": description, "schema": {"type": "string"}, "example": example}
 
 
-_ETAG = {"ETag": _header("Strong entity tag of this representation.", '"3-5f1d0c7b9a3e2d41"')}
-_RETRY = {"Retry-After": _header("Seconds after which to ask again; absent once the job has finished.", "1")}
+ETAG_HEADER = {"ETag": _header("Strong entity tag of this representation.", '"3-5f1d0c7b9a3e2d41"')}
+RETRY_HEADER = {
+    "Retry-After": _header("Seconds after which to ask again; absent once the job has finished or is STOPPED.", "1")
+}
 _APPLIED = {"Preference-Applied": _header("The wait that was granted.", "wait=10")}
 _LOCATION = {"Location": _header("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a")}
 
@@ -75,7 +77,7 @@ _LOCATION = {"Location": _header("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7
     response_model=Job,
     summary="Submit a job",
     responses={
-        202: {"description": "The job is stored and queued.", "headers": {**_LOCATION, **_ETAG, **_RETRY}},
+        202: {"description": "The job is stored and queued.", "headers": {**_LOCATION, **ETAG_HEADER, **RETRY_HEADER}},
         **problems(
             *BODY_ERRORS, IdempotencyKeyReusedError, DatabaseUnavailableError, StorageUnavailableError, spec=True
         ),
@@ -133,8 +135,8 @@ def list_jobs(
     response_model=Job,
     summary="Read a job",
     responses={
-        200: {"description": "The job.", "headers": {**_ETAG, **_RETRY, **_APPLIED}},
-        304: {"description": "The job is as you know it.", "headers": {**_ETAG, **_RETRY, **_APPLIED}},
+        200: {"description": "The job.", "headers": {**ETAG_HEADER, **RETRY_HEADER, **_APPLIED}},
+        304: {"description": "The job is as you know it.", "headers": {**ETAG_HEADER, **RETRY_HEADER, **_APPLIED}},
         **problems(JobNotFoundError),
     },
 )
@@ -164,7 +166,7 @@ async def get_job(
 @router.delete(
     "/{job_id}",
     status_code=204,
-    summary="Delete a finished job",
+    summary="Delete a job that has finished or is STOPPED",
     responses=problems(JobNotFoundError, JobNotFinishedError),
 )
 def delete_job(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> None:
@@ -178,7 +180,7 @@ def delete_job(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> None:
     response_model=Job,
     summary="Cancel a job",
     responses={
-        202: {"description": "The job, CANCELLED or CANCELLING.", "headers": {**_ETAG, **_RETRY}},
+        202: {"description": "The job, CANCELLED or CANCELLING.", "headers": {**ETAG_HEADER, **RETRY_HEADER}},
         **problems(JobNotFoundError, JobAlreadyFinishedError),
     },
 )

@@ -18,7 +18,7 @@ Posts aggregation and join jobs to a Spark cluster, runs them in a way that with
 did. Every error is a problem (RFC 9457) with a stable `code`; fields and states may be added, so ignore unknown ones.
 """
 TAGS = [
-    {"name": "jobs", "description": "Submit, list, read, cancel and delete jobs."},
+    {"name": "jobs", "description": "Submit, list, read, cancel and delete jobs; stop and resume streaming ones."},
     {"name": "results", "description": "Read what a job computed."},
     {"name": "events", "description": "Follow a job while it runs."},
     {"name": "reports", "description": "How a job was planned, what it took, and which keys were hot."},

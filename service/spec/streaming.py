@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -27,8 +27,10 @@ class EventTime(Frozen):
     """When a row happened, and how late it may come."""
 
     column: Identifier = Field(description="The column, a TIMESTAMP, that tells when the row happened.")
-    delay: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(days=365))] = Field(
+    delay: Duration = Field(
         default=timedelta(0),
+        ge=timedelta(0),
+        le=timedelta(days=365),
         description="How much later than the newest row of the table a row may come; later ones are left out.",
         examples=["10m"],
     )
@@ -55,6 +57,9 @@ class RateTable(Frozen):
 class Schedule(Frozen):
     """When an incremental job runs again by itself."""
 
-    every: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=365))] = Field(
-        description="How long after the end of a run the next one begins.", examples=["10m"]
+    every: Duration = Field(
+        ge=timedelta(seconds=1),
+        le=timedelta(days=365),
+        description="How long after the end of a run the next one begins.",
+        examples=["10m"],
     )

@@ -51,6 +51,7 @@ def job(**changes: object) -> Job:
         name="n",
         spec=SPEC,
         status="QUEUED",
+        mode="batch",
         queue="short",
         version=3,
         submitted_at=1,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from service.spec.final_level import FinalLevel
-from service.spec.query import AggregateFunction, JoinKind
+from service.spec.query import AggregateFunction
 from service.spec.scalar import column
 from service.spec.types import BIGINT, Field
 from workers.engine.errors import EngineError
@@ -36,6 +36,7 @@ from workers.engine.plan.nodes import (
 )
 from workers.engine.plan.scalars import fresh_name
 from workers.engine.plan.schema import names_of, output_of
+from workers.engine.plan.stream_bitmap import bitmap_state, stream_bitmap_obstacle
 from workers.engine.plan.stream_join import over_both_streams, stream_join_obstacle
 from workers.engine.plan.stream_rows import Contribution, united_aggregate
 from workers.engine.plan.transform import walk_up, with_inputs
@@ -54,6 +55,8 @@ class Shape(StrEnum):
     """The distinct values of each group, and a row for each group of what is counted of them."""
     UNITED = "united"
     """The same, with plain calls beside them, or several sets of values."""
+    BITMAP = "bitmap"
+    """A row for each block of 32,768 neighbouring distinct values of each group, with all calls of the group in it."""
     JOINED = "joined"
     """A row for each key of two streams that are joined, and the distinct values of each."""
 
@@ -84,9 +87,20 @@ class StreamPlan:
         return output_of(self.node)
 
 
-def stream_plan(built: Node, streams: frozenset[str]) -> StreamPlan:
+@dataclass(frozen=True)
+class Bitmaps:
+    """Whether distinct integers are to be kept as bitmaps, where that can be, and why, as a sentence."""
+
+    wanted: bool
+    reason: str
+
+
+NO_BITMAPS = Bitmaps(False, "")
+
+
+def stream_plan(built: Node, streams: frozenset[str], bitmaps: Bitmaps = NO_BITMAPS) -> StreamPlan:
     """The plan of a built query, of which `streams` are the aliases that are streams. Raises StreamPlanError."""
-    select, having, aggregate = _apart(built)
+    select, having, aggregate = apart(built)
     if aggregate is None:
         rows = _with_distinct_rows(built, streams)
         check(rows, "the stream planner")
@@ -95,7 +109,12 @@ def stream_plan(built: Node, streams: frozenset[str]) -> StreamPlan:
         return StreamPlan(shape, built, rows, reason, output_of(built), None)
     below = _with_distinct_rows(aggregate.input, streams)
     keyed = _keyed(replace(aggregate, input=below))
+    obstacle = bitmap_obstacle(built, streams)
+    if bitmaps.wanted and obstacle is None:
+        return _in_bitmaps(built, select, keyed.aggregate, bitmaps.reason)
     shape, grouped, reason = _shaped(keyed.aggregate, streams)
+    if shape in _DISTINCT_REASONS:
+        reason = f"{reason} {'It keeps no bitmaps: ' + obstacle if obstacle else bitmaps.reason}".rstrip()
     above: Node = grouped if having is None else Filter(grouped, having.condition)
     shown = {item.expression.column: item.name for item in reversed(select.items)}
     hidden = tuple(
@@ -108,6 +127,21 @@ def stream_plan(built: Node, streams: frozenset[str]) -> StreamPlan:
     keys = tuple(shown.get(key.name) or stored[key.name] for key in keyed.keys)
     check(node, "the stream planner")
     return StreamPlan(shape, built, node, reason, output_of(built), keys)
+
+
+def bitmap_obstacle(built: Node, streams: frozenset[str]) -> str | None:
+    """Why the distinct values of a query cannot be kept as bitmaps, as a sentence; None where they can."""
+    select, having, aggregate = apart(built)
+    if aggregate is None or _joins_streams(aggregate, streams):
+        return "Only an aggregate over one stream keeps bitmaps."
+    return stream_bitmap_obstacle(select, having, aggregate)
+
+
+def _in_bitmaps(built: Node, select: Project, aggregate: Aggregate, reason: str) -> StreamPlan:
+    state = bitmap_state(select, aggregate)
+    check(state.node, "the stream planner")
+    output = tuple(column_.field for column_ in state.final.output)
+    return StreamPlan(Shape.BITMAP, built, state.node, reason, output, state.final.keys, state.final)
 
 
 _ROWS_REASONS = {
@@ -134,7 +168,8 @@ def _keyed(aggregate: Aggregate) -> _Keyed:
     return _Keyed(replace(aggregate, calls=(*aggregate.calls, told)), (*keys, told.output))
 
 
-def _apart(built: Node) -> tuple[Project, Filter | None, Aggregate | None]:
+def apart(built: Node) -> tuple[Project, Filter | None, Aggregate | None]:
+    """SELECT, HAVING and the aggregate of a built query. Raises StreamPlanError for ORDER BY and LIMIT above them."""
     if not isinstance(built, Project):
         raise StreamPlanError("a query begins with its SELECT")
     having: Filter | None = None
@@ -210,6 +245,3 @@ def _joins_streams(node: Aggregate, streams: frozenset[str]) -> bool:
         isinstance(part, Join) and all(is_streaming(side, streams) for side in (part.left, part.right))
         for part in walk_up(node)
     )
-
-
-__all__ = ["JoinKind", "Shape", "StreamPlan", "StreamPlanError", "is_streaming", "stream_plan"]

@@ -11,17 +11,23 @@ from pyspark.sql import DataFrame, SparkSession
 from service.spec.bound import BoundQuery, tables_of
 from service.spec.modes import OutputMode
 from service.spec.reports import PlanReport, RuleOutcome, RuleTrace
+from service.spec.strategies import DistinctMethod
 from workers.engine.plan.builder import build
 from workers.engine.plan.explain import line_of
+from workers.engine.plan.nodes import Node
 from workers.engine.plan.stream_layout import layout_of
-from workers.engine.plan.stream_shape import StreamPlan, stream_plan
+from workers.engine.plan.stream_shape import NO_BITMAPS, Bitmaps, Shape, StreamPlan, apart, bitmap_obstacle, stream_plan
 from workers.engine.plan.transform import walk_up
 from workers.engine.planner import Plan, plan_report
 from workers.engine.spark.lowering import lower
 from workers.engine.spark.sources import TableInput, scans_of, spelled
 from workers.engine.stats.statistics import Statistics
+from workers.engine.streaming.density import values_per_block
 from workers.engine.streaming.sources import BatchBound, Input, read_inputs
 from workers.engine.streaming.state import StateOptions, prepare_session
+
+_VALUES_PER_BLOCK = 32
+"""From so many distinct values in a block on it is looked up, written and kept for less than they are one by one."""
 
 STREAM_SHAPE = "stream_shape"
 """Who tells in the trace what a stream's state holds, and why."""
@@ -54,21 +60,55 @@ class StreamEngine:
         tables: Mapping[str, Input],
         state: StateOptions,
         bounds: Mapping[str, BatchBound],
+        *,
+        method: DistinctMethod = DistinctMethod.AUTO,
+        puts_parts_together: bool = True,
+        kept: Mapping[str, Any] | None = None,
     ) -> PlannedStream:
-        """Plan, DataFrame and report; reads no rows. `tables` and `bounds` are by table name. Raises StreamPlanError
-        for a query that a stream cannot run, and what Spark raises when it analyses a plan.
+        """Plan, DataFrame and report; reads a sample of the streams' files at most. `tables` and `bounds` are by table
+        name. `puts_parts_together`: whether the sink takes groups in parts. `kept` is the layout of the state that is
+        there, which a plan that could be another one follows. Raises StreamPlanError for a query that a stream cannot
+        run, and what Spark raises when it analyses a plan.
         """
         prepare_session(self._session, state)
         streams = frozenset(
             table.alias for table in tables_of(query) if not isinstance(tables[table.table], TableInput)
         )
-        plan = stream_plan(build(query), streams)
+        built = build(query)
+        bitmaps = self._bitmaps(built, streams, tables, method, kept)
+        if bitmaps.wanted and not puts_parts_together:
+            bitmaps = Bitmaps(False, "The sink takes whole groups, and bitmaps are parts of groups.")
+        plan = stream_plan(built, streams, bitmaps)
         frame = lower(plan.node, read_inputs(self._session, plan.node, tables, bounds))
         output = OutputMode.APPEND if plan.keys is None else OutputMode.UPDATE
         layout = layout_of(
             plan, streams, provider=state.provider.value, partitions=state.partitions, output=output.value
         )
         return PlannedStream(self._report(plan), plan, frame, output, layout, self._of_nothing(plan))
+
+    def _bitmaps(
+        self,
+        built: Node,
+        streams: frozenset[str],
+        tables: Mapping[str, Input],
+        method: DistinctMethod,
+        kept: Mapping[str, Any] | None,
+    ) -> Bitmaps:
+        """Whether distinct integers are kept as bitmaps, where they can be."""
+        aggregate = apart(built)[2]
+        if aggregate is None or bitmap_obstacle(built, streams) is not None:
+            return NO_BITMAPS
+        if kept is not None:
+            return Bitmaps(kept.get("shape") == Shape.BITMAP.value, "The state that is there is kept so.")
+        if method is not DistinctMethod.AUTO:
+            return Bitmaps(method is DistinctMethod.BITMAP, f"distinct_method is {method.value}.")
+        density = values_per_block(aggregate, tables)
+        if density is None:
+            return Bitmaps(False, "No sample tells how close together the values are, which is what bitmaps are for.")
+        told = f"A group has some {density:.0f} distinct values in a block of 32,768 neighbours where it has any"
+        if density < _VALUES_PER_BLOCK:
+            return Bitmaps(False, f"{told}: a bitmap, which takes 4 KB, would be mostly empty.")
+        return Bitmaps(True, f"{told}: a bitmap is looked up once for all of those that a mini-batch has.")
 
     def _of_nothing(self, plan: StreamPlan) -> tuple[bool | int | float | str | None, ...] | None:
         """By Spark itself, which is asked for the query over tables without rows."""

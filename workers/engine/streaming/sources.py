@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
+from service.datasets.reading import DataFile
 from service.datasets.schemas import RATE_SCHEMA
 from service.spec.job import TableSource
 from service.spec.scalar import quoted
@@ -26,11 +27,14 @@ class BatchBound:
 
 @dataclass(frozen=True)
 class StreamInput:
-    """A directory, as a URI that Spark takes literally, to which files are added whole; `schema` is theirs."""
+    """A directory, as a URI that Spark takes literally, to which files are added whole; `schema` is theirs, `files` are
+    those that it has so far.
+    """
 
     source: TableSource
     directory: str
     schema: Schema
+    files: tuple[DataFile, ...] = ()
 
 
 @dataclass(frozen=True)

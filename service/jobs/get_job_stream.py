@@ -1,0 +1,72 @@
+"""Reads how far a streaming job has come."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import Field, WithJsonSchema
+
+from service.jobs.streaming import require_streaming
+from service.jobs.views import timestamp
+from service.spec.model import Frozen
+from service.spec.modes import Mode
+from service.store.session import Database
+from service.store.stream_state import StoppedBecause, Stream, find_stream
+from service.store.tables import JobRow
+
+BecauseText = Annotated[
+    str,
+    WithJsonSchema(
+        {
+            "type": "string",
+            "examples": ["caught_up"],
+            "x-extensible-enum": [because.value for because in StoppedBecause],
+            "description": "Why it rests: `stopped` by request, `caught_up` with all that was there, or `failed`: the "
+            "job's `error` tells. Null while it does not rest.",
+        }
+    ),
+]
+
+
+class JobStream(Frozen):
+    """A streaming job's state and how far it has come."""
+
+    job_id: str
+    mode: Mode
+    generation: int = Field(description="Grows with every start from scratch; mini-batches count from 0 in each.")
+    layout: dict[str, Any] | None = Field(
+        description="How its state is laid out, which settings may not contradict; null before its first mini-batch."
+    )
+    last_batch: int | None = Field(description="The newest mini-batch that its sink has.")
+    rows_in: int = Field(description="Rows read in this generation, of committed mini-batches.")
+    rows_out: int = Field(description="Rows given to the sink in this generation.")
+    sink_version: int | None = Field(description="Version of the result, where its sink counts any.")
+    metrics: dict[str, Any] | None = Field(description="What its worker measured last.")
+    stopped_because: BecauseText | None
+    next_run_at: datetime | None = Field(description="When an incremental job at rest runs again by itself.")
+    updated_at: datetime | None = Field(description="When any of this changed; null before anything has.")
+
+
+def get_job_stream(database: Database, tenant: str, job_id: str) -> JobStream:
+    """The stream of a job. Raises JobNotFoundError and NotAStreamError."""
+    with database.read() as session:
+        row = require_streaming(session, tenant, job_id)
+        return _view(row, find_stream(session, row.id))
+
+
+def _view(row: JobRow, stream: Stream | None) -> JobStream:
+    return JobStream(
+        job_id=row.id,
+        mode=Mode(row.mode),
+        generation=1 if stream is None else stream.generation,
+        layout=None if stream is None else stream.layout,
+        last_batch=None if stream is None else stream.last_batch,
+        rows_in=0 if stream is None else stream.rows_in,
+        rows_out=0 if stream is None else stream.rows_out,
+        sink_version=None if stream is None else stream.sink_version,
+        metrics=None if stream is None else stream.metrics,
+        stopped_because=None if stream is None else stream.stopped_because,
+        next_run_at=None if row.next_run_at is None else timestamp(row.next_run_at),
+        updated_at=None if stream is None else timestamp(stream.updated_at),
+    )

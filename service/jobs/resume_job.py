@@ -1,0 +1,63 @@
+"""Lets a streaming job that rests go on: from its checkpoint, or from scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from service.dispatch import Dispatcher
+from service.jobs.streaming import (
+    check_settings,
+    has_layout,
+    require_stopped,
+    require_streaming,
+    save_spec,
+    with_settings,
+)
+from service.jobs.submit_job import ring
+from service.jobs.views import Job
+from service.jobs.waiting import Listening
+from service.settings import Settings
+from service.spec.job import JobSpec
+from service.spec.queues import Queue
+from service.store import streams
+from service.store.session import Database
+
+
+class ResumeFrom(StrEnum):
+    """Where a job goes on: behind the last mini-batch, with its state; or at the beginning, without any."""
+
+    CHECKPOINT = "checkpoint"
+    SCRATCH = "scratch"
+
+
+def resume_job(
+    database: Database,
+    dispatcher: Dispatcher,
+    settings: Settings,
+    tenant: str,
+    job_id: str,
+    begin: ResumeFrom,
+    patch: Mapping[str, Any],
+) -> Job:
+    """The job, QUEUED, with the settings that `patch` changes, and workers rung for it.
+
+    Raises JobNotFoundError, NotAStreamError, NotStoppedError, StateNotCompatibleError where a changed setting does not
+    go with state that is kept, and what `check_job` raises where the query cannot follow one.
+    """
+    from_scratch = begin is ResumeFrom.SCRATCH
+    if patch:
+        check_settings(database, settings, tenant, job_id, patch, from_scratch=from_scratch)
+    with database.write() as session:
+        now = database.now(session)
+        row = require_streaming(session, tenant, job_id, for_change=True, with_spec=True)
+        require_stopped(row, now)
+        if patch:
+            has_state = not from_scratch and has_layout(session, row.id)
+            save_spec(session, row, with_settings(JobSpec.model_validate(row.spec), patch, has_state=has_state), now)
+        streams.request_resume(session, row, now, from_scratch=from_scratch)
+        session.refresh(row)
+        job = Job.of(row, now, Listening(session, settings, now))
+    ring(database, dispatcher, job_id, Queue(row.queue))
+    return job

@@ -1,0 +1,314 @@
+"""Streaming jobs over HTTP: stop, resume, changed settings, and how far they are. The worker's part is the store's."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import select, update
+
+from service.settings import Settings
+from service.spec import ends
+from service.store import leases, streams
+from service.store.leases import Claim
+from service.store.session import Database
+from service.store.streams import BatchFacts
+from service.store.tables import JobRow, OutboxRow
+from tests.support import lifecycle
+
+LAYOUT = {"version": 1, "partitions": 8}
+
+
+class Api(Protocol):
+    client: TestClient
+    database: Database
+    settings: Settings
+    messages: list[str]
+
+    def submit(self, **changes: object) -> httpx.Response: ...
+
+
+def submitted(api: Api, mode: str = "continuous", **changes: object) -> str:
+    answer = api.submit(mode=mode, **changes)
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
+
+
+def running(api: Api, job_id: str, batches: int = 1) -> Claim:
+    held = lifecycle.claim(api.database, job_id)
+    with api.database.write() as session:
+        now = api.database.now(session)
+        generation = streams.open_stream(session, held, now).generation
+        assert streams.save_layout(session, held, LAYOUT, now)
+        assert leases.mark_running(session, held, now)
+    for batch_id in range(batches):
+        facts = BatchFacts(rows_in=10, rows_out=4, elapsed_ms=7, sink_version=batch_id, metrics={"files": 1})
+        with api.database.write() as session:
+            now = api.database.now(session)
+            assert streams.begin_batch(session, held, generation, batch_id, now)
+            assert streams.finish_batch(session, held, generation, batch_id, facts, now)
+    return held
+
+
+def rest(api: Api, held: Claim, because: str = "stopped", **more: Any) -> None:
+    with api.database.write() as session:
+        assert streams.rest(session, held, api.database.now(session), because=because, **more)
+
+
+def stopped(api: Api, **changes: Any) -> str:
+    job_id = submitted(api, **changes)
+    rest(api, running(api, job_id))
+    return job_id
+
+
+def post(api: Api, job_id: str, verb: str, body: Any = None) -> httpx.Response:
+    answer: httpx.Response = api.client.post(f"/v1/jobs/{job_id}/{verb}", json=body)
+    return answer
+
+
+def change(api: Api, job_id: str, patch: Any) -> httpx.Response:
+    answer: httpx.Response = api.client.patch(f"/v1/jobs/{job_id}/settings", json=patch)
+    return answer
+
+
+def read(api: Api, job_id: str, part: str = "") -> dict[str, Any]:
+    answer = api.client.get(f"/v1/jobs/{job_id}{part}")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+class TestSubmitting:
+    def test_a_continuous_job_has_a_queue_and_no_limit(self, api: Api) -> None:
+        job = read(api, submitted(api, queue="long"))
+        assert (job["mode"], job["queue"], job["stop_requested"], job["next_run_at"]) == (
+            "continuous",
+            "stream",
+            False,
+            None,
+        )
+        with api.database.read() as session:
+            row = session.scalars(select(JobRow)).one()
+        assert (row.mode, row.timeout_ms, row.spec_version) == ("continuous", 0, 4)
+
+    def test_an_incremental_job_waits_among_the_others(self, api: Api) -> None:
+        job = read(api, submitted(api, "incremental", schedule={"every": "10m"}))
+        assert (job["queue"], job["spec"]["schedule"]) == ("short", {"every": "10min"})
+        with api.database.read() as session:
+            row = session.scalars(select(JobRow)).one()
+        assert (row.mode, row.timeout_ms) == ("incremental", 3_600_000)
+
+    def test_a_batch_job_stays_one_for_older_workers(self, api: Api) -> None:
+        api.submit()
+        with api.database.read() as session:
+            row = session.scalars(select(JobRow)).one()
+        assert (row.mode, row.spec_version) == ("batch", 3)
+
+    def test_refusals_point_at_the_place(self, api: Api) -> None:
+        problem = refused(
+            api.submit(mode="continuous", limits={"timeout": "1h"}), 422, "limits_timeout_not_for_streams"
+        )
+        assert problem["errors"][0]["pointer"] == "/limits/timeout"
+        tables = {"orders": {"format": "stream", "stream": "orders"}}
+        problem = refused(api.submit(mode="continuous", tables=tables), 422, "stream_unknown")
+        assert problem["errors"][0]["pointer"] == "/tables/orders/stream"
+
+
+class TestStopping:
+    def test_a_queued_job_stops_at_once(self, api: Api) -> None:
+        answer = post(api, submitted(api), "stop")
+        assert (answer.status_code, answer.json()["status"], answer.json()["finished"]) == (202, "STOPPED", False)
+        assert answer.json()["stop_requested"] is True
+        assert "retry-after" not in answer.headers
+
+    def test_a_running_job_stops_when_its_worker_has_noticed(self, api: Api) -> None:
+        job_id = submitted(api)
+        held = running(api, job_id)
+        for _ in range(2):
+            answer = post(api, job_id, "stop")
+            assert (answer.status_code, answer.json()["status"]) == (202, "STOPPING")
+            assert answer.headers["retry-after"] == "1"
+        rest(api, held)
+        assert post(api, job_id, "stop").json()["status"] == "STOPPED"
+
+    def test_who_waits_is_answered_by_a_job_at_rest(self, api: Api) -> None:
+        job_id = stopped(api)
+        answer = api.client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=60"})
+        assert answer.json()["status"] == "STOPPED"
+        assert [job["id"] for job in api.client.get("/v1/jobs?status=STOPPED").json()["jobs"]] == [job_id]
+
+    def test_what_cannot_stop(self, api: Api) -> None:
+        batch = api.submit().json()["id"]
+        refused(post(api, batch, "stop"), 409, "not_a_stream")
+        job_id = submitted(api)
+        assert post(api, job_id, "cancel").json()["status"] == "CANCELLED"
+        refused(post(api, job_id, "stop"), 409, "job_already_finished")
+        refused(post(api, "0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a", "stop"), 404, "job_not_found")
+
+    def test_a_job_at_rest_is_cancelled_and_deleted_at_once(self, api: Api) -> None:
+        assert post(api, stopped(api), "cancel").json()["status"] == "CANCELLED"
+        job_id = stopped(api)
+        assert api.client.delete(f"/v1/jobs/{job_id}").status_code == 204
+        refused(api.client.get(f"/v1/jobs/{job_id}/stream"), 404, "job_not_found")
+        job_id = submitted(api)
+        running(api, job_id)
+        post(api, job_id, "stop")
+        refused(api.client.delete(f"/v1/jobs/{job_id}"), 409, "job_not_finished")
+
+
+class TestResuming:
+    @pytest.mark.parametrize("body", [None, {}, {"from": "checkpoint"}])
+    def test_from_the_checkpoint(self, api: Api, body: Any) -> None:
+        job_id = stopped(api)
+        before = len(api.messages)
+        answer = post(api, job_id, "resume", body)
+        assert (answer.status_code, answer.json()["status"], answer.json()["stop_requested"]) == (202, "QUEUED", False)
+        assert len(api.messages) == before + 1
+        with api.database.read() as session:
+            assert session.scalars(select(OutboxRow)).all() == []
+        stream = read(api, job_id, "/stream")
+        assert (stream["generation"], stream["last_batch"], stream["layout"]) == (1, 0, LAYOUT)
+
+    def test_from_scratch(self, api: Api) -> None:
+        job_id = stopped(api)
+        assert post(api, job_id, "resume", {"from": "scratch"}).status_code == 202
+        stream = read(api, job_id, "/stream")
+        assert (stream["generation"], stream["last_batch"], stream["layout"]) == (2, None, None)
+
+    def test_one_that_failed_goes_on(self, api: Api) -> None:
+        job_id = submitted(api)
+        rest(api, running(api, job_id), "failed", error=ends.storage_unavailable("It is away."))
+        assert read(api, job_id)["error"]["code"] == "storage_unavailable"
+        assert read(api, job_id, "/stream")["stopped_because"] == "failed"
+        assert post(api, job_id, "resume").json()["error"] is None
+
+    def test_only_what_rests_is_resumed(self, api: Api) -> None:
+        job_id = submitted(api)
+        assert "stop it first" in refused(post(api, job_id, "resume"), 409, "not_stopped")["detail"]
+        running(api, job_id)
+        post(api, job_id, "stop")
+        assert "wait" in refused(post(api, job_id, "resume"), 409, "not_stopped")["detail"]
+        with api.database.write() as session:
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(lease_expires_at=0))
+        assert post(api, job_id, "resume").status_code == 202
+        post(api, job_id, "cancel")
+        assert "for good" in refused(post(api, job_id, "resume"), 409, "not_stopped")["detail"]
+        refused(post(api, api.submit().json()["id"], "resume"), 409, "not_a_stream")
+
+    @pytest.mark.parametrize("body", [{"from": "yesterday"}, {"form": "scratch"}, {"settings": {"nosuch": 1}}, []])
+    def test_a_body_that_is_none(self, api: Api, body: Any) -> None:
+        assert post(api, stopped(api), "resume", body).status_code == 422
+
+    def test_with_settings(self, api: Api) -> None:
+        job_id = stopped(api)
+        body = {"settings": {"state.partitions": 4}}
+        refused(post(api, job_id, "resume", body), 409, "state_not_compatible")
+        answer = post(api, job_id, "resume", {**body, "from": "scratch"})
+        assert (answer.status_code, answer.json()["spec"]["settings"]["state"]["partitions"]) == (202, 4)
+
+
+class TestChangingSettings:
+    def test_what_is_free_changes_by_any_spelling(self, api: Api) -> None:
+        job_id = stopped(api, settings={"mini_batch": {"size": 7}, "agg_phase": "ONE_PHASE"})
+        patch = {"table.exec.mini-batch.allow-latency": "2s", "mini_batch": {"size": 9}, "agg_phase": None}
+        answer = change(api, job_id, patch)
+        settings = answer.json()["spec"]["settings"]
+        assert answer.status_code == 200
+        assert settings["mini_batch"] == {"enabled": "auto", "allow_latency": "2s", "size": 9}
+        assert settings["agg_phase"] == "AUTO"
+        assert read(api, job_id)["spec"]["settings"] == settings
+        assert change(api, job_id, {"mini_batch": None}).json()["spec"]["settings"]["mini_batch"]["size"] is None
+
+    def test_what_changes_nothing_is_no_change(self, api: Api) -> None:
+        job_id = stopped(api)
+        version = read(api, job_id)["version"]
+        assert change(api, job_id, {"mini_batch": {"allow_latency": "5000ms"}}).json()["version"] == version
+
+    def test_what_state_depends_on_stays_while_there_is_state(self, api: Api) -> None:
+        job_id = stopped(api)
+        patch = {"state": {"provider": "memory"}, "distinct_split.bucket_num": 64, "mini_batch.size": 9}
+        problem = refused(change(api, job_id, patch), 409, "state_not_compatible")
+        assert [issue["pointer"] for issue in problem["errors"]] == ["/distinct_split/bucket_num", "/state/provider"]
+        assert "scratch" in problem["detail"]
+        assert read(api, job_id)["spec"]["settings"]["mini_batch"]["size"] is None
+        # The same values again are no difference.
+        assert change(api, job_id, {"state": {"provider": "rocksdb"}}).status_code == 200
+
+    def test_without_state_everything_changes(self, api: Api) -> None:
+        job_id = submitted(api)
+        post(api, job_id, "stop")
+        answer = change(api, job_id, {"state": {"provider": "memory", "partitions": 4}})
+        assert answer.json()["spec"]["settings"]["state"] == {"provider": "memory", "partitions": 4}
+
+    def test_only_a_job_at_rest_changes(self, api: Api) -> None:
+        job_id = submitted(api)
+        refused(change(api, job_id, {"mini_batch.size": 9}), 409, "not_stopped")
+        refused(change(api, api.submit().json()["id"], {"mini_batch.size": 9}), 409, "not_a_stream")
+
+    @pytest.mark.parametrize(
+        ("patch", "pointer"),
+        [
+            ({"nosuch": 1}, "/nosuch"),
+            ({"mini_batch": {"size": 0}}, "/mini_batch/size"),
+            ({"mini_batch": {"nosuch": None}}, "/mini_batch.nosuch"),
+            ([], ""),
+        ],
+    )
+    def test_a_wrong_patch_is_told_with_its_place(self, api: Api, patch: Any, pointer: str) -> None:
+        answer = change(api, stopped(api), patch)
+        assert answer.status_code == 422
+        assert answer.json()["errors"][0]["pointer"] == pointer
+
+    def test_what_the_query_cannot_follow_is_refused(self, api: Api) -> None:
+        job_id = submitted(api)
+        post(api, job_id, "stop")
+        answer = change(api, job_id, {"distinct_method": "bitmap"})
+        told = api.submit(mode="continuous", settings={"distinct_method": "bitmap"})
+        assert (answer.status_code, answer.json()["code"]) == (told.status_code, told.json().get("code"))
+
+
+class TestReading:
+    def test_a_stream_before_anything(self, api: Api) -> None:
+        stream = read(api, submitted(api), "/stream")
+        assert (stream["generation"], stream["rows_in"], stream["layout"], stream["updated_at"]) == (1, 0, None, None)
+
+    def test_how_far_it_is(self, api: Api) -> None:
+        job_id = submitted(api, "incremental", schedule={"every": "10min"})
+        held = running(api, job_id, batches=3)
+        with api.database.write() as session:
+            now = api.database.now(session)
+            assert streams.save_stream_metrics(session, held, {"behind_ms": 5}, now)
+        rest(api, held, "caught_up", next_run_at=now + 600_000)
+        stream = read(api, job_id, "/stream")
+        assert (stream["last_batch"], stream["rows_in"], stream["rows_out"], stream["sink_version"]) == (2, 30, 12, 2)
+        assert (stream["metrics"], stream["layout"], stream["mode"]) == ({"behind_ms": 5}, LAYOUT, "incremental")
+        assert stream["stopped_because"] == "caught_up"
+        assert stream["next_run_at"] == read(api, job_id)["next_run_at"] is not None
+        assert post(api, job_id, "stop").json()["next_run_at"] is None
+
+    def test_batches_page_by_page(self, api: Api) -> None:
+        job_id = submitted(api)
+        held = running(api, job_id, batches=5)
+        with api.database.write() as session:
+            assert streams.begin_batch(session, held, 1, 5, api.database.now(session))
+        first = read(api, job_id, "/batches?page_size=4")
+        assert [batch["batch_id"] for batch in first["batches"]] == [5, 4, 3, 2]
+        assert (first["batches"][0]["committed_at"], first["batches"][0]["rows_in"]) == (None, None)
+        assert first["batches"][1]["metrics"] == {"files": 1}
+        last = read(api, job_id, f"/batches?page_size=4&cursor={first['next_cursor']}")
+        assert ([batch["batch_id"] for batch in last["batches"]], last["next_cursor"]) == ([1, 0], "")
+        other = submitted(api)
+        refused(api.client.get(f"/v1/jobs/{other}/batches?cursor={first['next_cursor']}"), 400, "invalid_cursor")
+
+    def test_a_batch_job_has_none(self, api: Api) -> None:
+        job_id = api.submit().json()["id"]
+        for part in ("stream", "batches"):
+            refused(api.client.get(f"/v1/jobs/{job_id}/{part}"), 409, "not_a_stream")
