@@ -60,8 +60,8 @@ class StreamAttempt:
         """
         reason = self.attempt.reason
         if reason is None and self._running.is_active:
-            self._measure()
-            self._opened.sink.tidy()
+            if self._measure():
+                self._tidy()
             return None
         if reason is not None:
             self._stop(reason)
@@ -107,16 +107,23 @@ class StreamAttempt:
         self._running = self._opened.start()
         return True
 
-    def _measure(self) -> None:
-        """Stores what Spark told since the last time."""
+    def _tidy(self) -> None:
+        try:
+            self._opened.sink.tidy()
+        except Exception:  # noqa: BLE001 - the result is sound without, and mini-batches tell what is wrong
+            _log.warning("sink_not_tidied", exc_info=True)
+
+    def _measure(self) -> bool:
+        """Stores what Spark told since the last time; whether that was anything."""
         found = self._running.progress(self._measured)
         if not found:
-            return
+            return False
         measures = tuple(measures_of(one, self._opened.scans) for one in found)
         with self._database.write() as session:
             now = self._database.now(session)
             streams.measure_batches(session, self.attempt.claim, self._opened.generation, measures, now)
         self._measured = found[-1].batch_id
+        return True
 
 
 def resting_verdict(error: Exception, attempt: Attempt) -> Verdict:

@@ -9,13 +9,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Row, SparkSession
 
+from service.results.arrow_types import arrow_schema
+from service.results.final_merge import finals
 from service.spec.compile import compile_job
 from service.spec.job import JobSpec
 from service.spec.modes import OutputMode
 from service.spec.options import StateProvider
+from service.spec.strategies import DistinctMethod
 from service.spec.types import Field, Schema
 from tests.conformance.laboratory import in_spark, parquet, table_input
 from workers.engine.streaming.batches import BatchDone, BatchFunction
@@ -44,7 +48,10 @@ class Kept:
     output: tuple[Field, ...]
     keys: tuple[str, ...] | None
     newest: int | None = None
+    identity: tuple[str, ...] | None = None
+    """By which a row replaces another: the keys, and parts of groups besides."""
     rows: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
+    parts: dict[Any, dict[str, Any]] = field(default_factory=dict)
 
     def prepare(self) -> None:
         """Nothing to do."""
@@ -60,9 +67,11 @@ class Kept:
         seen = set()
         for path in staged.files:
             for told in pq.read_table(path).to_pylist():
-                key = len(self.rows) if self.keys is None else tuple(repr(told[name]) for name in self.keys)
+                identity = self.identity if self.identity is not None else self.keys
+                key = len(self.rows) if identity is None else tuple(repr(told[name]) for name in identity)
                 assert key not in seen, f"two rows of one group in a mini-batch: {told}"
                 seen.add(key)
+                self.parts[key] = told
                 self.rows[key] = tuple(_as_spark_has_it(told[name]) for name in names[: len(self.output)])
         self.newest = batch_id
         return None
@@ -126,6 +135,7 @@ class StreamRun:
         statics: Mapping[str, Path] | None = None,
         *,
         provider: StateProvider = StateProvider.ROCKSDB,
+        method: DistinctMethod = DistinctMethod.AUTO,
     ) -> None:
         self._root = root
         self._files = 0
@@ -146,9 +156,11 @@ class StreamRun:
         query = compile_job(JobSpec.model_validate({"tables": sources, "sql": sql}), schemas)
         engine = StreamEngine(session, 2)
         self.planned: PlannedStream = engine.plan(
-            query, tables, StateOptions(provider, PARTITIONS), dict.fromkeys(tables, BatchBound(files=1))
+            query, tables, StateOptions(provider, PARTITIONS), dict.fromkeys(tables, BatchBound(files=1)), method=method
         )
-        self.sink = Kept(self.planned.plan.columns, self.planned.plan.output, self.planned.plan.keys)
+        plan = self.planned.plan
+        identity = None if plan.final is None else (*plan.final.keys, *plan.final.parts)
+        self.sink = Kept(plan.columns, plan.output, plan.keys, identity=identity)
 
     def put(self, table: str, file: Path) -> None:
         """Adds a file of rows to a stream."""
@@ -187,8 +199,13 @@ class StreamRun:
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
-        """What is left in the sink."""
-        return list(self.sink.rows.values())
+        """What is left in the sink, put together where it has groups in parts."""
+        final = self.planned.plan.final
+        if final is None:
+            return list(self.sink.rows.values())
+        schema = arrow_schema(self.planned.plan.output)
+        parts = pa.Table.from_pylist(list(self.sink.parts.values()), arrow_schema(self.planned.plan.columns))
+        return [tuple(row.values()) for table in finals([parts], final, schema) for row in table.to_pylist()]
 
 
 def in_batch(

@@ -13,10 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from service.spec.options import StateProvider
+from service.spec.strategies import DistinctMethod
 from service.spec.types import Schema
 from tests.conformance.conftest import FACTS, SEED, facts
 from tests.conformance.stream_runs import StreamRun, in_batch
 from tests.support.rows import difference
+from workers.engine.plan.stream_shape import Shape
 
 pytestmark = pytest.mark.spark
 
@@ -50,6 +52,18 @@ DISTINCT = {
     "rows": "SELECT DISTINCT k, g FROM s",
     "over rows": "SELECT k, COUNT(*) AS n FROM (SELECT DISTINCT k, i, d FROM s) t GROUP BY k",
 }
+BITMAPS = {
+    "one set": "SELECT k, COUNT(DISTINCT i) AS c FROM s GROUP BY k",
+    "wide values": "SELECT k, COUNT(DISTINCT b) AS c FROM s GROUP BY k",
+    "with plain calls": "SELECT MIN(k) AS mk, COUNT(DISTINCT i) AS c, COUNT(*) AS n, SUM(b) AS s, AVG(y) AS ay, "
+    "AVG(d) AS ad, MAX(da) AS m, COUNT(ts) AS t, SUM(d) AS sd, g FROM s GROUP BY g",
+    "filtered": "SELECT k, COUNT(DISTINCT i) FILTER (WHERE q) AS a, COUNT(DISTINCT i) AS b, "
+    "SUM(i) FILTER (WHERE g = 1) AS n FROM s GROUP BY k",
+    "days": "SELECT q, COUNT(DISTINCT da) AS c FROM s GROUP BY q",
+    "everything": "SELECT COUNT(DISTINCT i) AS c, MIN(i) AS m FROM s",
+    "hidden keys": "SELECT COUNT(DISTINCT i) AS c FROM s GROUP BY k, d",
+}
+"""With values kept as bitmaps, close together or not."""
 ROWS = {
     "all": "SELECT id, k, d + 1 AS d FROM s WHERE i > 0",
     "united": "SELECT id, x FROM (SELECT id, i AS x FROM s WHERE q UNION ALL SELECT id, y AS x FROM s WHERE g = 1) t",
@@ -109,13 +123,19 @@ def _as_parquet(spark: SparkSession, rows: list[tuple[object, ...]], path: Path)
     return path
 
 
-@pytest.mark.parametrize("name", QUERIES)
-def test_a_stream_gives_what_its_rows_give_in_one_piece(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    random = Random(f"{SEED} {name}")
-    sql = QUERIES[name]
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [(name, DistinctMethod.NATIVE) for name in QUERIES] + [(name, DistinctMethod.BITMAP) for name in BITMAPS],
+)
+def test_a_stream_gives_what_its_rows_give_in_one_piece(
+    spark: SparkSession, tmp_path: Path, name: str, method: DistinctMethod
+) -> None:
+    random = Random(f"{SEED} {name} {method}")
+    sql = BITMAPS[name] if method is DistinctMethod.BITMAP else QUERIES[name]
     files = _cut(spark, random, tmp_path / "cuts")
     provider = random.choice(list(StateProvider))
-    run = StreamRun(spark, tmp_path / "run", sql, {"s": Schema(FACTS.fields)}, provider=provider)
+    run = StreamRun(spark, tmp_path / "run", sql, {"s": Schema(FACTS.fields)}, provider=provider, method=method)
+    assert (run.planned.plan.shape is Shape.BITMAP) == (method is DistinctMethod.BITMAP)
     story: list[str] = []
     for file in files:
         run.put("s", file)
