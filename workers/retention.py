@@ -30,6 +30,7 @@ class RetentionStep:
         worker: str,
         settings: RetentionSettings,
         results: Path,
+        streams: Path,
         goes_on: Callable[[], bool],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -39,6 +40,7 @@ class RetentionStep:
         self._worker = worker
         self._settings = settings
         self._results = results
+        self._streams = streams
         self._goes_on = goes_on
         self._clock = clock
 
@@ -51,6 +53,6 @@ class RetentionStep:
         probes = remove_old_probes(self._results, self._clock() - EVERY_MS / 1000)
         if probes:
             _log.info("probes_removed", directories=probes)
-        removed = purge_politely(self._database, self._results, Limits.of(self._settings), self._goes_on)
+        removed = purge_politely(self._database, self._results, self._streams, Limits.of(self._settings), self._goes_on)
         if not removed.is_nothing:
             _log.info("retention_applied", **asdict(removed))

@@ -116,7 +116,12 @@ class Worker:
         watch = CancellationWatch(self._database, self._at_hand)
         driver = DriverWatch(self._runtime, self._at_hand, settings.spark.gateway_timeout_seconds)
         retention = RetentionStep(
-            self._database, self.id, settings.retention, settings.results_dir, lambda: not self._departure.told
+            self._database,
+            self.id,
+            settings.retention,
+            settings.results_dir,
+            settings.streams_dir,
+            lambda: not self._departure.told,
         )
         self._loops = (
             # These two must not be late when the database is back: leases run out meanwhile, clients wait.

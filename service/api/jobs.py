@@ -170,8 +170,8 @@ async def get_job(
     responses=problems(JobNotFoundError, JobNotFinishedError),
 )
 def delete_job(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> None:
-    """Removes the job with its plan, metrics, events and result."""
-    delete(services.database, services.settings.results_dir, tenant, job_id)
+    """Removes the job with its plan, metrics, events, result and state; what its sink wrote elsewhere stays."""
+    delete(services.database, services.settings.results_dir, services.settings.streams_dir, tenant, job_id)
 
 
 @router.post(

@@ -32,6 +32,7 @@ from service.backup.sqlite import copy_database, database_file
 from service.results.directories import remove_job_directory
 from service.store import contents, installation
 from service.store.migrate import is_known, upgrade
+from service.store.restored_streams import start_streams_over
 from service.store.session import Database
 
 
@@ -118,6 +119,7 @@ def _finish(database: Database, manifest: Manifest, known_as: str | None) -> Non
     upgrade(database)
     with database.write() as session:
         contents.forget_processes(session)
+        start_streams_over(session, database.now(session))
         installation.become(session, known_as)
 
 

@@ -21,6 +21,7 @@ Directory = Annotated[Path, typer.Argument(help="A new or empty directory.", sho
 def backup(directory: Directory) -> None:
     """Copy the database and the results that it names, with their checksums. The service may run meanwhile."""
     from service.backup.make import make_backup
+    from service.cli.amounts import amount
     from service.cli.configuration import read_settings
     from service.cli.migrate import opened_database
 
@@ -31,6 +32,12 @@ def backup(directory: Directory) -> None:
     removed = manifest.results_missing - manifest.results_lost
     if removed:
         typer.echo(f"{removed:,} results were removed before they could be copied.")
+    streams = manifest.rows.get("streams", 0)
+    if streams:
+        typer.echo(
+            f"State and results of {amount(streams, 'streaming job')} were left out: restored, a stream rests, "
+            "and begins from scratch when it is resumed."
+        )
     if manifest.results_lost:
         raise CliError(
             f"{manifest.results_lost:,} results that jobs name were not found in {settings.results_dir}",

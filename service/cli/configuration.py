@@ -50,6 +50,7 @@ def child_environment(
         "EVENKEEL_STATE_DIR": str(settings.state_dir),
         "EVENKEEL_DATA_ROOTS": join_roots(settings.data_root_names),
         "EVENKEEL_DATA_RESULTS": str(settings.results_dir),
+        "EVENKEEL_DATA_STREAMS": str(settings.streams_dir),
         "EVENKEEL_PARENT_PID": str(os.getpid() if parent_pid is None else parent_pid),
         "PYTHONUNBUFFERED": "1",
     }

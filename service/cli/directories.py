@@ -11,7 +11,7 @@ _AWKWARD = '?#%,"'  # parts of a URL, of a list of directories, of a JVM's optio
 
 
 def prepare_directories(settings: Settings) -> None:
-    """Makes the state directory and what it holds, the first two readable by their owner alone.
+    """Makes the state directory and what it holds, the first three readable by their owner alone.
 
     Raises CliError where that is not possible, and for a path that a database URL or Spark would read otherwise.
     """
@@ -25,6 +25,7 @@ def prepare_directories(settings: Settings) -> None:
     try:
         settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings.results_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        settings.streams_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         (settings.state_dir / "logs").mkdir(exist_ok=True)
         if not settings.data.roots:  # a root that was configured and is missing is a mistake to be told, not to be made
             settings.data_roots[0].mkdir(exist_ok=True)

@@ -50,8 +50,8 @@ def run_purge(settings: Settings, limits: Limits, *, dry_run: bool) -> Purged:
     with opened_database(settings) as database:
         require_current(database)
         if dry_run:
-            return purge_jobs.would_purge(database, settings.results_dir, limits)
-        return purge_jobs.purge_politely(database, settings.results_dir, limits)
+            return purge_jobs.would_purge(database, settings.results_dir, settings.streams_dir, limits)
+        return purge_jobs.purge_politely(database, settings.results_dir, settings.streams_dir, limits)
 
 
 def _limits(settings: Settings, older_than: str | None, results_only: bool) -> Limits:

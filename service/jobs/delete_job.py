@@ -1,4 +1,4 @@
-"""Deletes a job at rest with its plan, metrics, events and result files."""
+"""Deletes a job at rest with its plan, metrics, events, result files and state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from service.store import jobs
 from service.store.session import Database
 
 
-def delete_job(database: Database, results: Path, tenant: str, job_id: str) -> None:
-    """Removes the job, then every file below `results` that its attempts wrote.
+def delete_job(database: Database, results: Path, streams: Path, tenant: str, job_id: str) -> None:
+    """Removes the job, then every file below `results` and `streams` that its attempts wrote.
 
     Raises JobNotFoundError and, while the job may still change, JobNotFinishedError.
     """
@@ -25,3 +25,4 @@ def delete_job(database: Database, results: Path, tenant: str, job_id: str) -> N
         jobs.delete_job(session, row.id)
     # After the commit: files without a job are garbage, a job without its files would be a broken promise.
     remove_job_directory(results, job_id)
+    remove_job_directory(streams, job_id)

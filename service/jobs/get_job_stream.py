@@ -22,8 +22,8 @@ BecauseText = Annotated[
             "type": "string",
             "examples": ["caught_up"],
             "x-extensible-enum": [because.value for because in StoppedBecause],
-            "description": "Why it rests: `stopped` by request, `caught_up` with all that was there, or `failed`: the "
-            "job's `error` tells. Null while it does not rest.",
+            "description": "Why it rests: `stopped` by request, `caught_up` with all that was there, `failed` (the "
+            "job's `error` tells), or `restored` from a backup, which holds no state. Null while it does not rest.",
         }
     ),
 ]

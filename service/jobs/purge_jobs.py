@@ -11,7 +11,7 @@ restore may have on the same share, everything that is newer than the copy looks
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from service.results import directories, owner
 from service.settings import RetentionSettings
 from service.store import installation, retention
+from service.store.jobs import read_versions
 from service.store.publication import published_paths
 from service.store.retention import Removed
 from service.store.session import Database
@@ -85,7 +86,7 @@ class Purged:
         return self == Purged()
 
 
-def purge(database: Database, results: Path, limits: Limits) -> Iterator[Purged]:
+def purge(database: Database, results: Path, streams: Path, limits: Limits) -> Iterator[Purged]:
     """Removes step by step and tells after each what went; whoever stops asking stops it.
 
     Between two steps no transaction is open: a caller that pauses there lets others write.
@@ -94,7 +95,7 @@ def purge(database: Database, results: Path, limits: Limits) -> Iterator[Purged]
         now = database.now(session)
         own = installation.ensure_id(session)
     # After the commit: a directory must not bear an id that no database has.
-    files = _Files(results, owner.belongs_to(results, own))
+    files = _Files({folder: owner.belongs_to(folder, own) for folder in (results, streams)}, results)
     if limits.jobs_ms is not None:
         for gone in _in_batches(database, retention.remove_jobs, now - limits.jobs_ms):
             yield files.remove_with(gone, Purged(jobs=len(gone)))
@@ -102,19 +103,23 @@ def purge(database: Database, results: Path, limits: Limits) -> Iterator[Purged]
         for gone in _in_batches(database, retention.forget_results, now - limits.results_ms):
             yield files.remove_with(gone, Purged())
     yield from _expired_keys(database, now)
-    if files.are_ours:
+    if files.are_ours(results):
         yield from _leftovers(database, results, now)
     else:
         _log.warning("results_of_another_installation", results=str(results), installation=own)
+    if files.are_ours(streams):
+        yield from _leftover_streams(database, streams, now)
+    else:
+        _log.warning("results_of_another_installation", results=str(streams), installation=own)
 
 
 def purge_politely(
-    database: Database, results: Path, limits: Limits, goes_on: Callable[[], bool] = lambda: True
+    database: Database, results: Path, streams: Path, limits: Limits, goes_on: Callable[[], bool] = lambda: True
 ) -> Purged:
     """All of it, or until `goes_on` says no, pausing as long as it works: the database has other things to do."""
     removed = Purged()
     started = time.monotonic()
-    for step in purge(database, results, limits):
+    for step in purge(database, results, streams, limits):
         removed += step
         if not goes_on():
             break
@@ -124,7 +129,7 @@ def purge_politely(
     return removed
 
 
-def would_purge(database: Database, results: Path, limits: Limits) -> Purged:
+def would_purge(database: Database, results: Path, streams: Path, limits: Limits) -> Purged:
     """What `purge` would remove of jobs, results, keys and directories; changes nothing."""
     with database.read() as session:
         now = database.now(session)
@@ -139,6 +144,9 @@ def would_purge(database: Database, results: Path, limits: Limits) -> Purged:
         for job_id, published in some.items():
             paths = directories.unpublished(results, job_id, published)
             found += Purged(leftovers=len(paths), bytes=sum(directories.size_of(path) for path in paths))
+    if owner.bears(streams, own):
+        for gone in _ownerless(database, streams, now):
+            found += Purged(leftovers=len(gone), bytes=sum(directories.size_of(streams / job_id) for job_id in gone))
     return found
 
 
@@ -156,12 +164,24 @@ def _in_batches(database: Database, step: _Step, before: int) -> Iterator[Sequen
 
 @dataclass(frozen=True)
 class _Files:
+    ours: Mapping[Path, bool]
+    """The directories with jobs' directories in them -> whether they are this installation's."""
     results: Path
-    are_ours: bool
+
+    def are_ours(self, folder: Path) -> bool:
+        return self.ours[folder]
 
     def remove_with(self, gone: Sequence[Removed], counted: Purged) -> Purged:
         """Adds to `counted` the results whose files are gone now."""
-        removed = [job for job in gone if self.are_ours and directories.remove_job_directory(self.results, job.job_id)]
+        for folder in self.ours:
+            if folder != self.results and self.are_ours(folder):
+                for job in gone:
+                    directories.remove_job_directory(folder, job.job_id)
+        removed = [
+            job
+            for job in gone
+            if self.are_ours(self.results) and directories.remove_job_directory(self.results, job.job_id)
+        ]
         return counted + Purged(results=sum(job.had_result for job in removed), bytes=sum(job.bytes for job in removed))
 
 
@@ -182,6 +202,24 @@ def _leftovers(database: Database, results: Path, now: int) -> Iterator[Purged]:
                 yield Purged(leftovers=freed.directories, bytes=freed.bytes)
         # Where all is sound too: whoever asks may stop it, and others have their pause.
         yield Purged()
+
+
+def _leftover_streams(database: Database, streams: Path, now: int) -> Iterator[Purged]:
+    for gone in _ownerless(database, streams, now):
+        for job_id in gone:
+            freed = directories.remove_whole(streams, job_id)
+            if freed.directories:
+                yield Purged(leftovers=freed.directories, bytes=freed.bytes)
+        yield Purged()
+
+
+def _ownerless(database: Database, streams: Path, now: int) -> Iterator[list[str]]:
+    """Directories of some age of jobs that are gone, a portion at a time."""
+    long_ago = (now - _LEFTOVERS_KEPT_MS) / 1000
+    for job_ids in directories.jobs_unchanged_since(streams, long_ago, _AT_ONCE):
+        with database.read() as session:
+            there = read_versions(session, job_ids)
+        yield [job_id for job_id in job_ids if job_id not in there]
 
 
 def _unclaimed(database: Database, results: Path, now: int) -> Iterator[dict[str, str | None]]:

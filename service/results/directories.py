@@ -1,5 +1,5 @@
 """The directories of results: `<results>/<job id>/attempt-<number>`, or `attempt-<number>-2` where a query
-ran again. What else is in there is none of ours."""
+ran again; and of what streaming jobs keep: `<streams>/<job id>`. What else is in there is none of ours."""
 
 from __future__ import annotations
 
@@ -73,6 +73,12 @@ def remove_unpublished(results: Path, job_id: str, published: str | None) -> Fre
         freed += before if gone else before - size_of(path)
     remove_if_empty(results / job_id)
     return Freed(directories, freed)
+
+
+def remove_whole(parent: Path, job_id: str) -> Freed:
+    """Removes all that is in there of a job; what cannot be removed is told in the log."""
+    before = size_of(parent / job_id)
+    return Freed(1, before) if remove_job_directory(parent, job_id) else Freed(0, 0)
 
 
 def remove_if_empty(directory: Path) -> None:

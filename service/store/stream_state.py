@@ -15,11 +15,14 @@ from service.store.tables import StreamRow
 
 
 class StoppedBecause(StrEnum):
-    """Why a streaming job rests: asked for, nothing left to read, or a failure that its `error` tells of."""
+    """Why a streaming job rests: asked for, nothing left to read, a failure that its `error` tells of, or that the
+    database was restored, and its state was not.
+    """
 
     STOPPED = "stopped"
     CAUGHT_UP = "caught_up"
     FAILED = "failed"
+    RESTORED = "restored"
 
 
 @dataclass(frozen=True)

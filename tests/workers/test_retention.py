@@ -52,7 +52,9 @@ def jobs(database: Database) -> list[str]:
 
 
 def step(database: Database, results: Path, days: int, *, goes_on: bool = True) -> RetentionStep:
-    return RetentionStep(database, "w1", RetentionSettings(jobs_days=days), results, lambda: goes_on)
+    return RetentionStep(
+        database, "w1", RetentionSettings(jobs_days=days), results, results / "streams", lambda: goes_on
+    )
 
 
 def test_the_first_hour_is_for_second_thoughts(database: Database, clock: ManualClock, tmp_path: Path) -> None:
@@ -95,7 +97,9 @@ def test_what_a_killed_worker_left_of_its_probe_is_removed(
     (left / "part-0.parquet").write_bytes(b"rows")
     changed = left.stat().st_mtime
     times = iter((changed + 3600, changed + 3601))
-    own = RetentionStep(database, "w1", RetentionSettings(jobs_days=0), tmp_path, lambda: True, times.__next__)
+    own = RetentionStep(
+        database, "w1", RetentionSettings(jobs_days=0), tmp_path, tmp_path / "streams", lambda: True, times.__next__
+    )
     own.step()
     for _ in range(2):
         assert left.exists()

@@ -206,7 +206,9 @@ def test_a_cursor_of_another_result_is_refused(api: Api) -> None:
 
 def test_a_result_that_was_kept_for_long_enough_is_gone(api: Api) -> None:
     path = finished(api, NUMBERS)
-    purge_politely(api.database, api.settings.results_dir, Limits(jobs_ms=None, results_ms=-1000))
+    purge_politely(
+        api.database, api.settings.results_dir, api.settings.streams_dir, Limits(jobs_ms=None, results_ms=-1000)
+    )
     for accept in ("application/json", "text/csv"):
         answer = api.client.get(path, headers={"Accept": accept})
         assert (answer.status_code, answer.json()["code"]) == (410, "result_missing")

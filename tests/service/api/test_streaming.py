@@ -156,7 +156,10 @@ class TestStopping:
     def test_a_job_at_rest_is_cancelled_and_deleted_at_once(self, api: Api) -> None:
         assert post(api, stopped(api), "cancel").json()["status"] == "CANCELLED"
         job_id = stopped(api)
+        state = api.settings.streams_dir / job_id / "g1" / "checkpoint"
+        state.mkdir(parents=True)
         assert api.client.delete(f"/v1/jobs/{job_id}").status_code == 204
+        assert not (api.settings.streams_dir / job_id).exists()
         refused(api.client.get(f"/v1/jobs/{job_id}/stream"), 404, "job_not_found")
         job_id = submitted(api)
         running(api, job_id)

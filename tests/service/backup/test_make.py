@@ -54,7 +54,9 @@ def test_what_changes_meanwhile_is_left_out_whole(
 
     def meanwhile(path: Path) -> str:
         lifecycle.run_whole(here.database, lifecycle.insert(here.database), here.results, pa.table({"a": [1]}))
-        delete_job(here.database, here.results, lifecycle.TENANT, gone.partition("/")[0])
+        delete_job(
+            here.database, here.results, here.results.parent / "streams", lifecycle.TENANT, gone.partition("/")[0]
+        )
         return sum_of(path)
 
     monkeypatch.setattr("service.backup.make.sum_of", meanwhile)

@@ -16,9 +16,11 @@ from service.backup.manifest import MANIFEST, SUMS, Manifest, sum_of
 from service.backup.restore import check_backup, restore_backup
 from service.jobs.read_result import read_result
 from service.spec.queues import Queue
+from service.store import streams
 from service.store.contents import count_rows
 from service.store.migrate import alembic_config, check_drift, current_revision, head_revision
 from service.store.session import Database
+from service.store.streams import BatchFacts
 from service.store.sweeping import sweep
 from service.store.tables import Base, JobRow, WorkerRow
 from tests.support import lifecycle
@@ -89,6 +91,37 @@ def test_jobs_at_work_are_queued_again_and_all_that_wait_are_rung_for(
     assert {job_id for job_id, _ in rung} == {job_id for job_id, _ in waiting}
     held = lifecycle.claim(elsewhere.database, next(job_id for job_id, name in waiting if name == "running"))
     assert held.fence == 2
+
+
+def test_streams_rest_and_begin_anew(here: Installation, elsewhere: Installation, tmp_path: Path) -> None:
+    """Their state is in no backup."""
+
+    def begun(name: str, now_at: str) -> str:
+        job_id = lifecycle.insert(here.database, name=name)
+        with here.database.write() as session:
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(mode="incremental"))
+        held = lifecycle.claim(here.database, job_id)
+        with here.database.write() as session:
+            now = here.database.now(session)
+            streams.open_stream(session, held, now)
+            assert streams.save_layout(session, held, {"partitions": 8}, now)
+            assert streams.finish_batch(session, held, 1, 4, BatchFacts(9, 9, 9, 9, {}), now)
+            if now_at == "rest":
+                assert streams.rest(session, held, now, because="caught_up", next_run_at=now)
+        return job_id
+
+    running, due = begun("running stream", "work"), begun("due stream", "rest")
+    backed_up(here, tmp_path / "copy")
+    restored(tmp_path / "copy", elsewhere)
+    with elsewhere.database.write() as session:
+        later = elsewhere.database.now(session) + 3_600_000
+        rung = sweep(session, later, ring_again_ms=10_000, free={Queue.SHORT.value: 4}).ring
+        for job_id in (running, due):
+            stream, row = streams.find_stream(session, job_id), session.get_one(JobRow, job_id)
+            assert stream is not None
+            assert (stream.generation, stream.layout, stream.last_batch) == (2, None, None)
+            assert (stream.stopped_because, row.status, row.lease_owner) == ("restored", "STOPPED", None)
+    assert not {running, due} & {job_id for job_id, _ in rung}
 
 
 def test_in_place_of_what_came_later(here: Installation, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from service.cli.main import app
 from service.settings import Settings
+from service.store import streams
 from service.store.migrate import head_revision, upgrade
 from service.store.session import Database
 from tests.support import lifecycle
@@ -47,6 +48,21 @@ def test_there_and_back(environment: Mapping[str, str], tmp_path: Path) -> None:
     assert back.output.startswith("Restored 1 job and 1 result (")
     results = sorted(path.relative_to(tmp_path / "other") for path in (tmp_path / "other").rglob("*.parquet"))
     assert results == sorted(path.relative_to(tmp_path / "state") for path in (tmp_path / "state").rglob("*.parquet"))
+
+
+def test_what_streams_keep_is_left_out_and_that_is_told(environment: Mapping[str, str], tmp_path: Path) -> None:
+    assert "streaming" not in run(environment, "backup", tmp_path / "before").output
+    database = Database(Settings().database_url)
+    held = lifecycle.claim(database, lifecycle.insert(database))
+    with database.write() as session:
+        streams.open_stream(session, held, database.now(session))
+    database.close()
+    kept = tmp_path / "state" / "streams" / held.job_id
+    kept.mkdir(parents=True)
+    (kept / "part.parquet").write_text("state")
+    made = run(environment, "backup", tmp_path / "copy")
+    assert "State and results of 1 streaming job were left out" in made.output
+    assert not list((tmp_path / "copy").rglob("part.parquet"))
 
 
 def test_refusals_say_what_to_do(environment: Mapping[str, str], tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def test_children_get_absolute_paths_since_they_run_elsewhere(tmp_path: Path, mo
     assert child["EVENKEEL_STATE_DIR"] == str(tmp_path / "state")
     assert child["EVENKEEL_DATA_ROOTS"] == f"{tmp_path / 'one'}{os.pathsep}{tmp_path / 'two'}"
     assert child["EVENKEEL_DATA_RESULTS"] == str(tmp_path / "state" / "results")
+    assert child["EVENKEEL_DATA_STREAMS"] == str(tmp_path / "state" / "streams")
     assert child["EVENKEEL_DATABASE_URL"] == f"sqlite:///{tmp_path / 'jobs.db'}"
     assert child["EVENKEEL_PARENT_PID"] == str(os.getpid())
     assert child["PATH"] == "/bin"

@@ -1,0 +1,56 @@
+"""Streaming jobs of a database that was restored: a backup holds none of their state, so none may go on from it."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.spec import ends
+from service.spec.status import AttemptStatus, JobStatus, sources_of
+from service.store import jobs
+from service.store.attempts import end_attempt
+from service.store.leases import NO_LEASE
+from service.store.stream_state import StoppedBecause, start_over
+from service.store.tables import JobRow, StreamRow
+
+
+def start_streams_over(session: Session, now: int) -> int:
+    """Lets every stream that had begun start from scratch, once it is resumed; gives how many there are.
+
+    They rest until then: what begins anew writes its sink anew, and somebody should want that.
+    """
+    begun = session.execute(select(StreamRow, JobRow).join(JobRow, JobRow.id == StreamRow.job_id)).all()
+    for stream, row in begun:
+        start_over(stream)
+        stream.updated_at = now
+        status = JobStatus(row.status)
+        if status is JobStatus.STOPPED:
+            row.next_run_at = None
+        elif status in sources_of(JobStatus.STOPPED):
+            _lay_to_rest(session, row, now)
+        if not status.is_terminal:
+            stream.stopped_because = StoppedBecause.RESTORED.value
+    session.flush()
+    return len(begun)
+
+
+def _lay_to_rest(session: Session, row: JobRow, now: int) -> None:
+    if row.lease_owner is not None:
+        end_attempt(
+            session,
+            job_id=row.id,
+            tenant=row.tenant,
+            fence=row.fence,
+            status=AttemptStatus.CRASHED,
+            error=ends.lease_lost(row.lease_owner),
+            now=now,
+        )
+    jobs.move_job(
+        session,
+        job_id=row.id,
+        tenant=row.tenant,
+        target=JobStatus.STOPPED,
+        sources={JobStatus(row.status)},
+        now=now,
+        values={**NO_LEASE},
+    )
