@@ -151,7 +151,8 @@ def _store(
         timeout_ms=(submission.spec.limits.timeout or timedelta(0)) // timedelta(milliseconds=1),
         queue=queue,
         spec_version=submission.spec.needs_version,
-        mode=submission.spec.mode,
+        # An explanation of a stream ends, and keeps no state.
+        mode=Mode.BATCH if submission.kind == jobs.EXPLAIN else submission.spec.mode,
     )
     with database.write() as session:
         now = database.now(session)

@@ -26,7 +26,8 @@ def free_slots(session: Session, heard_since: int, concurrency: int) -> dict[str
     """
     held = (
         select(JobRow.lease_owner.label("owner"), func.count().label("jobs"))
-        .where(JobRow.status.in_([status.value for status in LEASED]))
+        # Streams stay with their worker beside its slots.
+        .where(JobRow.status.in_([status.value for status in LEASED]), JobRow.queue != Queue.STREAM.value)
         .group_by(JobRow.lease_owner)
         .subquery()
     )

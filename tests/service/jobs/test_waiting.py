@@ -13,6 +13,7 @@ from service.jobs.submit_job import Submission, submit_job
 from service.jobs.views import Job
 from service.settings import Settings
 from service.spec.job import JobSpec
+from service.spec.modes import Mode
 from service.spec.queues import Queue
 from service.store import jobs, workers
 from service.store.jobs import JobFilter
@@ -63,6 +64,14 @@ def test_the_size_of_its_tables_decides_unless_it_says_so(
 
 def test_an_explanation_is_short(database: Database, settings: Settings) -> None:
     assert submit(database, settings, kind=jobs.EXPLAIN, queue="long").queue == "short"
+
+
+def test_an_explanation_of_a_stream_is_none(database: Database, settings: Settings) -> None:
+    job = submit(database, settings, kind=jobs.EXPLAIN, mode="continuous")
+    assert (job.queue, job.mode) == ("short", Mode.BATCH)
+    # Workers of the version before do not know the words, though.
+    with database.read() as session:
+        assert session.get_one(JobRow, job.id).spec_version == 4
 
 
 def test_who_must_come_is_told(database: Database, settings: Settings) -> None:

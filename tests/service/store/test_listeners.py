@@ -11,7 +11,7 @@ from sqlalchemy import update
 from service.store import leases, workers
 from service.store.listeners import free_slots, queues_listened_to
 from service.store.session import Database
-from service.store.tables import WorkerRow
+from service.store.tables import JobRow, WorkerRow
 from service.store.workers import WorkerFacts
 
 
@@ -64,6 +64,9 @@ def test_a_job_at_hand_takes_a_slot_of_its_worker(
         with database.write() as session:
             assert leases.claim(session, job_id, worker, clock.ms, 30_000)
     assert free(database, clock.ms) == {"short": 1, "long": 1}
+    with database.write() as session:
+        session.execute(update(JobRow).where(JobRow.id == "job-2").values(queue="stream"))
+    assert free(database, clock.ms) == {"short": 2, "long": 2}
 
 
 @pytest.mark.parametrize("why", ["silent", "draining", "without Spark"])
