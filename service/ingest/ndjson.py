@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from json.scanner import make_scanner
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -46,8 +45,9 @@ def _constant(name: str) -> NoReturn:
     raise _ConstantError(name)
 
 
-# The scanner itself: `decode` would look for spaces around every line, which are gone by then.
-_scan = make_scanner(json.JSONDecoder(object_pairs_hook=_object, parse_float=_Fraction, parse_constant=_constant))
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_Fraction, parse_constant=_constant)
+# `decode` would look for spaces around every line once more, which takes a third of the time.
+_scan = _DECODER.scan_once  # type: ignore[attr-defined]  # typeshed does not know it
 _SPACE = " \t\r"
 
 _TAKEN: dict[TypeName, frozenset[type]] = {

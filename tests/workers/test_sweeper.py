@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from service.datasets.input_streams import stream_directory
+from service.ingest.segments import hidden_path, write_hidden
+from service.jobs.declare_stream import declare_stream
 from service.settings import WorkerSettings
 from service.spec.job import SPEC_VERSION
-from service.store import leases, outbox, workers
+from service.store import ingest, leases, outbox, workers
 from service.store.jobs import NewJob, insert_job
 from service.store.session import Database
 from service.store.tables import JobRow
@@ -119,6 +125,30 @@ def test_a_job_without_attempts_left_leaves_no_files(database: Database, clock: 
     steps(started(sweeper(database, results, bell), clock), clock, 3)
     assert (status(database), bell.rung) == ("CRASHED", [])
     assert [path.name for path in results.iterdir()] == ["job-2"]
+
+
+def test_rows_that_a_process_left_hidden_are_shown(database: Database, clock: ManualClock, tmp_path: Path) -> None:
+    declare_stream(database, tmp_path, "default", "clicks", "uid INT")
+    segment = write_hidden(tmp_path, pa.table({"uid": pa.array([7], pa.int32())}))
+    os.utime(hidden_path(tmp_path, segment.id), (1, 1))
+    with database.write() as session:
+        stream = ingest.find_stream(session, "default", "clicks")
+        assert stream is not None
+        new = ingest.NewBatch("b", "0" * 64, segment.id, segment.rows, segment.bytes)
+        ingest.insert_batch(session, stream, new, database.now(session))
+
+    def sweeper_of(worker: str) -> Sweeper:
+        beat = Heartbeat(database, worker, AttemptsAtHand(), 30_000).step
+        return Sweeper(database, worker, SETTINGS, tmp_path, Bell(), beat, streams=tmp_path)
+
+    sweeper(database, tmp_path, Bell(), "leader").step()
+    sweeper_of("another").step()
+    directory = stream_directory(tmp_path, "default", "clicks", stream.id)
+    assert list(directory.iterdir()) == []
+    clock.ms += 60_000
+    sweeper_of("another").step()
+    (file,) = directory.iterdir()
+    assert pq.read_table(file).column("uid").to_pylist() == [7]
 
 
 def test_one_sweeps_for_all_and_is_replaced(database: Database, clock: ManualClock, tmp_path: Path) -> None:

@@ -95,15 +95,15 @@ class TestRequests:
         assert api.submit().status_code == 202
         assert self.count(api, JobRow) == 1
 
-    def lose_the_answer_of_a_commit(self, api: Api, *, after_it: bool) -> None:
-        """The first transaction that has written a job loses its connection as it commits."""
+    def lose_the_answer_of_a_commit(self, api: Api, *, after_it: bool, table: str = "jobs") -> None:
+        """The first transaction that has written into the table loses its connection as it commits."""
         lost: list[Connection] = []
 
         @event.listens_for(api.database.engine, "commit")
         def break_off(connection: Connection) -> None:
             driver = connection.connection.driver_connection
             assert driver is not None
-            if lost or connection.exec_driver_sql("SELECT count(*) FROM jobs").scalar_one() == 0:
+            if lost or connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one() == 0:
                 return
             lost.append(connection)
             if after_it:
@@ -119,6 +119,28 @@ class TestRequests:
         assert self.count(api, JobRow) == 1
         again = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": "k"})
         assert again.json()["id"] == answer.json()["id"]
+
+    @pytest.mark.one_database("postgresql")
+    @pytest.mark.parametrize("after_it", [False, True])
+    def test_so_is_a_batch_of_rows(self, api: Api, after_it: bool) -> None:
+        assert api.client.put("/v1/streams/clicks", json={"schema": "uid BIGINT"}).status_code == 201
+        self.lose_the_answer_of_a_commit(api, after_it=after_it, table="input_batches")
+        answer = api.client.post(
+            "/v1/streams/clicks/rows?batch_id=b",
+            content=b'{"uid": 1}',
+            headers={"Content-Type": "application/x-ndjson"},
+        )
+        assert answer.status_code == 202
+        assert answer.json()["replayed"] is after_it
+        assert api.client.get("/v1/streams/clicks").json()["rows"] == 1
+        assert len(list(api.settings.streams_dir.glob("input/default/clicks/*/0*.parquet"))) == 1
+
+    @pytest.mark.one_database("postgresql")
+    @pytest.mark.parametrize("after_it", [False, True])
+    def test_so_is_a_declaration(self, api: Api, after_it: bool) -> None:
+        self.lose_the_answer_of_a_commit(api, after_it=after_it, table="input_streams")
+        answer = api.client.put("/v1/streams/clicks", json={"schema": "uid BIGINT"})
+        assert answer.status_code == (200 if after_it else 201)
 
     @pytest.mark.one_database("postgresql")
     def test_a_submission_without_one_is_not_repeated(self, api: Api) -> None:
