@@ -69,7 +69,7 @@ def test_file_and_directory_are_durable_first(tmp_path: Path, target: Path, monk
     sync = os.fsync
 
     def note(descriptor: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
         synced.append("file" if path.suffix == ".parquet" else path.name)
         # What is synced of a file must be all of it.
         assert path.is_dir() or pq.read_table(path).equals(ROWS)
