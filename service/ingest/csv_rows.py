@@ -14,7 +14,8 @@ from service.ingest.faults import BadValueError, bad_value, invalid_rows, no_row
 from service.ingest.limits import check_cells
 from service.spec.types import Schema
 
-_QUOTED = re.compile(r'(?<![^,\r\n])"(?:[^"]|"")*+"(?=[,\r\n]|\Z)')
+# The quote first, then what stands before it: a search for one character is quick, and holds up every other thread.
+_QUOTED = re.compile(r'"(?<![^,\r\n]")(?:[^"]++|"")*+"(?=[,\r\n]|\Z)')
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _INSIDE = "\x01"
 """Stands for a line end inside quotes while lines are counted."""

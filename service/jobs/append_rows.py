@@ -59,9 +59,7 @@ def append_rows(database: Database, streams_dir: Path, posted: PostedRows) -> Ap
     Raises StreamNotFoundError, InvalidRowsError, BatchIdReusedError, and StorageUnavailableError where the files cannot
     be written: a repeat of the post is then all that it takes.
     """
-    with database.read() as session:
-        stream = require_stream(session, posted.tenant, posted.stream)
-    earlier = _earlier(database, posted)
+    stream, earlier = _look(database, posted)
     if earlier is not None:
         return _replayed(streams_dir, stream, posted, earlier)
     table = rows_of(posted.body, posted.media_type, stream.schema)
@@ -76,7 +74,7 @@ def append_rows(database: Database, streams_dir: Path, posted: PostedRows) -> Ap
     except IntegrityError:
         # The same batch was accepted between our look and our insert.
         remove_hidden(streams_dir, segment.id)
-        earlier = _earlier(database, posted)
+        stream, earlier = _look(database, posted)
         if earlier is None:
             raise
         return _replayed(streams_dir, stream, posted, earlier)
@@ -93,9 +91,11 @@ def append_rows(database: Database, streams_dir: Path, posted: PostedRows) -> Ap
     return AppendedRows(batch_id=posted.batch_id, rows=batch.rows, replayed=False)
 
 
-def _earlier(database: Database, posted: PostedRows) -> InputBatch | None:
+def _look(database: Database, posted: PostedRows) -> tuple[InputStream, InputBatch | None]:
     with database.read() as session:
-        return ingest.find_batch(session, tenant=posted.tenant, stream=posted.stream, batch_id=posted.batch_id)
+        stream = require_stream(session, posted.tenant, posted.stream)
+        batch = ingest.find_batch(session, tenant=stream.tenant, stream=stream.name, batch_id=posted.batch_id)
+        return stream, batch
 
 
 def _replayed(streams_dir: Path, stream: InputStream, posted: PostedRows, earlier: InputBatch) -> AppendedRows:
