@@ -30,7 +30,10 @@ class KeyCodes:
                 self._steps.append((values, combinations))
                 codes = pc.index_in(pairs, value_set=combinations).cast(pa.int64())
         self.codes: pa.ChunkedArray | None = codes
-        """The number of each row of the table; None where there are no columns, and all rows are equal."""
+        """The number of each row of the table, from 0 on in the order of the first rows that have it.
+
+        None where there are no columns, and all rows are equal.
+        """
 
     def of(self, columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
         """The numbers of other rows; NULL for a combination that the table has not. Not where there are no columns."""
@@ -48,11 +51,7 @@ class KeyCodes:
 def newest_of(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """The last row of each combination of `keys`, in the order of these rows. Holds `rows` twice at most."""
     codes = KeyCodes([rows.column(name) for name in keys]).codes
-    if codes is None:
-        return rows.slice(max(rows.num_rows - 1, 0))
-    positions = pa.table({"code": codes, "row": pa.array(range(rows.num_rows), pa.int64())})
-    last = positions.group_by("code", use_threads=False).aggregate([("row", "max")]).column("row_max")
-    return rows if len(last) == rows.num_rows else rows.take(last.take(pc.sort_indices(last)))
+    return rows.slice(max(rows.num_rows - 1, 0)) if codes is None else _newest(rows, codes)[0]
 
 
 def merged(base: Iterable[pa.RecordBatch], log: pa.Table, keys: Sequence[str]) -> Iterator[pa.Table]:
@@ -62,39 +61,54 @@ def merged(base: Iterable[pa.RecordBatch], log: pa.Table, keys: Sequence[str]) -
     `base` has one row for each combination of `keys` and may be of any size: it is read a batch at a time. `log` is
     held, with its keys.
     """
-    newest = newest_of(log, keys)
-    if not newest.num_rows:
+    if not log.num_rows:
         yield from (pa.Table.from_batches([batch]) for batch in base)
         return
-    if not keys:
-        yield newest
+    known = KeyCodes([log.column(name) for name in keys])
+    if known.codes is None:
+        yield log.slice(log.num_rows - 1)
         return
-    known = KeyCodes([newest.column(name) for name in keys])
+    newest, positions = _newest(log, known.codes)
     found: list[pa.Array] = []
     for batch in base:
         rows = pa.Table.from_batches([batch])
-        # The codes of rows with unequal keys are these rows' positions.
-        positions = known.of([rows.column(name) for name in keys]).combine_chunks()
-        hits = positions.drop_null()
+        replacing = positions.take(known.of([rows.column(name) for name in keys]).combine_chunks())
+        hits = replacing.drop_null()
         if not len(hits):
             yield rows
             continue
         found.append(hits)
-        yield _replaced(rows, newest.take(hits), positions)
+        yield _replaced(rows, newest.take(hits), replacing)
     if not found:
         yield newest
         return
-    replaced = pc.is_in(pa.array(range(newest.num_rows), pa.int64()), value_set=pa.concat_arrays(found))
+    replaced = pc.is_in(_numbers(newest.num_rows), value_set=pa.concat_arrays(found))
     rest = newest.filter(pc.invert(replaced))
     if rest.num_rows:
         yield rest
+
+
+def _newest(rows: pa.Table, codes: pa.ChunkedArray) -> tuple[pa.Table, pa.Array]:
+    """The last row of each code, in the order of these rows; and at which position it is there, by code."""
+    numbered = pa.table({"code": codes, "row": _numbers(rows.num_rows)})
+    # Groups come in the order of their first rows, as codes are given.
+    last = numbered.group_by("code", use_threads=False).aggregate([("row", "max")]).column("row_max").combine_chunks()
+    order = pc.sort_indices(last)
+    newest = rows if len(last) == rows.num_rows else rows.take(last.take(order))
+    # Sorted, a permutation gives its inverse.
+    return newest, pc.sort_indices(order)
+
+
+def _numbers(count: int) -> pa.Array:
+    """0, 1, 2 and so on."""
+    return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count)), 1)
 
 
 def _replaced(rows: pa.Table, newer: pa.Table, positions: pa.Array) -> pa.Table:
     """`rows`, with the next one of `newer` in the place of each that has a position."""
     hit = pc.is_valid(positions)
     behind = pc.add(pc.cumulative_sum(hit.cast(pa.int64())), rows.num_rows - 1)
-    taken = pc.if_else(hit, behind, pa.array(range(rows.num_rows), pa.int64()))
+    taken = pc.if_else(hit, behind, _numbers(rows.num_rows))
     return pa.concat_tables([rows, newer]).combine_chunks().take(taken)
 
 
