@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from decimal import Decimal
 
 import pyarrow as pa
 
@@ -50,6 +51,19 @@ def arrow_type(type_: DataType) -> pa.DataType:
     if type_.name in _ATOMIC:
         return _PLAIN[type_.name.value]
     return _Reader(str(type_)).whole()
+
+
+def one_row(values: Iterable[bool | int | float | str | None], schema: pa.Schema) -> pa.Table:
+    """A table of one row from JSON values. Raises pa.ArrowInvalid for a value that is none of its column's type."""
+    arrays = [_one(value, field.type) for value, field in zip(values, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _one(value: bool | int | float | str | None, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_decimal(kind) and value is not None:
+        # An integer is cast only to a type that takes every one.
+        return pa.array([Decimal(str(value))], kind)
+    return pa.array([value]).cast(kind)
 
 
 class _Reader:

@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from service.errors import ResultMissingError, ResultNotReadyError
-from service.results.arrow_types import arrow_schema
+from service.results.arrow_types import arrow_schema, one_row
 from service.results.columns import Column
 from service.results.files import ResultFiles
 from service.results.final_merge import finals
@@ -134,8 +134,7 @@ def _rows(files: ManagedFiles, schema: pa.Schema) -> Iterator[pa.Table]:
         found = found or table.num_rows > 0
         yield table
     if not found and files.table.of_nothing is not None:
-        values = zip(files.table.of_nothing, schema, strict=True)
-        yield pa.Table.from_arrays([pa.array([value]).cast(field.type) for value, field in values], schema=schema)
+        yield one_row(files.table.of_nothing, schema)
 
 
 def _result(files: ManagedFiles, schema: pa.Schema) -> Iterable[pa.Table]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 
-from service.results.arrow_types import arrow_schema, arrow_type
+from service.results.arrow_types import arrow_schema, arrow_type, one_row
 from service.spec.types import (
     BIGINT,
     NULL,
@@ -66,3 +69,17 @@ def test_nested_types() -> None:
 def test_what_files_cannot_hold(type_: DataType) -> None:
     with pytest.raises(ValueError, match=r"The column c: the type .* cannot be kept"):
         arrow_schema([Field("c", type_)])
+
+
+def test_a_row_of_json_values() -> None:
+    fields = [
+        Field("n", BIGINT),
+        Field("d", decimal(3, 1)),
+        Field("t", TIMESTAMP_NTZ),
+        Field("none", decimal(3, 1)),
+        Field("b", DataType(TypeName.BOOLEAN)),
+    ]
+    row = one_row((0, 0, "2026-01-02T03:04:05", None, True), arrow_schema(fields))
+    assert row.to_pylist() == [
+        {"n": 0, "d": Decimal("0.0"), "t": datetime.fromisoformat("2026-01-02T03:04:05"), "none": None, "b": True}
+    ]

@@ -35,7 +35,7 @@ def table(keys: list[tuple[Any, ...]], first: int) -> pa.Table:
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(base=ROWS, log=ROWS, size=st.integers(1, 5), width=st.integers(0, 3))
 def test_as_in_a_dict(base: list[tuple[Any, ...]], log: list[tuple[Any, ...]], size: int, width: int) -> None:
     keys = SCHEMA.names[:width]

@@ -12,9 +12,10 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from service.results.arrow_types import one_row
 from service.results.newest_rows import newest_of
 from workers.engine.streaming.sinks.fenced_table import FencedTable
-from workers.engine.streaming.sinks.sink import SinkError, SinkTarget, Staged
+from workers.engine.streaming.sinks.sink import OfNothing, SinkError, SinkTarget, Staged
 from workers.engine.streaming.sinks.staged_rows import staged_rows, staged_schema
 
 _ROWS_AT_ONCE = 1 << 17
@@ -25,12 +26,15 @@ _UNSPEAKABLE = " ,;{}()\n\t=`"
 class DeltaSink:
     """See the module. The table is made where there is none; one that is there has exactly the result's columns.
 
+    `of_nothing` is put into a table without rows, for an aggregate over everything.
+
     Memory: a mini-batch's rows, and what merging takes. Groups in parts are refused: they would have to be read again.
     """
 
-    def __init__(self, path: Path, target: SinkTarget) -> None:
+    def __init__(self, path: Path, target: SinkTarget, of_nothing: OfNothing | None = None) -> None:
         self._path = path
         self._target = target
+        self._of_nothing = of_nothing
         # Attempts of older generations write to the same table.
         job = target.app.rpartition("/")[0] or target.app
         self._fenced = FencedTable(path, target.app, f"{job}/fence", target.fence)
@@ -43,6 +47,8 @@ class DeltaSink:
         )
         self._check_table(table, schema)
         self._fenced.shut_out_older()
+        if self._of_nothing is not None:
+            self._begin(one_row(self._of_nothing, schema))
 
     def committed(self) -> int | None:
         """See `Sink`."""
@@ -80,6 +86,17 @@ class DeltaSink:
                 commit_properties=properties,
             )
             merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def _begin(self, row: pa.Table) -> None:
+        """Puts the row into a table that has none."""
+        table = self._fenced.current()
+        if self._fenced.committed() is None and table.count() == 0:
+            # Of who was first there is a row now.
+            self._fenced.rewrite(
+                f"{self._target.app}/nothing",
+                0,
+                lambda properties: write_deltalake(table, row, mode="append", commit_properties=properties),
+            )
 
     def _checked(self) -> pa.Schema:
         target = self._target

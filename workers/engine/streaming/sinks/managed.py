@@ -29,7 +29,7 @@ from service.results.managed_files import ManagedFiles, files_of
 from service.spec.managed_table import DESCRIPTION, ManagedTable, described
 from workers.engine.streaming.sinks.compaction import compacted, is_due
 from workers.engine.streaming.sinks.fenced_table import FencedTable
-from workers.engine.streaming.sinks.sink import SinkError, SinkTarget, Staged
+from workers.engine.streaming.sinks.sink import OfNothing, SinkError, SinkTarget, Staged
 from workers.engine.streaming.sinks.staged_rows import staged_schema
 
 _log = structlog.get_logger(__name__)
@@ -46,9 +46,7 @@ _CONFIGURATION = {
 class ManagedSink:
     """See the module. `of_nothing` is the result's one row while no mini-batch has given any (`ManagedTable`)."""
 
-    def __init__(
-        self, path: Path, target: SinkTarget, of_nothing: tuple[bool | int | float | str | None, ...] | None = None
-    ) -> None:
+    def __init__(self, path: Path, target: SinkTarget, of_nothing: OfNothing | None = None) -> None:
         self._path = path
         self._target = target
         taken = {field.name.casefold() for field in target.columns}

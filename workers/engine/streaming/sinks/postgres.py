@@ -31,7 +31,7 @@ from workers.engine.streaming.sinks.postgres_tables import (
     make,
     wire_type,
 )
-from workers.engine.streaming.sinks.sink import FenceLostError, SinkError, SinkTarget, Staged
+from workers.engine.streaming.sinks.sink import FenceLostError, OfNothing, SinkError, SinkTarget, Staged
 from workers.engine.streaming.sinks.staged_rows import staged_rows, staged_schema
 
 BATCHES = "evenkeel_batches"
@@ -56,13 +56,15 @@ _OUR_FAULT = (
 class PostgresSink:
     """See the module. `url` is a connection string of libpq; `table` a name, with its schema or without, as spelled.
 
-    The table is made where there is none. Memory: 16,384 rows.
+    The table is made where there is none. `of_nothing` is put into one without rows, for an aggregate over everything.
+    Memory: 16,384 rows.
     """
 
-    def __init__(self, url: str, table: str, target: SinkTarget) -> None:
+    def __init__(self, url: str, table: str, target: SinkTarget, of_nothing: OfNothing | None = None) -> None:
         self._url = url
         self._name = table
         self._target = target
+        self._of_nothing = of_nothing
         self._types = {field.name: field for field in target.columns}
         self._job = target.app.rpartition("/")[0] or target.app
         taken = {field.name for field in target.columns}
@@ -137,6 +139,9 @@ class PostgresSink:
             self._table, oid = find(connection, self._name)
             self._fence(connection)
             self._have(connection, self._table, oid, self._target.output, self._keys)
+            if self._of_nothing is not None and self._standing(connection, lock=True) is None:
+                row = zip(self._target.output, self._of_nothing, strict=True)
+                connection.execute(statements.insert_first(self._table, list(row)))
             if self._target.final is not None:
                 parts, oid = find(connection, f"{self._table}__parts")
                 final = self._target.final

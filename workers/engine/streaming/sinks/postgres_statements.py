@@ -41,6 +41,15 @@ def insert(table: TableName, names: Sequence[str], rows: sql.Composed) -> sql.Co
     return sql.SQL("INSERT INTO {} ({}) {}").format(table.quoted, identifiers(names), rows)
 
 
+def insert_first(table: TableName, row: Sequence[tuple[Field, object]]) -> sql.Composed:
+    """Adds a row to a table that has none."""
+    values = sql.SQL(", ").join(
+        sql.SQL("({})::{}").format(sql.Literal(value), column_type(field.type)) for field, value in row
+    )
+    rows = sql.SQL("SELECT {} WHERE NOT EXISTS (SELECT FROM {})").format(values, table.quoted)
+    return insert(table, [field.name for field, _ in row], rows)
+
+
 def upsert(table: TableName, names: Sequence[str], keys: Sequence[str], rows: sql.Composed) -> sql.Composed:
     """Adds rows, each in the place of one with its keys."""
     values = [name for name in names if name not in keys]

@@ -15,6 +15,9 @@ from service.spec.final_level import FinalLevel
 from service.spec.types import Field
 from workers.engine.errors import EngineError
 
+OfNothing = tuple[bool | int | float | str | None, ...]
+"""The row that an aggregate over everything has of no rows: JSON values in the order of the output."""
+
 
 class FenceLostError(EngineError):
     """Another, newer attempt writes to this sink: this one is to end and to change nothing more."""

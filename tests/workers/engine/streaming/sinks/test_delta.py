@@ -40,8 +40,9 @@ UTC = ZoneInfo("UTC")
 
 
 def sink_at(path: Path, fence: int = 1, app: str = "evenkeel/job/1", **changes: Any) -> DeltaSink:
+    of_nothing = changes.pop("of_nothing", None)
     settings = {"columns": COLUMNS, "output": changes.get("columns", COLUMNS), "keys": ("k",), **changes}
-    sink = DeltaSink(path, SinkTarget(app, fence, **settings))
+    sink = DeltaSink(path, SinkTarget(app, fence, **settings), of_nothing)
     sink.prepare()
     return sink
 
@@ -111,6 +112,16 @@ def test_an_attempt_that_looked_before_the_next_one_came_commits_nothing(
     with pytest.raises(FenceLostError):
         old.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
     assert rows_at(path) == []
+
+
+def test_the_one_row_of_an_aggregate_over_everything(tmp_path: Path) -> None:
+    columns = (Field("n", BIGINT), Field("s", decimal(5, 2)))
+    for fence in (1, 2):
+        sink = sink_at(tmp_path / "out", fence, columns=columns, keys=(), of_nothing=(0, None))
+        assert rows_at(tmp_path / "out") == [(0, None)]
+    sink.commit(0, staged(tmp_path, columns, [(1, None), (2, Decimal("1.50"))]))
+    sink_at(tmp_path / "out", 3, columns=columns, keys=(), of_nothing=(0, None))
+    assert rows_at(tmp_path / "out") == [(2, Decimal("1.50"))]
 
 
 ALL: tuple[tuple[DataType, list[Any]], ...] = (

@@ -69,8 +69,9 @@ def sinks() -> Iterator[list[PostgresSink]]:
 def sink_at(url: str, sinks: list[PostgresSink]) -> Any:
     def make(fence: int = 1, table: str = "out", app: str = APP, **changes: Any) -> PostgresSink:
         columns = changes.pop("columns", COLUMNS)
+        of_nothing = changes.pop("of_nothing", None)
         settings = {"output": columns, "keys": ("k",), **changes}
-        sink = PostgresSink(url, table, SinkTarget(app, fence, columns, **settings))
+        sink = PostgresSink(url, table, SinkTarget(app, fence, columns, **settings), of_nothing)
         sinks.append(sink)
         sink.prepare()
         return sink
@@ -201,7 +202,9 @@ def test_rows_that_are_only_added(url: str, tmp_path: Path, sink_at: Any) -> Non
 
 def test_the_one_row_of_an_aggregate_over_everything(url: str, tmp_path: Path, sink_at: Any) -> None:
     columns = (Field("n", BIGINT), Field("s", decimal(38, 2)))
-    sink = sink_at(columns=columns, keys=())
+    for fence in (1, 2):
+        sink = sink_at(fence=fence, columns=columns, keys=(), of_nothing=(0, None))
+        assert rows_of(url) == [(0, None)]
     sink.commit(0, staged(tmp_path, columns, [(1, None)]))
     sink.commit(1, staged(tmp_path, columns, [(2, Decimal("1.50")), (3, Decimal("2.50"))]))
     assert rows_of(url) == [(3, Decimal("2.50"))]

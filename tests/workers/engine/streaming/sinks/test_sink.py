@@ -179,20 +179,20 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("final", [None, FINAL], ids=["rows", "parts"])
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(steps=STEPS)
 def test_managed(tmp_path: Path, final: FinalLevel | None, steps: list[tuple[str, list[Row]]]) -> None:
     run(managed(tmp_path, final), tmp_path, steps, final)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(steps=STEPS)
 def test_delta(tmp_path: Path, steps: list[tuple[str, list[Row]]]) -> None:
     run(delta(tmp_path), tmp_path, steps)
 
 
 @pytest.mark.parametrize("final", [None, FINAL], ids=["rows", "parts"])
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(steps=STEPS)
 def test_postgres(database: str, tmp_path: Path, final: FinalLevel | None, steps: list[tuple[str, list[Row]]]) -> None:
     run(postgres(database, final), tmp_path, steps, final)
