@@ -39,6 +39,9 @@ BATCHES = "evenkeel_batches"
 _PATIENCE_MS = 5_000
 """So long an attempt waits for an older one's transaction before it ends it."""
 
+_IDLE_MS = 60_000
+"""So long a transaction of an attempt that hangs keeps its locks, where nobody ends it before."""
+
 _TRIES = 3
 _CONNECT_SECONDS = 10
 _ROWS_AT_ONCE = 16_384
@@ -283,13 +286,16 @@ class PostgresSink:
 
     def _connected(self) -> psycopg.Connection:
         if self._connection is None or self._connection.closed or self._connection.broken:
-            self._connection = psycopg.connect(
+            connection = psycopg.connect(
                 self._url,
                 autocommit=True,
                 connect_timeout=_CONNECT_SECONDS,
                 application_name=f"{self._session}{self._target.fence}",
-                options="-c TimeZone=UTC -c idle_in_transaction_session_timeout=60000",
             )
+            # Not as options of the connection, which poolers refuse.
+            connection.execute("SET TimeZone = 'UTC'")
+            connection.execute(sql.SQL("SET idle_in_transaction_session_timeout = {}").format(_IDLE_MS))
+            self._connection = connection
         return self._connection
 
     @property
