@@ -87,7 +87,7 @@ def _version(path: Path, version: int | None) -> ManagedFiles:
         raise ResultNotReadyError(
             "The job has no result yet: it comes with the first mini-batch. Ask again later."
         ) from None
-    except (DeltaError, ValueError) as error:
+    except (DeltaError, ValueError, OverflowError) as error:
         if version is not None:
             raise _gone(version) from error
         raise ResultMissingError(
