@@ -1,0 +1,162 @@
+"""Flink's side of the streaming benchmark: one query over CSV directories, in a process and a cluster of its own.
+
+    FLINK_VENV/bin/python streaming_flink.py '{"tables": {"t": {"columns": "k BIGINT", "path": "/data/t"}},
+        "sql": "SELECT …", "scan": "SELECT …", "settings": {"table.exec.…": "…"}, "backend": "rocksdb",
+        "checkpoints": "/scratch/checkpoints", "interval": "5 s", "parallelism": 2, "rounds": 1, "options": {}}'
+
+Runs where apache-flink is installed, and imports nothing of the project. The streams are bounded, the job runs in
+STREAMING mode all the same: it updates its result row by row, keeps state and makes checkpoints, and ends after the
+last row. What it emits goes to a blackhole.
+
+The last line printed is JSON: `seconds` of the query's jobs, in order, and `cpu_seconds` of the JVM meanwhile;
+`scan_seconds` of the jobs of `scan`, which reads the same columns (absent without `scan`); `checkpoint_bytes` of the
+newest whole checkpoint seen while the last job ran (null: it ended before its first one), what it shares with earlier
+ones included. Seconds are Flink's own net run times: neither the start of the JVM nor planning is in them, but for the
+seconds of processors. The first round finds a cold JVM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+MEMORY = {
+    "taskmanager.memory.managed.size": "1 gb",
+    "taskmanager.memory.network.min": "128 mb",
+    "taskmanager.memory.network.max": "128 mb",
+}
+"""A local cluster has 128 MB of managed memory by default, which is all that RocksDB's caches may take."""
+
+HEAP = "-Xmx4g"
+_LOOK_SECONDS = 0.1
+
+
+class Checkpoints:
+    """The size of the newest whole checkpoint below a directory that Flink writes to, and cleans up at a job's end."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.newest_bytes: int | None = None
+
+    def look(self) -> None:
+        """Takes what is there now; a file that goes away in between counts as not there."""
+        whole = {path.parent for path in self._root.glob("*/chk-*/_metadata")}
+        if not whole:
+            return
+        newest = max(whole, key=lambda path: int(path.name.removeprefix("chk-")))
+        folders = (newest, newest.parent / "shared", newest.parent / "taskowned")
+        found = sum(_size(path) for folder in folders for path in folder.rglob("*"))
+        if (newest / "_metadata").exists():
+            self.newest_bytes = found
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Looks again and again while the block runs."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(_LOOK_SECONDS):
+                self.look()
+
+        thread = threading.Thread(target=watch, name="checkpoints")
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def main() -> None:
+    """Runs what the one argument says, and prints what it took."""
+    asked = json.loads(sys.argv[1])
+    root = Path(asked["checkpoints"])
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    # Read by the process that PyFlink starts for the JVM.
+    os.environ["JVM_ARGS"] = f"{os.environ.get('JVM_ARGS', '')} {asked.get('heap', HEAP)}".strip()
+    environment = _environment(asked, root)
+    told: dict[str, Any] = {"seconds": [], "cpu_seconds": []}
+    for _ in range(asked.get("rounds", 1)):
+        if asked.get("scan"):
+            told.setdefault("scan_seconds", []).append(_run(environment, asked["scan"]))
+        checkpoints = Checkpoints(root)
+        used = _cpu_seconds()
+        with checkpoints.watched():
+            told["seconds"].append(_run(environment, asked["sql"]))
+        told["cpu_seconds"].append(round(_cpu_seconds() - used, 2))
+        told["checkpoint_bytes"] = checkpoints.newest_bytes
+        for left in root.iterdir():
+            shutil.rmtree(left, ignore_errors=True)
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+def _environment(asked: dict[str, Any], root: Path) -> Any:
+    from pyflink.common import Configuration  # type: ignore[import-not-found,unused-ignore]
+    from pyflink.datastream import StreamExecutionEnvironment  # type: ignore[import-not-found,unused-ignore]
+    from pyflink.table import StreamTableEnvironment  # type: ignore[import-not-found,unused-ignore]
+
+    parallelism = str(asked.get("parallelism", 2))
+    # A configuration of its own: what a cluster has is fixed when the environment is made.
+    configuration = Configuration()
+    for key, value in {
+        **MEMORY,
+        "execution.runtime-mode": "STREAMING",
+        "parallelism.default": parallelism,
+        "taskmanager.numberOfTaskSlots": parallelism,
+        "state.backend.type": asked["backend"],
+        "execution.checkpointing.incremental": "true",
+        "execution.checkpointing.interval": asked.get("interval", "5 s"),
+        "execution.checkpointing.storage": "filesystem",
+        "execution.checkpointing.dir": root.as_uri(),
+        "table.exec.resource.default-parallelism": parallelism,
+        **asked.get("options", {}),
+        **asked["settings"],
+    }.items():
+        configuration.set_string(key, value)
+    streams = StreamExecutionEnvironment.get_execution_environment(configuration)
+    environment = StreamTableEnvironment.create(streams)
+    for name, table in asked["tables"].items():
+        source = f"'connector' = 'filesystem', 'format' = 'csv', 'path' = '{Path(table['path']).as_uri()}'"
+        environment.execute_sql(f"CREATE TABLE {name} ({table['columns']}) WITH ({source})")
+    return environment
+
+
+def _run(environment: Any, sql: str) -> float:
+    """Seconds of the job that writes the query's changes into a blackhole. Raises what PyFlink raises."""
+    from pyflink.table import TableDescriptor
+
+    result = environment.sql_query(sql).execute_insert(TableDescriptor.for_connector("blackhole").build())
+    result.wait()
+    done = result.get_job_client().get_job_execution_result().result()
+    return float(done.get_net_runtime()) / 1000
+
+
+def _cpu_seconds() -> float:
+    """Of the JVM since its start, in user and in system mode."""
+    from pyflink.java_gateway import get_gateway  # type: ignore[import-not-found,unused-ignore]
+
+    pid = get_gateway().jvm.java.lang.ProcessHandle.current().pid()
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except FileNotFoundError:
+        return 0
+
+
+if __name__ == "__main__":
+    began = time.perf_counter()
+    main()
+    sys.stderr.write(f"{time.perf_counter() - began:.1f} s in all\n")
