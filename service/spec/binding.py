@@ -19,6 +19,7 @@ from service.spec.bound import (
     BoundSort,
     BoundSource,
     BoundTable,
+    BoundWindow,
     queries_of,
     sources_of,
 )
@@ -27,6 +28,7 @@ from service.spec.derived import Derived, check_name, check_size, derived_table
 from service.spec.dialect import Text
 from service.spec.equi_joins import Step, with_equalities
 from service.spec.errors import SpecError, did_you_mean, nearest_names
+from service.spec.event_windows import EventTimes, bind_window
 from service.spec.expressions import scalar_of
 from service.spec.grouping import Grouped, Key, check_keys, over_keys, positions_of
 from service.spec.inference import Typing
@@ -42,15 +44,23 @@ from service.spec.unions import united
 _ONE_SIDED = {JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
 
 
-def bind(query: Query, schemas: Mapping[str, Schema], pointer: str = "/query") -> BoundQuery:
-    """The bound form of `query`; `schemas` are those of the job's tables, by name.
+def bind(
+    query: Query,
+    schemas: Mapping[str, Schema],
+    pointer: str = "/query",
+    *,
+    event_times: EventTimes | None = None,
+) -> BoundQuery:
+    """The bound form of `query`; `schemas` are those of the job's tables, by name, and `event_times` those of its
+    streams, None for a batch job, which has none.
 
     Raises SpecError `unknown_table`, `unknown_column`, `ambiguous_column`, `duplicate_column`, `duplicate_table`,
     `not_grouped`, `type_mismatch`, `unsupported_construct`, `unsupported_function`, `sql_syntax`, `query_too_deep`,
-    with a pointer below `pointer` and, where an expression is at fault, line and column in its text.
+    `window_without_stream`, `watermark_required`, `session_window`, with a pointer below `pointer` and, where an
+    expression is at fault, line and column in its text.
     """
     check_size(query, pointer)
-    bound = pruned(_Binder(query, schemas, pointer, Aliases(), "").bind())
+    bound = pruned(_Binder(query, schemas, pointer, Aliases(), "", event_times).bind())
     _check_columns(bound, pointer)
     return bound
 
@@ -68,13 +78,20 @@ class _Binder:
     """Binds one query. `within` is the plan's alias of the derived table that it is, empty for the outermost."""
 
     def __init__(
-        self, query: Query, schemas: Mapping[str, Schema], pointer: str, aliases: Aliases, within: str
+        self,
+        query: Query,
+        schemas: Mapping[str, Schema],
+        pointer: str,
+        aliases: Aliases,
+        within: str,
+        event_times: EventTimes | None,
     ) -> None:
         self._query = query
         self._schemas = schemas
         self._pointer = pointer
         self._aliases = aliases
         self._within = within
+        self._event_times = event_times
         self._plan_names: dict[str, str] = {}
         self._sources: dict[str, BoundSource] = {}
 
@@ -91,8 +108,11 @@ class _Binder:
             steps.append(self._join(index, scope, right, both))
             scope = both.without(join.right.name) if join.kind in _ONE_SIDED else both
         where = self._where(scope, steps) if query.where is not None else None
+        if query.window is not None:
+            window = bind_window(query.window, scope, self._sources, self._event_times, f"{self._pointer}/window")
+            return replace(self._finish(scope, steps, where, self._grouped(scope, window)), window=window)
         if query.group_by or query.aggregates:
-            return self._finish(scope, steps, where, self._grouped(scope))
+            return self._finish(scope, steps, where, self._grouped(scope, None))
         if query.having is not None:
             raise self._error("unsupported_construct", "HAVING needs GROUP BY or an aggregate.", "/having")
         if not query.select:
@@ -143,7 +163,7 @@ class _Binder:
 
     def _derived(self, source: QueryRef | UnionRef, alias: str, at: str) -> Derived:
         def bound(query: Query, pointer: str) -> BoundQuery:
-            return _Binder(query, self._schemas, pointer, self._aliases, alias).bind()
+            return _Binder(query, self._schemas, pointer, self._aliases, alias, self._event_times).bind()
 
         pointer = self._pointer + at
         if isinstance(source, QueryRef):
@@ -193,8 +213,13 @@ class _Binder:
 
     # GROUP BY and aggregates
 
-    def _grouped(self, scope: TableScope) -> Grouped:
+    def _grouped(self, scope: TableScope, window: BoundWindow | None) -> Grouped:
         taken: set[str] = set()
+        ends = (window.start, window.end) if window is not None else ()
+        for field, end in zip(ends, ("start", "end"), strict=False):
+            self._claim(field.name, taken, f"/window/{end}")
+        if window is not None and self._query.grouping_sets:
+            raise self._error("unsupported_construct", "A window cannot stand beside grouping sets.", "/grouping_sets")
         keys = []
         for index, item in enumerate(self._query.group_by):
             at = f"/group_by/{index}"
@@ -213,7 +238,7 @@ class _Binder:
             if bound.function in OF_GROUPING_SETS:
                 bound = over_keys(bound, keys, bool(self._query.grouping_sets), self._pointer + at)
             calls.append(bound)
-        return Grouped(tuple(keys), tuple(calls), scope, bool(self._query.grouping_sets))
+        return Grouped(tuple(keys), tuple(calls), scope, bool(self._query.grouping_sets), ends)
 
     def _claim(self, name: str, taken: set[str], at: str) -> None:
         check_name(name, self._pointer + at)

@@ -91,6 +91,31 @@ class BoundCall:
 
 
 @dataclass(frozen=True)
+class BoundWatermark:
+    """How late rows of the table `alias` may come, by their `column` (`alias.column`)."""
+
+    alias: str
+    column: str
+    delay_ms: int
+
+
+@dataclass(frozen=True)
+class BoundWindow:
+    """Windows of event time to group by, beside `keys`: the columns `start` and `end` are theirs.
+
+    `column` is a copy of the columns of `watermarks`, one for each stream that its rows come from. Tumbling windows
+    have a slide of their size.
+    """
+
+    column: Scalar
+    size_ms: int
+    slide_ms: int
+    start: Field
+    end: Field
+    watermarks: tuple[BoundWatermark, ...]
+
+
+@dataclass(frozen=True)
 class BoundSort:
     """A sort key over the columns that `select` reads; aliases of `select` are replaced by their expressions."""
 
@@ -103,7 +128,8 @@ class BoundSort:
 class BoundQuery:
     """FROM, joins, WHERE, then (where `is_aggregate`) GROUP BY and HAVING, then ORDER BY, LIMIT and SELECT.
 
-    `grouping_sets` are positions in `keys`; empty for a grouping by all of them.
+    `grouping_sets` are positions in `keys`; empty for a grouping by all of them. With a `window`, its start and end are
+    columns from HAVING on, as `keys` are.
     """
 
     source: BoundSource
@@ -118,6 +144,7 @@ class BoundQuery:
     select: tuple[BoundName, ...]
     output: Schema
     grouping_sets: tuple[tuple[int, ...], ...] = ()
+    window: BoundWindow | None = None
 
 
 BoundSource = BoundTable | BoundDerived

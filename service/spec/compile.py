@@ -8,6 +8,7 @@ from service.spec.applicability import check_settings
 from service.spec.binding import bind
 from service.spec.bound import BoundQuery
 from service.spec.errors import Issue, SpecError
+from service.spec.event_windows import EventTimes
 from service.spec.job import JobSpec
 from service.spec.sql import CompiledSql, compile_sql
 from service.spec.types import Schema
@@ -22,21 +23,27 @@ def compile_job(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bo
     Raises SpecError with pointers below `/query`, or at `/sql` with line and column in the SQL text, or below
     `/settings` where the query cannot follow a setting.
     """
+    event_times = event_times_of(spec)
     if spec.query is not None:
-        query = bind(spec.query, schemas)
+        query = bind(spec.query, schemas, event_times=event_times)
         if not is_accepted:
             check_settings(query, spec.settings)
         return query
     compiled = compile_sql(spec.sql or "", schemas)
     try:
-        query = bind(compiled.query, schemas)
+        query = bind(compiled.query, schemas, event_times=event_times)
         for index, unused in enumerate(compiled.unused):
-            bind(unused, schemas, f"/query/unused/{index}")
+            bind(unused, schemas, f"/query/unused/{index}", event_times=event_times)
         if not is_accepted:
             check_settings(query, spec.settings)
         return query
     except SpecError as error:
         raise SpecError([_located(compiled, issue) for issue in error.issues]) from None
+
+
+def event_times_of(spec: JobSpec) -> EventTimes | None:
+    """The event times of the tables that `spec` reads as streams; None for a batch job."""
+    return {name: spec.tables[name].event_time for name in spec.streams} if spec.mode.is_streaming else None
 
 
 def _located(compiled: CompiledSql, issue: Issue) -> Issue:

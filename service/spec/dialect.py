@@ -87,6 +87,8 @@ class _Parser(SparkParser):
         name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name in {"CAST", "TRY_CAST", "EXTRACT"}
     }
     NO_PAREN_FUNCTIONS: ClassVar = {}
+    # Session windows are refused by what they are, not for a parenthesis.
+    FUNC_TOKENS: ClassVar = {*SparkParser.FUNC_TOKENS, TokenType.SESSION}
     NO_PAREN_FUNCTION_PARSERS: ClassVar = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
     # In Spark `||` binds as tightly as `+`.
     TERM: ClassVar = {**SparkParser.TERM, TokenType.DPIPE: exp.DPipe}

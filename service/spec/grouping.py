@@ -13,7 +13,7 @@ from service.spec.query import AggregateFunction, NamedExpression
 from service.spec.scalar import Scalar
 from service.spec.scope import TableScope, resolve
 from service.spec.tree import Column, Expression, Name, Negation, Number, map_children, walk
-from service.spec.types import known
+from service.spec.types import Field, known
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,14 @@ class Grouped:
     tables: TableScope
     has_sets: bool = False
     """Whether there are grouping sets: a key is NULL outside of its own then, a constant too."""
+    window: tuple[Field, ...] = ()
+    """The columns that have the start and the end of a window, where there is one."""
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """What the aggregation emits: keys, then aggregates."""
+        """What the aggregation emits: the window's start and end, keys, then aggregates."""
         return (
+            *(Column(field.name, field.type) for field in self.window),
             *(_column(key) for key in self.keys),
             *(
                 Column(call.output.name, known(call.output.type), longest=_longest(call.arguments))

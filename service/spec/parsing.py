@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from sqlglot import exp
@@ -59,6 +60,7 @@ from service.spec.tree import (
 )
 from service.spec.types import MAX_PRECISION, DataType, TypeName, decimal
 from service.spec.unknown_functions import unknown_function, wrong_arity
+from service.spec.windows import PARTS, SESSIONS, WINDOWS, misplaced, session_refused
 
 
 def read_expression(source: Text) -> Expression:
@@ -76,11 +78,14 @@ def position(node: exp.Expr) -> int | None:
 
 
 class ExpressionReader:
-    """Turns sqlglot nodes of one text into expression trees; aggregate calls only where `aggregates`."""
+    """Turns sqlglot nodes of one text into expression trees; aggregate calls only where `aggregates`, and of group
+    windows and their parts those that `windows` names.
+    """
 
-    def __init__(self, source: Text, *, aggregates: bool) -> None:
+    def __init__(self, source: Text, *, aggregates: bool, windows: Collection[str] = ()) -> None:
         self._source = source
         self._aggregates = aggregates
+        self._windows = windows
 
     def read(self, node: exp.Expr | None) -> Expression:
         """The tree of `node`. Raises SpecError naming what is not supported, and where."""
@@ -294,6 +299,10 @@ class ExpressionReader:
         aggregate = function_named(name)
         if aggregate is not None:
             return self._aggregate(aggregate, node, at)
+        if name in SESSIONS:
+            raise session_refused(name, at, self._source)
+        if name in WINDOWS or name in PARTS:
+            return self._window(name, node, at)
         function = FUNCTIONS.get(name)
         if function is None:
             detail, suggestions = unknown_function(name)
@@ -302,6 +311,11 @@ class ExpressionReader:
         if not function.accepts(len(arguments)):
             raise self._source.error("unsupported_function", wrong_arity(name, len(arguments)), at=at)
         return Call(name, arguments, at)
+
+    def _window(self, name: str, node: exp.Anonymous, at: int | None) -> Call:
+        if name not in self._windows:
+            raise misplaced(name, at, self._source)
+        return Call(name, tuple(self.read(argument) for argument in node.expressions), at)
 
     def _aggregate(self, function: AggregateFunction, node: exp.Anonymous, at: int | None) -> Aggregate:
         if not self._aggregates:

@@ -66,5 +66,7 @@ def _table_scalars(query: BoundQuery) -> Iterator[Scalar]:
         yield from (key.expression for key in query.order_by)
         return
     yield from (key.expression for key in query.keys)
+    if query.window is not None:
+        yield query.window.column
     for call in query.calls:
         yield from (*call.arguments, *(each for each in (call.filter, call.order_by) if each is not None))

@@ -7,12 +7,14 @@ Columns are `alias.column`, or `column` where that is unambiguous. In `select`, 
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from service.spec.model import Frozen
+from service.spec.quantities import Duration
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 
 MAX_NAME_LENGTH = 255
@@ -180,6 +182,35 @@ class AggregateCall(Frozen):
     name: Identifier
 
 
+_Length = Annotated[Duration, Field(ge=timedelta(milliseconds=1))]
+
+
+class _Window(Frozen):
+    column: ExpressionText = Field(
+        description="The column that is the `event_time` of its stream.", examples=["orders.ts"]
+    )
+    size: _Length = Field(description="How long each window is.", examples=["10m"])
+    start: Identifier = Field(default="window_start", description="The column that has the window's first instant.")
+    end: Identifier = Field(default="window_end", description="The column that has the first instant behind it.")
+
+
+class TumblingWindow(_Window):
+    """Windows side by side, each row in one of them."""
+
+    kind: Literal["tumble"]
+
+
+class HoppingWindow(_Window):
+    """Windows that overlap: one begins every `slide`, and a row is in all that cover it."""
+
+    kind: Literal["hop"]
+    slide: _Length = Field(description="How long after a window the next one begins; at most `size`.", examples=["1m"])
+
+
+GroupWindow = Annotated[TumblingWindow | HoppingWindow, Field(discriminator="kind")]
+"""Windows of event time to group by, beside `group_by`."""
+
+
 class SortKey(Frozen):
     """One key of ORDER BY. NULLs sort first ascending and last descending unless told, as in Spark."""
 
@@ -191,9 +222,9 @@ class SortKey(Frozen):
 class Query(Frozen):
     """FROM, joins, WHERE, GROUP BY with aggregates, HAVING, SELECT, ORDER BY, LIMIT, applied in this order.
 
-    Without `group_by` and `aggregates` the query is a plain selection and `select` is required; with `aggregates` and
-    no `group_by` it aggregates everything into one row. Without `select` the output is the group keys, then the
-    aggregates.
+    Without `group_by`, `window` and `aggregates` the query is a plain selection and `select` is required; with
+    `aggregates` alone it aggregates everything into one row. Without `select` the output is the window's start and end,
+    the group keys, then the aggregates.
     """
 
     source: Source = Field(description="The first table (FROM).")
@@ -205,6 +236,12 @@ class Query(Frozen):
         max_length=MAX_GROUPING_SETS,
         description="Names of `group_by` entries: groups by each of these sets, keys outside of a set being NULL. "
         "`[[a, b], [a], []]` is ROLLUP (a, b).",
+    )
+    window: GroupWindow | None = Field(
+        default=None,
+        exclude_if=lambda window: window is None,
+        description="Streaming modes: a window of event time, by which groups are told apart besides `group_by`. Its "
+        "`start` and `end` are columns of `select` and `having`.",
     )
     aggregates: tuple[AggregateCall, ...] = Field(default=(), max_length=256)
     having: ExpressionText | None = None

@@ -16,6 +16,7 @@ from service.spec.rendering import render
 from service.spec.scope import matching
 from service.spec.sql_from import Sources, checked_name, name_of
 from service.spec.tree import Call, Expression, Name, map_children, walk
+from service.spec.windows import PARTS, column_of, part_of
 
 LONGEST_TOLD = 100
 
@@ -126,11 +127,14 @@ def _is_column(name: Name, sources: Sources) -> bool:
 def _item(node: exp.Expr, sources: Sources, source: Text, before: Sequence[Item]) -> Item:
     at = position(node)
     alias = name_of(node.args["alias"], source, at) if isinstance(node, exp.Alias) else None
-    read = ExpressionReader(source, aggregates=True).read(node.this if isinstance(node, exp.Alias) else node)
+    reader = ExpressionReader(source, aggregates=True, windows=PARTS)
+    read = reader.read(node.this if isinstance(node, exp.Alias) else node)
     tree = qualified(read, sources, source, before, "SELECT itself")
     # `current_date` reads as a name, and is a call where no column has the name.
     shown = tree if isinstance(tree, Call) and not tree.arguments else read
-    name = shown.name if isinstance(shown, Name) else told(shown, f"column_{len(before) + 1}")
+    part = part_of(shown)
+    otherwise = told(shown, f"column_{len(before) + 1}") if part is None else column_of(part)
+    name = shown.name if isinstance(shown, Name) else otherwise
     return Item(tree, alias or checked_name(name, source, at), at)
 
 

@@ -28,7 +28,9 @@ from service.spec.sql_grouping import read_grouping
 from service.spec.sql_hints import read_hints
 from service.spec.sql_items import LONGEST_TOLD, Item, qualified, read_items, told
 from service.spec.sql_order import Order, is_whole, over_columns, read_limit
+from service.spec.sql_windows import WindowReader
 from service.spec.tree import Aggregate, Expression, Name, map_children, position_of, walk
+from service.spec.windows import PARTS, parts_in
 
 Origins = dict[str, tuple[tuple[int, int], ...]]
 
@@ -58,7 +60,8 @@ class SelectCompiler:
         self._select = select
         self._read_order = order
         self._sets: tuple[tuple[Expression, ...], ...] = ()
-        self._reader = ExpressionReader(source, aggregates=True)
+        self._window = WindowReader(source)
+        self._reader = ExpressionReader(source, aggregates=True, windows=PARTS)
         self._plain = ExpressionReader(source, aggregates=False)
         self._names: set[str] = set()
         self._calls: dict[Aggregate, str] = {}
@@ -74,8 +77,8 @@ class SelectCompiler:
             return False
         trees = [item.tree for item in self.items]
         keys = self._group_by(self.items) or []
-        # Rows of two grouping sets may be alike, all keys selected or not.
-        return bool(self._sets) or any(key not in trees for key in keys)
+        # Rows of two grouping sets may be alike, all keys selected or not; windows are told apart by either end.
+        return bool(self._sets) or self._window.is_hidden(trees) or any(key not in trees for key in keys)
 
     def query(self) -> Query:
         """The structured query. Raises SpecError."""
@@ -98,6 +101,7 @@ class SelectCompiler:
         self._names = {item.name.casefold() for item in items}
         if is_aggregate:
             self._name_calls(items)
+        self._window.name_columns(items, self._fresh)
         where = self._select.args.get("where")
         condition = self._where(where.this, items) if where is not None else None
         try:
@@ -107,6 +111,7 @@ class SelectCompiler:
                 joins=self._joins(),
                 where=self._optional(condition, "/where"),
                 group_by=group_by,
+                window=self._window.query_window(self._text),
                 grouping_sets=self._named_sets(keys or [], group_by),
                 select=tuple(
                     NamedExpression(
@@ -157,11 +162,14 @@ class SelectCompiler:
             tree = self._group_key(node, items)
             if _aggregates_in([tree]):
                 raise self._source.unsupported("An aggregate in GROUP BY", at=position_of(tree))
+            if parts_in(tree):
+                hint = "Group by the window itself: TUMBLE(…) or HOP(…)."
+                raise self._source.unsupported("The start or end of a window in GROUP BY", at=position(node), hint=hint)
             return tree
 
         grouping = read_grouping(clause, self._source, read_key, position(self._select))
         self._sets = grouping.sets
-        return list(grouping.keys)
+        return self._window.keys_beside(grouping.keys, has_sets=bool(self._sets))
 
     def _group_key(self, node: exp.Expr, items: list[Item]) -> Expression:
         ordinal = self._ordinal(node, items)
@@ -170,7 +178,7 @@ class SelectCompiler:
         if isinstance(node, exp.Tuple):
             at = place_of(self._source, TokenType.GROUP_BY, position(self._select))
             raise self._source.unsupported("A row value in GROUP BY", at=at, hint="Name the keys without parentheses.")
-        tree = self._plain.read(node)
+        tree = self._window.read_key(node) or self._plain.read(node)
         alias = self._alias(tree, items)
         if alias is None:
             return self.sources.qualify(tree, self._source)
@@ -309,7 +317,10 @@ class SelectCompiler:
                 self._calls.setdefault(item.tree, item.name)
 
     def _extracted(self, tree: Expression) -> Expression:
-        """`tree` with every aggregate replaced by the name of its column."""
+        """`tree` with every aggregate, and every part of a window, replaced by the name of its column."""
+        column = self._window.column(tree)
+        if column is not None:
+            return column
         if isinstance(tree, Aggregate):
             name = self._calls.get(tree)
             if name is None:

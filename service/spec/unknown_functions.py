@@ -73,8 +73,12 @@ _SCALARS = {
     ),
     "timestamp": "CAST(x AS TIMESTAMP).",
     **dict.fromkeys(
-        ("window", "session_window", "tumble", "tumble_start", "tumble_end", "hop", "hop_start", "hop_end", "session"),
-        "GROUP BY date_trunc('hour', t) to group by time.",
+        ("window", "window_time", "cumulate"),
+        "TUMBLE(t, INTERVAL '10' MINUTE) in GROUP BY over a stream, else GROUP BY date_trunc('hour', t).",
+    ),
+    **dict.fromkeys(
+        (f"{window}_{time}" for window in ("tumble", "hop") for time in ("rowtime", "proctime")),
+        "TUMBLE_END or HOP_END.",
     ),
 }
 """Scalar functions of Spark and others that are not taken, and what to write in place of them."""

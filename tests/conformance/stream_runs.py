@@ -123,7 +123,7 @@ class _StagedThenKilled(Stage):
 
 class StreamRun:
     """One query over streams below `root`, from its first mini-batch on. Tables that no rows are `put` to are static
-    ones, below `statics`.
+    ones, below `statics`. `event_time` has the column and the delay of streams that declare one.
     """
 
     def __init__(
@@ -136,6 +136,8 @@ class StreamRun:
         *,
         provider: StateProvider = StateProvider.ROCKSDB,
         method: DistinctMethod = DistinctMethod.AUTO,
+        event_time: Mapping[str, tuple[str, str]] | None = None,
+        output: OutputMode | None = None,
     ) -> None:
         self._root = root
         self._files = 0
@@ -152,11 +154,21 @@ class StreamRun:
         for name, path in (statics or {}).items():
             tables[name] = table_input(path, name, parquet(name))
             schemas[name] = tables[name].schema
-        sources = {name: parquet(name).model_dump(mode="json", by_alias=True) for name in tables}
-        query = compile_job(JobSpec.model_validate({"tables": sources, "sql": sql}), schemas)
+        sources: dict[str, dict[str, Any]] = {
+            name: {"format": "parquet", "path": name, "role": "stream" if name in streams else "static"}
+            for name in tables
+        }
+        for name, (column, delay) in (event_time or {}).items():
+            sources[name]["event_time"] = {"column": column, "delay": delay}
+        query = compile_job(JobSpec.model_validate({"mode": "incremental", "tables": sources, "sql": sql}), schemas)
         engine = StreamEngine(session, 2)
         self.planned: PlannedStream = engine.plan(
-            query, tables, StateOptions(provider, PARTITIONS), dict.fromkeys(tables, BatchBound(files=1)), method=method
+            query,
+            tables,
+            StateOptions(provider, PARTITIONS),
+            dict.fromkeys(tables, BatchBound(files=1)),
+            output=output,
+            method=method,
         )
         plan = self.planned.plan
         identity = None if plan.final is None else (*plan.final.keys, *plan.final.parts)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from itertools import groupby
 
+from service.spec.quantities import format_duration
 from service.spec.query import AggregateFunction
 from service.spec.reports import PlanNodeReport, PlanTree
 from workers.engine.plan.nodes import (
@@ -26,6 +28,8 @@ from workers.engine.plan.nodes import (
     Sort,
     SortItem,
     Union,
+    Watermark,
+    Windows,
     inputs_of,
 )
 from workers.engine.plan.sql_text import sql_of
@@ -80,6 +84,11 @@ def detail_of(node: Node) -> str:
         case Scan():
             columns = ", ".join(field.name for field, _ in node.columns)
             return f"{node.table} AS {node.alias} [{columns}]"
+        case Watermark():
+            return f"{node.column} DELAY {_duration(node.delay_ms)}"
+        case Windows():
+            slide = "" if node.slide_ms == node.size_ms else f" SLIDE {_duration(node.slide_ms)}"
+            return f"{node.column} SIZE {_duration(node.size_ms)}{slide} AS {node.name}"
         case Filter():
             return str(node.condition)
         case Project():
@@ -137,6 +146,10 @@ def _folded(calls: list[str]) -> Iterator[str]:
 def _without_the_middle(text: str) -> str:
     """Long lists of numbered columns cut short, as the calls that make them are."""
     return _NUMBERED.sub(r"\1, …, \2", text)
+
+
+def _duration(milliseconds: int) -> str:
+    return format_duration(timedelta(milliseconds=milliseconds))
 
 
 def _exchange(node: Exchange) -> str:

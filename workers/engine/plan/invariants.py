@@ -25,6 +25,8 @@ from workers.engine.plan.nodes import (
     Scan,
     Sort,
     Union,
+    Watermark,
+    Windows,
     inputs_of,
 )
 from workers.engine.plan.schema import names_of, output_of
@@ -55,6 +57,12 @@ def _violations(node: Node) -> Iterator[str]:
         yield from _union_violations(node)
     if isinstance(node, Expand) and node.branches < 1:
         yield "an expansion needs a branch"
+    if isinstance(node, Watermark | Windows) and node.column.column is None:
+        yield "it is over a column, not over an expression"
+    if isinstance(node, Watermark) and node.delay_ms < 0:
+        yield "a delay is not negative"
+    if isinstance(node, Windows) and not 1 <= node.slide_ms <= node.size_ms:
+        yield "a window slides by a millisecond at least, and by its size at most"
     if isinstance(node, Limit) and node.count < 0:
         yield "a limit is not negative"
 
@@ -85,6 +93,8 @@ def _scalars(node: Node) -> Iterator[Scalar]:
     match node:
         case Filter():
             yield node.condition
+        case Watermark() | Windows():
+            yield node.column
         case Project():
             yield from (item.expression for item in node.items)
         case Aggregate():

@@ -9,7 +9,7 @@ from service.spec.scalar import Scalar
 from workers.engine.plan.eager_placement import refusal_of
 from workers.engine.plan.eager_plan import aggregate_below, group_columns, pushed_over_joins
 from workers.engine.plan.joined_aggregate import JoinedAggregate, Side, joined_aggregate
-from workers.engine.plan.nodes import Aggregate, Expand, Join, Named, Node, Project, Scan, Union
+from workers.engine.plan.nodes import Aggregate, Expand, Join, Named, Node, Project, Scan, Union, Windows
 from workers.engine.plan.schema import names_of
 from workers.engine.plan.transform import walk_up
 
@@ -82,7 +82,7 @@ def _scanned(node: Node, name: str) -> str | None:
             items = node.items if isinstance(node, Project) else node.keys
             below = columns_below(items, (name,))
             return _scanned(node.input, below[0]) if below else None
-        case Expand() if name == node.name:
+        case Expand() | Windows() if name == node.name:
             return None
         case _:
             return _scanned(node.input, name)

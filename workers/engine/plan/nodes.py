@@ -84,6 +84,34 @@ class Scan:
 
 
 @dataclass(frozen=True)
+class Watermark:
+    """Takes it that rows of a stream come up to `delay_ms` later, by their TIMESTAMP `column`, than those of the newest
+    one; what waited for older ones is closed then, and rows that are later still are left out. Emits its input's
+    columns.
+    """
+
+    input: Node
+    column: Scalar
+    delay_ms: int
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Emits each row once for each window of time that `column` is in, and in none where that is NULL, with the window
+    in a structure `name` of its start and end, behind its input's columns.
+
+    Windows are `size_ms` long, and one begins every `slide_ms`, counted from 1970-01-01 00:00:00 UTC. `column` is one
+    of its input's; over a stream, one with a watermark, of which the windows have it from here on.
+    """
+
+    input: Node
+    column: Scalar
+    size_ms: int
+    slide_ms: int
+    name: str
+
+
+@dataclass(frozen=True)
 class Filter:
     """Keeps rows for which `condition` is true. Emits its input's columns."""
 
@@ -212,7 +240,21 @@ class Limit:
     count: int
 
 
-Node = Scan | Filter | Project | Join | Aggregate | Deduplicate | Expand | Exchange | Union | Sort | Limit
+Node = (
+    Scan
+    | Watermark
+    | Windows
+    | Filter
+    | Project
+    | Join
+    | Aggregate
+    | Deduplicate
+    | Expand
+    | Exchange
+    | Union
+    | Sort
+    | Limit
+)
 """Any plan node."""
 
 

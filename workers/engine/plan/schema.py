@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from service.spec.query import JoinKind
-from service.spec.types import INT, DataType, Field, TypeName
-from workers.engine.plan.nodes import Aggregate, Expand, Join, Named, Node, Project, Scan, Union
+from service.spec.types import INT, DataType, Field, TypeName, struct
+from workers.engine.plan.nodes import Aggregate, Expand, Join, Named, Node, Project, Scan, Union, Windows
 
 UNKNOWN = DataType(TypeName.OTHER)
 """The type of an expression that only Spark can type."""
@@ -27,10 +27,17 @@ def output_of(node: Node) -> tuple[Field, ...]:
             return left if node.kind in ONE_SIDED else (*left, *output_of(node.right))
         case Expand():
             return (*output_of(node.input), Field(node.name, INT))
+        case Windows():
+            return (*output_of(node.input), Field(node.name, window_type(node.column.type or UNKNOWN)))
         case Union():
             return output_of(node.inputs[0])
         case _:
             return output_of(node.input)
+
+
+def window_type(instant: DataType) -> DataType:
+    """The type of a window over a column of the type `instant`."""
+    return struct((Field("start", instant), Field("end", instant)))
 
 
 def names_of(node: Node) -> frozenset[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from service.spec.query import JoinKind, NullsOrder
 from service.spec.scalar import Scalar, quoted
@@ -31,6 +32,8 @@ from workers.engine.plan.nodes import (
     Sort,
     SortItem,
     Union,
+    Watermark,
+    Windows,
     inputs_of,
 )
 from workers.engine.plan.scalars import fresh_name
@@ -148,11 +151,19 @@ class _Writer:
 
     def _unary(
         self,
-        node: Filter | Project | Aggregate | Deduplicate | Expand | Exchange | Sort | Limit,
+        node: Watermark | Windows | Filter | Project | Aggregate | Deduplicate | Expand | Exchange | Sort | Limit,
         below: _Select,
         number: int,
     ) -> _Select:
         match node:
+            case Watermark():
+                # SQL over what is there has no rows that are late.
+                select = self._over(below, number, False)
+                return replace(select, source=f"{select.source} /* watermark: {node.delay_ms} ms behind */")
+            case Windows():
+                select = self._over(below, number, below.takes_rows)
+                lengths = f"'{node.size_ms} milliseconds', '{node.slide_ms} milliseconds'"
+                return replace(select, columns=("*", f"window({node.column.sql}, {lengths}) AS {quoted(node.name)}"))
             case Filter():
                 select = self._over(below, number, below.takes_rows)
                 condition = node.condition.sql
@@ -203,7 +214,7 @@ class _Writer:
         return name
 
 
-_KNOWN = frozenset({Scan, Filter, Project, Join, Aggregate, Deduplicate, Expand, Exchange, Union, Sort, Limit})
+_KNOWN = frozenset(get_args(Node))
 
 
 def _scan(node: Scan, number: int) -> _Select:

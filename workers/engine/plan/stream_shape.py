@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from service.spec.final_level import FinalLevel
+from service.spec.modes import OutputMode
 from service.spec.query import AggregateFunction
 from service.spec.scalar import column
 from service.spec.types import BIGINT, Field
@@ -39,6 +40,7 @@ from workers.engine.plan.schema import names_of, output_of
 from workers.engine.plan.stream_bitmap import bitmap_state, stream_bitmap_obstacle
 from workers.engine.plan.stream_join import over_both_streams, stream_join_obstacle
 from workers.engine.plan.stream_rows import Contribution, united_aggregate
+from workers.engine.plan.stream_windows import ends_of, told_apart_by, windowed_in, windows_of, without_ends
 from workers.engine.plan.transform import walk_up, with_inputs
 
 
@@ -98,21 +100,38 @@ class Bitmaps:
 NO_BITMAPS = Bitmaps(False, "")
 
 
-def stream_plan(built: Node, streams: frozenset[str], bitmaps: Bitmaps = NO_BITMAPS) -> StreamPlan:
-    """The plan of a built query, of which `streams` are the aliases that are streams. Raises StreamPlanError."""
+def stream_plan(
+    built: Node, streams: frozenset[str], bitmaps: Bitmaps = NO_BITMAPS, output: OutputMode | None = None
+) -> StreamPlan:
+    """The plan of a built query, of which `streams` are the aliases that are streams; without an `output`, windows are
+    appended once they are closed, and other groups updated. Raises StreamPlanError.
+    """
     select, having, aggregate = apart(built)
+    if aggregate is not None and windows_of(aggregate) is None and output is OutputMode.APPEND:
+        raise StreamPlanError("output 'append' needs a window: groups without one change for ever")
     if aggregate is None:
+        windowed = windowed_in(built)
+        if windowed is not None and output is OutputMode.UPDATE:
+            raise StreamPlanError("a stream cannot use windows as rows before they are closed: they change")
+        if windowed is not None:
+            return _of_closed_windows(built, windowed, streams)
         rows = _with_distinct_rows(built, streams)
         check(rows, "the stream planner")
         shape = Shape.DISTINCT_ROWS if any(isinstance(node, Deduplicate) for node in walk_up(rows)) else Shape.ROWS
         reason = _ROWS_REASONS[shape]
         return StreamPlan(shape, built, rows, reason, output_of(built), None)
+    if windows_of(aggregate) is not None and output is not OutputMode.UPDATE:
+        return _of_closed_windows(built, aggregate, streams)
     below = _with_distinct_rows(aggregate.input, streams)
     keyed = _keyed(replace(aggregate, input=below))
     obstacle = bitmap_obstacle(built, streams)
     if bitmaps.wanted and obstacle is None:
         return _in_bitmaps(built, select, keyed.aggregate, bitmaps.reason)
     shape, grouped, reason = _shaped(keyed.aggregate, streams)
+    ends = ends_of(select, having)
+    if ends is not None:
+        grouped = replace(ends, input=grouped)
+        keyed = _Keyed(keyed.aggregate, (told_apart_by(ends, select), *keyed.keys[1:]))
     if shape in _DISTINCT_REASONS:
         reason = f"{reason} {'It keeps no bitmaps: ' + obstacle if obstacle else bitmaps.reason}".rstrip()
     above: Node = grouped if having is None else Filter(grouped, having.condition)
@@ -134,6 +153,8 @@ def bitmap_obstacle(built: Node, streams: frozenset[str]) -> str | None:
     select, having, aggregate = apart(built)
     if aggregate is None or _joins_streams(aggregate, streams):
         return "Only an aggregate over one stream keeps bitmaps."
+    if windows_of(aggregate) is not None:
+        return "The values of a window are forgotten with it."
     return stream_bitmap_obstacle(select, having, aggregate)
 
 
@@ -142,6 +163,24 @@ def _in_bitmaps(built: Node, select: Project, aggregate: Aggregate, reason: str)
     check(state.node, "the stream planner")
     output = tuple(column_.field for column_ in state.final.output)
     return StreamPlan(Shape.BITMAP, built, state.node, reason, output, state.final.keys, state.final)
+
+
+def _of_closed_windows(built: Node, aggregate: Aggregate, streams: frozenset[str]) -> StreamPlan:
+    """Rows of windows that nothing changes any more, and whatever stands above them."""
+
+    def shaped(node: Node) -> Node:
+        if not is_streaming(node, streams):
+            return node
+        if isinstance(node, Aggregate) and windows_of(node) is not None:
+            below = _with_distinct_rows(node.input, streams)
+            return _shaped(replace(node, input=below), streams)[1]
+        return _distinct_rows(with_inputs(node, tuple(map(shaped, inputs_of(node)))), streams)
+
+    node = shaped(built)
+    check(node, "the stream planner", output_of(built))
+    shape, _, reason = _shaped(replace(aggregate, input=_with_distinct_rows(aggregate.input, streams)), streams)
+    reason += " A window comes out once, when no more rows are to come for it, and its state is dropped."
+    return StreamPlan(shape, built, node, reason, output_of(built), None)
 
 
 _ROWS_REASONS = {
@@ -174,11 +213,12 @@ def apart(built: Node) -> tuple[Project, Filter | None, Aggregate | None]:
         raise StreamPlanError("a query begins with its SELECT")
     having: Filter | None = None
     below = built.input
-    if isinstance(below, Filter) and isinstance(below.input, Aggregate):
+    if isinstance(below, Filter) and isinstance(without_ends(below.input), Aggregate):
         having, below = below, below.input
+    below = without_ends(below)
     if isinstance(below, Sort | Limit):
         raise StreamPlanError("ORDER BY and LIMIT need the whole result, and a stream has none")
-    if isinstance(below, Aggregate) and below.calls:
+    if isinstance(below, Aggregate) and (below.calls or windows_of(below) is not None):
         return built, having, below
     if isinstance(below, Aggregate) and not below.keys:
         return built, having, below
@@ -189,7 +229,12 @@ def _with_distinct_rows(node: Node, streams: frozenset[str]) -> Node:
     """`node` with every SELECT DISTINCT over a stream told as such; raises for what cannot stand below."""
     if not is_streaming(node, streams):
         return node
-    below = with_inputs(node, tuple(_with_distinct_rows(child, streams) for child in inputs_of(node)))
+    below = tuple(_with_distinct_rows(child, streams) for child in inputs_of(node))
+    return _distinct_rows(with_inputs(node, below), streams)
+
+
+def _distinct_rows(below: Node, streams: frozenset[str]) -> Node:
+    """The same for a node whose inputs are done."""
     if isinstance(below, Aggregate):
         if below.calls or not below.keys or below.grouping_sets:
             raise StreamPlanError("a stream cannot use the result of an aggregate as rows: they change")

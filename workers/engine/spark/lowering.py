@@ -28,6 +28,8 @@ from workers.engine.plan.nodes import (
     Sort,
     SortItem,
     Union,
+    Watermark,
+    Windows,
 )
 from workers.engine.plan.scalars import fresh_name
 
@@ -57,10 +59,14 @@ def lower(node: Node, scans: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def _unary(
-    node: Filter | Project | Aggregate | Deduplicate | Expand | Exchange | Sort | Limit,
+    node: Watermark | Windows | Filter | Project | Aggregate | Deduplicate | Expand | Exchange | Sort | Limit,
     frame: DataFrame,
 ) -> DataFrame:
     match node:
+        case Watermark():
+            return _watermark(node, frame)
+        case Windows():
+            return _windows(node, frame)
         case Filter():
             return frame.filter(_expression(node.condition))
         case Project():
@@ -96,6 +102,34 @@ def _sorted(frame: DataFrame) -> DataFrame:
         (F.col(quoted(name)) == F.col(quoted(f"$other{place}")) for place, (name, _) in enumerate(columns)),
     )
     return frame.join(others, equal, "left_anti")
+
+
+_NO_EVENT_TIME = {"evenkeel.eventTime": "in the window"}
+"""What Spark knows of a column in place of its watermark; nothing at all would leave it that."""
+
+
+def _watermark(node: Watermark, frame: DataFrame) -> DataFrame:
+    # Spark splits the name at its dots, back-quoted or not.
+    taken = frozenset(frame.columns)
+    plain = fresh_name("_event_time", taken)
+    marked = frame.select("*", _expression(node.column).alias(plain)).withWatermark(
+        plain, f"{node.delay_ms} milliseconds"
+    )
+    columns = (
+        F.col(plain).alias(name) if name == node.column.column else F.col(quoted(name)) for name in frame.columns
+    )
+    return marked.select(*columns)
+
+
+def _windows(node: Windows, frame: DataFrame) -> DataFrame:
+    lengths = [f"{node.size_ms} milliseconds", f"{node.slide_ms} milliseconds"]
+    window = F.window(_expression(node.column), *lengths).alias(node.name)
+    # Of two columns with a watermark Spark takes one for when to drop a state, and not always the window.
+    columns = (
+        F.col(quoted(name)).alias(name, metadata=_NO_EVENT_TIME) if name == node.column.column else F.col(quoted(name))
+        for name in frame.columns
+    )
+    return frame.select("*", window).select(*columns, F.col(quoted(node.name)))
 
 
 def _exchange(node: Exchange, frame: DataFrame) -> DataFrame:

@@ -12,7 +12,19 @@ from dataclasses import dataclass, replace
 from service.spec.query import JoinKind
 from service.spec.reports import HotKey
 from workers.engine.plan.keys import columns_below, columns_of
-from workers.engine.plan.nodes import Aggregate, AggregateRole, Expand, Filter, Join, Limit, Node, Project, Scan, Union
+from workers.engine.plan.nodes import (
+    Aggregate,
+    AggregateRole,
+    Expand,
+    Filter,
+    Join,
+    Limit,
+    Node,
+    Project,
+    Scan,
+    Union,
+    Windows,
+)
 from workers.engine.plan.schema import ONE_SIDED, names_of
 from workers.engine.plan.transform import in_one_piece, walk_up
 from workers.engine.stats.selectivity import UNKNOWN_CONDITION, share_of
@@ -105,6 +117,9 @@ def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
         case Expand():
             below = profile_of(node.input, columns, statistics)
             return below and below.scaled(node.branches)
+        case Windows():
+            below = profile_of(node.input, columns, statistics)
+            return below and below.scaled(node.size_ms / node.slide_ms)
         case _:
             return profile_of(node.input, columns, statistics)
 
@@ -142,6 +157,8 @@ def _rows(node: Node, statistics: Statistics) -> float | None:
                 return below * share_of(node.condition, statistics)
             if isinstance(node, Expand):
                 return below * node.branches
+            if isinstance(node, Windows):
+                return below * node.size_ms / node.slide_ms
             return min(below, node.count) if isinstance(node, Limit) else below
 
 

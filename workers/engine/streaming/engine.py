@@ -61,6 +61,7 @@ class StreamEngine:
         state: StateOptions,
         bounds: Mapping[str, BatchBound],
         *,
+        output: OutputMode | None = None,
         method: DistinctMethod = DistinctMethod.AUTO,
         puts_parts_together: bool = True,
         kept: Mapping[str, Any] | None = None,
@@ -68,7 +69,7 @@ class StreamEngine:
         """Plan, DataFrame and report; reads a sample of the streams' files at most. `tables` and `bounds` are by table
         name. `puts_parts_together`: whether the sink takes groups in parts. `kept` is the layout of the state that is
         there, which a plan that could be another one follows. Raises StreamPlanError for a query that a stream cannot
-        run, and what Spark raises when it analyses a plan.
+        run, and what Spark raises when it analyses a plan; `output` as in `stream_plan`.
         """
         prepare_session(self._session, state)
         streams = frozenset(
@@ -78,13 +79,13 @@ class StreamEngine:
         bitmaps = self._bitmaps(built, streams, tables, method, kept)
         if bitmaps.wanted and not puts_parts_together:
             bitmaps = Bitmaps(False, "The sink takes whole groups, and bitmaps are parts of groups.")
-        plan = stream_plan(built, streams, bitmaps)
+        plan = stream_plan(built, streams, bitmaps, output)
         frame = lower(plan.node, read_inputs(self._session, plan.node, tables, bounds))
-        output = OutputMode.APPEND if plan.keys is None else OutputMode.UPDATE
+        emits = OutputMode.APPEND if plan.keys is None else OutputMode.UPDATE
         layout = layout_of(
-            plan, streams, provider=state.provider.value, partitions=state.partitions, output=output.value
+            plan, streams, provider=state.provider.value, partitions=state.partitions, output=emits.value
         )
-        return PlannedStream(self._report(plan), plan, frame, output, layout, self._of_nothing(plan))
+        return PlannedStream(self._report(plan), plan, frame, emits, layout, self._of_nothing(plan))
 
     def _bitmaps(
         self,

@@ -1,0 +1,170 @@
+"""Group windows over tables of known schemas: over which streams' event time, and how late rows of those may come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from service.spec.bound import (
+    BoundDerived,
+    BoundQuery,
+    BoundSource,
+    BoundTable,
+    BoundUnion,
+    BoundWatermark,
+    BoundWindow,
+    sources_of,
+)
+from service.spec.dialect import Text
+from service.spec.errors import SpecError
+from service.spec.expressions import scalar_of
+from service.spec.parsing import read_expression
+from service.spec.query import HoppingWindow, TumblingWindow
+from service.spec.scope import TableScope, resolve
+from service.spec.streaming import EventTime
+from service.spec.tree import Column
+from service.spec.types import Field, TypeName
+from service.spec.windows import MAX_WINDOWS_PER_ROW
+
+EventTimes = Mapping[str, EventTime | None]
+"""Of the tables that a job reads as streams, by name, the event time that is declared; the other tables are static."""
+
+_MILLISECOND = timedelta(milliseconds=1)
+_TIMES = frozenset({TypeName.TIMESTAMP, TypeName.TIMESTAMP_NTZ})
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """A column of a table that another column is a copy of; `column` is its name in the files."""
+
+    table: str
+    alias: str
+    emitted: str
+    column: str
+
+
+class _NotAColumnError(Exception):
+    """A column that is no copy of a table's; `told` is what it is."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__(told)
+        self.told = told
+
+
+def bind_window(
+    window: TumblingWindow | HoppingWindow,
+    scope: TableScope,
+    sources: Mapping[str, BoundSource],
+    event_times: EventTimes | None,
+    pointer: str,
+) -> BoundWindow:
+    """The bound form of `window`, whose pointer is `pointer`; `event_times` is None for a batch job.
+
+    Raises SpecError `window_without_stream` for a batch job, `watermark_required` where the column is no declared event
+    time, and `unsupported_construct`, `type_mismatch`, `unknown_column`, `ambiguous_column`.
+    """
+    if event_times is None:
+        detail = (
+            "A group window is closed by the rows that come later, which a batch job has none of: set 'mode' to "
+            "'incremental' or 'continuous', or group by date_trunc('hour', t)."
+        )
+        raise SpecError.of("window_without_stream", detail, pointer=pointer)
+    slide = window.slide if isinstance(window, HoppingWindow) else window.size
+    _check_lengths(window.size, slide, pointer)
+    source = Text(window.column, f"{pointer}/column")
+    told = window.column.replace("`", "")
+    column = resolve(read_expression(source), scope, source)
+    if not isinstance(column, Column):
+        hint = "Name the column that is the event time of its stream."
+        raise source.unsupported("A window over anything but a column", hint=hint)
+    if column.type is None or column.type.name not in _TIMES:
+        detail = f"A window is over a TIMESTAMP, and {told} is {column.type or 'of an unknown type'}."
+        raise source.error("type_mismatch", detail, at=column.at)
+    try:
+        origins = tuple(dict.fromkeys(_origins(column.name, sources.values())))
+    except _NotAColumnError as error:
+        detail = (
+            f"A window is over the event time of a stream, and {told} is {error.told}: name "
+            "a column that is declared as 'event_time' of its table."
+        )
+        raise source.error("watermark_required", detail, at=column.at) from None
+    marks = tuple(_watermark(origin, event_times, source, column.at) for origin in origins)
+    return BoundWindow(
+        column=scalar_of(column, source),
+        size_ms=window.size // _MILLISECOND,
+        slide_ms=slide // _MILLISECOND,
+        start=Field(window.start, column.type),
+        end=Field(window.end, column.type),
+        watermarks=marks,
+    )
+
+
+def _check_lengths(size: timedelta, slide: timedelta, pointer: str) -> None:
+    if slide > size:
+        detail = "The slide is longer than the window, which leaves rows between two windows out: use WHERE for that."
+        raise SpecError.of("unsupported_construct", detail, pointer=pointer)
+    if -(-size // slide) > MAX_WINDOWS_PER_ROW:
+        detail = (
+            f"Each row would be in {-(-size // slide)} windows, and is written out for each; at most "
+            f"{MAX_WINDOWS_PER_ROW}: slide by more, or aggregate TUMBLE windows when reading."
+        )
+        raise SpecError.of("unsupported_construct", detail, pointer=pointer)
+
+
+def _watermark(origin: _Origin, event_times: EventTimes, source: Text, at: int | None) -> BoundWatermark:
+    table, column = origin.table, origin.column
+    if table not in event_times:
+        detail = (
+            f"Table '{table}' is static, so that nothing tells when a window over its {column} is complete: window "
+            "over the event time of a stream."
+        )
+        raise source.error("watermark_required", detail, at=at)
+    declared = event_times[table]
+    example = f'"event_time": {{"column": "{column}", "delay": "10m"}}'
+    if declared is None:
+        detail = (
+            f"A window needs to know how late rows of table '{table}' may come: declare {example} on the table, with "
+            "the delay that they have at most."
+        )
+        raise source.error("watermark_required", detail, at=at)
+    if declared.column != column and declared.column.casefold() != column.casefold():
+        detail = (
+            f"The event time of table '{table}' is {declared.column}: window over that column, or declare {example}."
+        )
+        raise source.error("watermark_required", detail, at=at)
+    return BoundWatermark(origin.alias, origin.emitted, declared.delay // _MILLISECOND)
+
+
+def _origins(name: str, sources: Iterable[BoundSource]) -> Iterator[_Origin]:
+    """The columns of tables that the column `name` of `sources` is a copy of: several where queries are united."""
+    for source in sources:
+        inner = next((inner for field, inner in source.columns if field.name == name), None)
+        if inner is None:
+            continue
+        if isinstance(source, BoundTable):
+            yield _Origin(source.table, source.alias, name, inner)
+        else:
+            yield from _of_derived(source, inner)
+        return
+
+
+def _of_derived(source: BoundDerived, name: str) -> Iterator[_Origin]:
+    branches = source.query.queries if isinstance(source.query, BoundUnion) else (source.query,)
+    for query in branches:
+        yield from _origins(_passed_on(query, name), sources_of(query))
+
+
+def _passed_on(query: BoundQuery, name: str) -> str:
+    """The column of the tables of `query` that its output `name` is. Raises _NotAColumnError."""
+    read = next(item.expression for item in query.select if item.name == name)
+    if read.column is None:
+        raise _NotAColumnError(f"computed by {read}")
+    if not query.is_aggregate:
+        return read.column
+    key = next((key for key in query.keys if key.name == read.column), None)
+    if key is None or query.calls or query.window is not None:
+        raise _NotAColumnError("the result of an aggregate")
+    if key.expression.column is None:
+        raise _NotAColumnError(f"computed by {key.expression}")
+    return key.expression.column

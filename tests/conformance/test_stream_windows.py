@@ -1,0 +1,202 @@
+"""Group windows over streams against Spark's own answer: in any order of rows that are late by less than the delay, cut
+anywhere into mini-batches and whatever is tried again, each window comes out once, with the rows that it has in one
+piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from service.spec.ddl import parse_schema
+from service.spec.modes import OutputMode
+from service.spec.options import StateProvider
+from tests.conformance.conftest import SEED
+from tests.conformance.stream_runs import StreamRun
+from tests.support.rows import difference
+
+pytestmark = pytest.mark.spark
+
+_DDL = "k STRING, i INT, d DOUBLE, ts TIMESTAMP, at TIMESTAMP_NTZ"
+_START = datetime(1970, 1, 1, tzinfo=UTC) - timedelta(hours=1)
+_DELAY = timedelta(minutes=5)
+_ROWS = 150
+
+Cells = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query over `s`, and the same for a batch, in which `{rows}` are rows with the window in a column `w`."""
+
+    sql: str
+    batch: str
+    column: str = "ts"
+    size: timedelta = timedelta(minutes=10)
+    slide: timedelta = timedelta(minutes=10)
+
+
+_TUMBLE = "TUMBLE(ts, INTERVAL '10' MINUTE)"
+_HOP = "HOP(s.ts, INTERVAL '4' MINUTE, INTERVAL '10' MINUTE)"
+_FOUR = timedelta(minutes=4)
+
+QUERIES = {
+    "plain": Query(
+        f"SELECT k, TUMBLE_START(ts, INTERVAL '10' MINUTE) AS b, TUMBLE_END(ts, INTERVAL '600' SECOND) AS e, "
+        f"COUNT(*) AS n, SUM(i) AS s, MAX(ts) AS m FROM s GROUP BY {_TUMBLE}, k",
+        "SELECT k, w.start AS b, w.end AS e, COUNT(*) AS n, SUM(i) AS s, MAX(ts) AS m FROM {rows} GROUP BY w, k",
+    ),
+    "hopping": Query(
+        f"SELECT HOP_START(ts, INTERVAL '4' MINUTE, INTERVAL '10' MINUTE) AS b, COUNT(i) AS n FROM s GROUP BY {_HOP}",
+        "SELECT w.start AS b, COUNT(i) AS n FROM {rows} GROUP BY w",
+        slide=_FOUR,
+    ),
+    "distinct": Query(
+        f"SELECT k, COUNT(DISTINCT d) AS c FROM s GROUP BY k, {_TUMBLE}",
+        "SELECT k, COUNT(DISTINCT d) AS c FROM {rows} GROUP BY w, k",
+    ),
+    "distinct times": Query(
+        f"SELECT COUNT(DISTINCT ts) AS c FROM s GROUP BY {_TUMBLE}",
+        "SELECT COUNT(DISTINCT ts) AS c FROM {rows} GROUP BY w",
+    ),
+    "united": Query(
+        f"SELECT COUNT(DISTINCT i) AS c, COUNT(DISTINCT k, d) AS e, AVG(i) AS a, MIN(ts) AS m, COUNT(*) AS n "
+        f"FROM s GROUP BY {_HOP} HAVING COUNT(*) > 1",
+        "SELECT COUNT(DISTINCT i) AS c, COUNT(DISTINCT k, d) AS e, AVG(i) AS a, MIN(ts) AS m, COUNT(*) AS n "
+        "FROM {rows} GROUP BY w HAVING COUNT(*) > 1",
+        slide=_FOUR,
+    ),
+    "lists": Query(
+        f"SELECT k, LISTAGG(CAST(i AS STRING), ',') WITHIN GROUP (ORDER BY i) AS l, PERCENTILE(i, 0.5) AS p FROM s "
+        f"GROUP BY {_TUMBLE}, k",
+        "SELECT k, LISTAGG(CAST(i AS STRING), ',') WITHIN GROUP (ORDER BY CAST(i AS STRING)) AS l, "
+        "PERCENTILE(i, 0.5) AS p FROM {rows} GROUP BY w, k",
+    ),
+    "windows alone": Query(
+        f"SELECT TUMBLE_END(ts, INTERVAL '10' MINUTE) AS e FROM s GROUP BY {_TUMBLE}",
+        "SELECT w.end AS e FROM {rows} GROUP BY w",
+    ),
+    "times without a zone": Query(
+        "SELECT TUMBLE_START(at, INTERVAL '10' MINUTE) AS b, COUNT(*) AS n, COUNT(DISTINCT k) AS c FROM s "
+        "GROUP BY TUMBLE(at, INTERVAL '10' MINUTE)",
+        "SELECT w.start AS b, COUNT(*) AS n, COUNT(DISTINCT k) AS c FROM {rows} GROUP BY w",
+        column="at",
+    ),
+    "windows as rows": Query(
+        f"SELECT b, n + 1 AS m FROM (SELECT TUMBLE_START(ts, INTERVAL '10' MINUTE) AS b, k, COUNT(*) AS n FROM s "
+        f"WHERE i > 0 GROUP BY {_TUMBLE}, k) t WHERE n < 9",
+        "SELECT b, n + 1 AS m FROM (SELECT w.start AS b, k, COUNT(*) AS n FROM {rows} WHERE i > 0 GROUP BY w, k) t "
+        "WHERE n < 9",
+    ),
+    "united streams": Query(
+        "SELECT TUMBLE_START(t, INTERVAL '10' MINUTE) AS b, COUNT(*) AS n FROM (SELECT ts AS t FROM s WHERE i > 5 "
+        "UNION ALL SELECT ts FROM s) u GROUP BY TUMBLE(t, INTERVAL '10' MINUTE)",
+        "SELECT w.start AS b, SUM(IF(i > 5, 2, 1)) AS n FROM {rows} GROUP BY w",
+    ),
+}
+
+
+def _rows(random: Random, number: int = _ROWS) -> list[Cells]:
+    """Rows in the order in which they come, none later than the delay behind one before it."""
+    rows: list[tuple[float, Cells]] = []
+    for _ in range(number):
+        second = random.uniform(0, 7200)
+        at = _START + timedelta(seconds=second, microseconds=random.choice([0, 1, 999_999]))
+        if random.random() < 0.1:
+            # On the very border of windows.
+            second = 60 * random.randrange(120)
+            at = _START + timedelta(seconds=second)
+        k = random.choice(["a", "b", "a", None])
+        i = random.choice([*range(12), None])
+        d = random.choice([0.0, -0.0, float("nan"), 1.5, None])
+        known = random.random() > 0.05
+        cells = (k, i, d, at if known else None, at.replace(tzinfo=None) if known else None)
+        rows.append((second + random.uniform(0, _DELAY.total_seconds() - 1), cells))
+    return [cells for _, cells in sorted(rows, key=lambda row: row[0])]
+
+
+def _files(spark: SparkSession, rows: Sequence[Cells], random: Random, directory: Path) -> list[Path]:
+    borders = sorted(random.sample(range(len(rows) + 1), random.randint(2, 5)))
+    directory.mkdir(parents=True)
+    return [
+        _file(spark, rows[start:end], directory / f"{number}.parquet")
+        for number, (start, end) in enumerate(zip([0, *borders], [*borders, len(rows)], strict=True))
+    ]
+
+
+def _file(spark: SparkSession, rows: Sequence[Cells], path: Path) -> Path:
+    table: pa.Table = spark.createDataFrame(list(rows), _DDL).toArrow()
+    pq.write_table(table, path)
+    return path
+
+
+def _run(spark: SparkSession, root: Path, query: Query, random: Random, output: OutputMode | None = None) -> StreamRun:
+    return StreamRun(
+        spark,
+        root,
+        query.sql,
+        {"s": parse_schema(_DDL, "/schema")},
+        provider=random.choice(list(StateProvider)),
+        event_time={"s": (query.column, f"{int(_DELAY.total_seconds())}s")},
+        output=output,
+    )
+
+
+def _in_batch(spark: SparkSession, query: Query, files: Sequence[Path], closed_at: datetime | None) -> list[Row]:
+    """Spark's own answer over the windows that are closed at `closed_at`, or all."""
+    spark.read.parquet(*map(str, files)).createOrReplaceTempView("s")
+    length = f"'{query.size.total_seconds()} seconds', '{query.slide.total_seconds()} seconds'"
+    rows = f"SELECT *, window({query.column}, {length}) AS w FROM s"
+    spark.sql(rows).createOrReplaceTempView("windowed")
+    closed = "" if closed_at is None else f" WHERE w.end <= TIMESTAMP '{closed_at:%Y-%m-%d %H:%M:%S.%f}'"
+    return spark.sql(query.batch.format(rows=f"(SELECT * FROM windowed{closed})")).collect()
+
+
+def _watermark(rows: Sequence[Cells]) -> datetime:
+    newest = max(cells[3] for cells in rows if cells[3] is not None)
+    late: datetime = newest - _DELAY
+    # Spark counts milliseconds.
+    return late.replace(microsecond=late.microsecond // 1000 * 1000)
+
+
+def _catch_up(run: StreamRun, random: Random, story: list[str]) -> None:
+    """Until nothing is new, with an end in the midst of it now and then."""
+    if random.random() < 0.5:
+        point = random.choice(["begin", "staged", "sunk", "finished"])
+        run.at.point, run.at.batch = point, run.next_batch + random.randint(0, 1)
+        story.append(f"{point} of {run.at.batch}")
+        if run.catch_up() is None:
+            run.at.point = ""
+            return
+    run.catch_up()
+    if run.next_batch and random.random() < 0.3:
+        story.append(f"{run.next_batch - 1} again")
+        run.forget_commit()
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_each_closed_window_comes_out_once(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    random, query = Random(f"{SEED} {name}"), QUERIES[name]
+    rows = _rows(random)
+    files = _files(spark, rows, random, tmp_path / "cuts")
+    run = _run(spark, tmp_path / "run", query, random)
+    assert run.planned.output is OutputMode.APPEND
+    story: list[str] = []
+    for file in files:
+        run.put("s", file)
+        if random.random() < 0.5:
+            _catch_up(run, random, story)
+    _catch_up(run, random, story)
+    assert run.catch_up() is None
+    expected = _in_batch(spark, query, files, _watermark(rows))
+    assert expected, "no window was closed"
+    assert difference(expected, run.rows) is None, (len(files), story)
