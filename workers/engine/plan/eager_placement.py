@@ -10,30 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from service.spec.evaluation import cannot_fail, never_true_of_nulls, null_of_nulls
 from service.spec.query import AggregateFunction
 from service.spec.scalar import Scalar
+from service.spec.scalar_trees import columns_by_name, tree_of
+from service.spec.sum_parts import refusal_of_parts
 from service.spec.tree import Expression
 from service.spec.types import Field, TypeName
 from workers.engine.plan.algebra import is_distinct
 from workers.engine.plan.eager_products import Factor, factors_of
-from workers.engine.plan.evaluation import cannot_fail, never_true_of_nulls, null_of_nulls
 from workers.engine.plan.explain import call_text
 from workers.engine.plan.joined_aggregate import JoinedAggregate, Side
 from workers.engine.plan.nodes import Call
-from workers.engine.plan.scalar_trees import columns_by_name, tree_of
 from workers.engine.plan.schema import output_of
-
-MAX_SUM_PRECISION = 28
-"""Most digits of a DECIMAL whose SUM is taken below: ten digits are left for the sum, as Spark's own type has it."""
-
-MAX_PRODUCT_PRECISION = 20
-"""Most digits of a DECIMAL whose SUM is multiplied by a count: 38 digits then hold 10^18 rows."""
-
-MAX_PRODUCT_SCALE = 6
-"""Most digits behind the point of a product that Spark is sure to keep (`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
-
-MAX_AVERAGE_PRECISION = 12
-"""Most digits of a DECIMAL whose AVG is taken apart: exact for up to 10^12 joined rows (see `plan/algebra.py`)."""
 
 EXTREMES = frozenset({AggregateFunction.MIN, AggregateFunction.MAX})
 NEAREST = frozenset({AggregateFunction.FIRST_VALUE, AggregateFunction.LAST_VALUE})
@@ -157,23 +146,8 @@ def _call_refusal(call: Call, over: JoinedAggregate, aggregated: frozenset[Side]
         return "cannot be computed from rows that stand for several"
     if call.function not in {AggregateFunction.SUM, AggregateFunction.AVG}:
         return None
-    of = call.arguments[0].type
-    if of is None or not of.is_numeric:
-        return f"is over {of}, whose sums have no parts" if of else "is over a type that Spark alone knows"
-    if of.name is not TypeName.DECIMAL:
-        return None
-    return _decimal_refusal(call.function is AggregateFunction.AVG, of.precision or 0, of.scale or 0, weighed)
-
-
-def _decimal_refusal(is_average: bool, precision: int, scale: int, weighed: bool) -> str | None:
-    told = f"is over DECIMAL({precision},{scale})"
-    if is_average and precision > MAX_AVERAGE_PRECISION:
-        return f"{told}: with more than {MAX_AVERAGE_PRECISION} digits its quotient would be rounded twice"
-    if precision > (MAX_PRODUCT_PRECISION if weighed else MAX_SUM_PRECISION):
-        return f"{told}: parts of the sum could need more than 38 digits where the sum does not"
-    if weighed and scale > MAX_PRODUCT_SCALE:
-        return f"{told}: its product with a count would lose digits behind the point"
-    return None
+    is_average = call.function is AggregateFunction.AVG
+    return refusal_of_parts(call.arguments[0].type, is_average=is_average, weighed=weighed)
 
 
 def _carried_refusal(side: Side, over: JoinedAggregate, aggregated: frozenset[Side]) -> str | None:

@@ -25,21 +25,14 @@ from dataclasses import dataclass
 from service.spec.coercion import as_decimal, decimal_arithmetic
 from service.spec.query import AggregateFunction
 from service.spec.scalar import Scalar
+from service.spec.scalar_trees import columns_by_name, scalar_from, tree_of
+from service.spec.sum_parts import product_has_parts
 from service.spec.tree import Arithmetic
-from service.spec.types import DOUBLE, DataType, TypeName, decimal
+from service.spec.types import DOUBLE, DataType, decimal
 from workers.engine.plan.joined_aggregate import JoinedAggregate, Side
 from workers.engine.plan.nodes import Call
-from workers.engine.plan.scalar_trees import columns_by_name, scalar_from, tree_of
 from workers.engine.plan.scalars import compose
 from workers.engine.plan.schema import output_of
-
-MAX_DIGITS = 24
-"""Most digits of both factors of a DECIMAL product together: 38 digits then hold the sum of 10^14 of them, which are
-ten million rows of one key on either side. The query's own sum has eleven digits more than a product."""
-
-MAX_SCALE = 6
-"""Most digits behind the point of both together that Spark is sure to keep in a product of sums
-(`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
 
 SCALED = "({0}) * 5.421010862427522E-20D"
 """2^-64 of a DOUBLE, which is exact but for the smallest ones."""
@@ -84,7 +77,7 @@ def factors_of(call: Call, over: JoinedAggregate) -> tuple[Factor, Factor] | Non
     one, other = over.side_of(values[0]), over.side_of(values[1])
     if one is None or other is None or one is other:
         return None
-    if not _is_exact(call.arguments[0].type, values[0].type, values[1].type):
+    if not product_has_parts(call.arguments[0].type, values[0].type, values[1].type):
         return None
     return Factor(one, values[0]), Factor(other, values[1])
 
@@ -118,17 +111,6 @@ def _finite(one: Parts, other: Parts, corners: tuple[Scalar, ...]) -> Scalar:
     finite = f"abs({{0}}) <= {_LARGEST}"
     total = compose(f"IF({finite}, {{0}}, {{1}})", (plain, scaled), DOUBLE)
     return compose(f"IF({finite}, {{1}}, {{0}})", (together, total), DOUBLE)
-
-
-def _is_exact(product: DataType | None, one: DataType | None, other: DataType | None) -> bool:
-    if product is None or one is None or other is None or not (one.is_numeric and other.is_numeric):
-        return False
-    if product.is_integral or product.name is TypeName.DOUBLE:
-        return True
-    if product.name is not TypeName.DECIMAL:
-        return False
-    (p1, s1), (p2, s2) = as_decimal(one), as_decimal(other)
-    return p1 + p2 <= MAX_DIGITS and s1 + s2 <= MAX_SCALE
 
 
 def as_addend(value: Scalar) -> Scalar:

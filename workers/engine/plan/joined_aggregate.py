@@ -3,50 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
-from service.spec.query import JoinKind
+from service.spec.join_sides import CONDITION_MOVES, NULL_EXTENDED, RESIDUAL_MOVES, Side
 from service.spec.scalar import Scalar
+from service.spec.scalar_trees import Columns, columns_by_name, conjuncts_of, scalar_from, tree_of
 from service.spec.types import BOOLEAN
 from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Named, Node, Project, inputs_of
-from workers.engine.plan.scalar_trees import Columns, columns_by_name, conjuncts_of, scalar_from, tree_of
 from workers.engine.plan.scalars import compose, conjunction
 from workers.engine.plan.schema import ONE_SIDED, names_of, output_of
-
-
-class Side(StrEnum):
-    """A side of a join."""
-
-    LEFT = "LEFT"
-    RIGHT = "RIGHT"
-
-
-_NULL_EXTENDED = {
-    JoinKind.LEFT: frozenset({Side.RIGHT}),
-    JoinKind.RIGHT: frozenset({Side.LEFT}),
-    JoinKind.FULL: frozenset(Side),
-}
-"""Sides of which a row may be all NULLs, for want of a partner."""
-
-_CONDITION_MOVES = {
-    JoinKind.INNER: frozenset(Side),
-    JoinKind.CROSS: frozenset(Side),
-    JoinKind.LEFT: frozenset({Side.LEFT}),
-    JoinKind.RIGHT: frozenset({Side.RIGHT}),
-    JoinKind.LEFT_SEMI: frozenset({Side.LEFT}),
-    JoinKind.LEFT_ANTI: frozenset({Side.LEFT}),
-}
-"""Sides below which a condition on them alone, above the join, may as well be checked; Spark moves them there too, with
-or without this, those that may fail included, and before the conditions in the join."""
-
-_RESIDUAL_MOVES = {
-    JoinKind.INNER: frozenset(Side),
-    JoinKind.LEFT: frozenset({Side.RIGHT}),
-    JoinKind.RIGHT: frozenset({Side.LEFT}),
-    JoinKind.LEFT_SEMI: frozenset(Side),
-    JoinKind.LEFT_ANTI: frozenset({Side.RIGHT}),
-}
-"""The same of a condition in the join."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +39,7 @@ class JoinedAggregate:
 
     def null_extended(self, side: Side) -> bool:
         """Whether the join makes rows in which `side`'s columns are all NULL."""
-        return side in _NULL_EXTENDED.get(self.join.kind, frozenset())
+        return side in NULL_EXTENDED.get(self.join.kind, frozenset())
 
     def multiplies(self, side: Side) -> bool:
         """Whether a row of the other side comes out once for each partner on `side`."""
@@ -162,7 +126,7 @@ def _with_conditions_moved(over: JoinedAggregate) -> JoinedAggregate:
     stay: list[Scalar] = []
     residual: list[Scalar] = []
     moved: dict[Side, list[Scalar]] = {side: [] for side in Side}
-    for terms, moves, kept in ((above, _CONDITION_MOVES, stay), (within, _RESIDUAL_MOVES, residual)):
+    for terms, moves, kept in ((above, CONDITION_MOVES, stay), (within, RESIDUAL_MOVES, residual)):
         for term in terms:
             side = over.side_of(term)
             may_move = side is not None and side in moves.get(join.kind, frozenset())
@@ -201,3 +165,14 @@ def all_of(terms: tuple[Scalar | None, ...]) -> Scalar | None:
 def is_not_null(scalars: tuple[Scalar, ...]) -> Scalar | None:
     """That none of `scalars` is NULL; None for no scalars."""
     return all_of(tuple(compose("({0}) IS NOT NULL", (scalar,), BOOLEAN) for scalar in scalars))
+
+
+__all__ = [
+    "JoinedAggregate",
+    "Side",
+    "all_of",
+    "is_multiplied",
+    "is_not_null",
+    "joined_aggregate",
+    "stands_over_a_join",
+]

@@ -15,18 +15,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from service.spec.evaluation import null_of_nulls
 from service.spec.query import AggregateFunction, JoinKind
 from service.spec.scalar import Scalar, column
+from service.spec.scalar_trees import columns_by_name, tree_of
 from service.spec.types import BIGINT, BOOLEAN, Field
 from workers.engine.plan.algebra import is_distinct
 from workers.engine.plan.eager_calls import EagerCalls
 from workers.engine.plan.eager_placement import refusal_of
 from workers.engine.plan.eager_plan import group_columns, has_value_of_one_row, of_one_row
-from workers.engine.plan.evaluation import null_of_nulls
 from workers.engine.plan.explain import call_text
 from workers.engine.plan.joined_aggregate import JoinedAggregate, Side, all_of, is_not_null, joined_aggregate
 from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Named, Node, Project
-from workers.engine.plan.scalar_trees import columns_by_name, tree_of
 from workers.engine.plan.scalars import compose, fresh_name
 from workers.engine.plan.schema import names_of, output_of
 from workers.engine.plan.stream_rows import Contribution, united_aggregate

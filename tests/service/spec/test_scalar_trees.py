@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from service.spec.scalar import Scalar, column
+from service.spec.scalar_trees import columns_by_name, conjuncts_of, scalar_from, tree_of, type_in
 from service.spec.tree import Column, Null
 from service.spec.types import BOOLEAN, INT, STRING, Field
-from workers.engine.plan.scalar_trees import columns_by_name, conjuncts_of, scalar_from, tree_of, type_in
 
 COLUMNS = columns_by_name((Field("o.a", INT), Field("o.s", STRING)))
 

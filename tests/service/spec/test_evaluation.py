@@ -6,11 +6,11 @@ import re
 
 import pytest
 
+from service.spec.evaluation import cannot_fail, never_true_of_nulls, null_of_nulls
 from service.spec.scalar import Scalar
+from service.spec.scalar_trees import columns_by_name, tree_of
 from service.spec.tree import Expression
 from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, Field, decimal
-from workers.engine.plan.evaluation import cannot_fail, never_true_of_nulls, null_of_nulls
-from workers.engine.plan.scalar_trees import columns_by_name, tree_of
 
 COLUMNS = columns_by_name(
     (

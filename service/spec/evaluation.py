@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from service.spec.coercion import as_decimal
+from service.spec.scalar_trees import type_in
 from service.spec.tree import (
     Arithmetic,
     Between,
@@ -33,7 +34,6 @@ from service.spec.tree import (
     children,
 )
 from service.spec.types import MAX_PRECISION, TEMPORAL, DataType, TypeName
-from workers.engine.plan.scalar_trees import type_in
 
 _OF_TEXT = frozenset({"upper", "lower", "ucase", "lcase", "trim", "ltrim", "rtrim", "length", "concat", "reverse"})
 _OF_TIME = frozenset({"year", "quarter", "month", "day", "dayofmonth", "dayofweek", "dayofyear", "weekofyear", "date"})
