@@ -14,7 +14,7 @@ from workers.engine.streaming.sinks.appending import AppendingSink
 from workers.engine.streaming.sinks.delta import DeltaSink
 from workers.engine.streaming.sinks.managed import ManagedSink
 from workers.engine.streaming.sinks.postgres import PostgresSink
-from workers.engine.streaming.sinks.sink import Sink, SinkError, SinkTarget
+from workers.engine.streaming.sinks.sink import OfNothing, Sink, SinkError, SinkTarget
 
 _URL = "EVENKEEL_SINK_{}_URL"
 
@@ -24,7 +24,7 @@ def make_sink(
     target: SinkTarget,
     result: Path,
     roots: Sequence[Path],
-    of_nothing: tuple[bool | int | float | str | None, ...] | None,
+    of_nothing: OfNothing | None,
     environment: Mapping[str, str] = os.environ,
 ) -> Sink:
     """The sink that `spec` names; `result` is where a managed one is kept, `roots` are where others may write. Nothing
@@ -40,9 +40,9 @@ def make_sink(
         url = environment.get(name)
         if not url:
             raise SinkError(f"The connection '{sink.connection}' is not set up: its worker has no {name}.")
-        return PostgresSink(url, sink.table, target)
+        return PostgresSink(url.replace("+psycopg://", "://", 1), sink.table, target, of_nothing)
     path = _inside(sink.path, roots)
-    return DeltaSink(path, target) if isinstance(sink, DeltaSpec) else AppendingSink(path, target)
+    return DeltaSink(path, target, of_nothing) if isinstance(sink, DeltaSpec) else AppendingSink(path, target)
 
 
 def _inside(given: str, roots: Sequence[Path]) -> Path:

@@ -19,7 +19,7 @@ from service.errors import (
     ResultMissingError,
     ResultNotReadyError,
 )
-from service.jobs.read_result import MAX_PAGE_SIZE, ResultPage, find_result, read_result
+from service.jobs.read_result import MAX_PAGE_SIZE, Places, ResultPage, find_result, read_result
 from service.results.downloads import ARROW, CSV, PARQUET, WRITERS
 
 router = APIRouter(prefix="/v1/jobs", tags=["results"], route_class=SteadyRoute)
@@ -55,10 +55,11 @@ def get_result(
     The Accept header chooses: JSON in pages (the default), CSV, Arrow or Parquet.
     """
     media_type = choose(request.headers.getlist("accept"), (JSON, *WRITERS))
+    places = Places(services.settings.results_dir, services.settings.streams_dir)
     if media_type == JSON:
-        page = read_result(services.database, services.settings, tenant, job_id, cursor, page_size)
+        page = read_result(services.database, places, tenant, job_id, cursor, page_size)
         return JSONResponse(page.model_dump(), headers={"Vary": "Accept"})
-    files = find_result(services.database, services.settings, tenant, job_id).files
+    files = find_result(services.database, places, tenant, job_id).files
     ending, write = WRITERS[media_type]
     headers = {"Vary": "Accept", "Content-Disposition": f'attachment; filename="{job_id}.{ending}"'}
     chunks = write(files)

@@ -18,6 +18,8 @@ from service.spec.errors import SpecError, did_you_mean, nearest_names
 from service.spec.job import JobSpec, Table
 from service.spec.streaming import RateTable, StreamTable
 from service.spec.types import TIMESTAMP, Schema
+from service.store import ingest
+from service.store.session import Database
 
 _NO_STREAMS: Mapping[str, Schema] = MappingProxyType({})
 
@@ -43,6 +45,16 @@ def check_job(spec: JobSpec, roots: Sequence[Root], streams: Mapping[str, Schema
         table_bytes += size
         _check_event_time(name, table, schemas[name])
     return CheckedJob(compile_job(spec, schemas), table_bytes)
+
+
+def posted_schemas(database: Database, tenant: str, spec: JobSpec) -> dict[str, Schema]:
+    """The columns of the streams of posted rows that a job names, those that are there."""
+    names = {table.stream for table in spec.tables.values() if isinstance(table, StreamTable)}
+    if not names:
+        return {}
+    with database.read() as session:
+        found = (ingest.find_stream(session, tenant, name) for name in sorted(names))
+        return {stream.name: stream.schema for stream in found if stream is not None}
 
 
 def _look_at(

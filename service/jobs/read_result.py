@@ -15,7 +15,6 @@ from service.results.columns import Column
 from service.results.files import ResultFiles, open_result
 from service.results.json_values import json_rows
 from service.results.stream_result import open_stream_result, result_directory
-from service.settings import Settings
 from service.spec.model import Frozen
 from service.spec.modes import Mode
 from service.spec.status import JobStatus
@@ -54,6 +53,14 @@ class ResultPage(Frozen):
 
 
 @dataclass(frozen=True)
+class Places:
+    """Where results are: those of jobs that ended, and what streaming jobs keep."""
+
+    results: Path
+    streams: Path
+
+
+@dataclass(frozen=True)
 class FoundResult:
     """The files of a result. `version` tells it from others of the same job: a stream's changes as it runs."""
 
@@ -62,7 +69,7 @@ class FoundResult:
 
 
 def find_result(
-    database: Database, settings: Settings, tenant: str, job_id: str, version: tuple[int, int] | None = None
+    database: Database, places: Places, tenant: str, job_id: str, version: tuple[int, int] | None = None
 ) -> FoundResult:
     """The files of the result; of a streaming job those of its newest state, or of `version`: generation and version of
     the result in it.
@@ -74,7 +81,7 @@ def find_result(
         if Mode(row.mode).is_streaming:
             stream = find_stream(session, job_id)
             generation = None if stream is None else stream.generation
-            return _of_stream(settings.streams_dir, row, generation, version)
+            return _of_stream(places.streams, row, generation, version)
         if has_lost_its_result(row):
             raise ResultMissingError(
                 "The job succeeded, and its result has been removed since: results are kept for a limited time. "
@@ -82,7 +89,7 @@ def find_result(
             )
         if row.status != JobStatus.SUCCEEDED.value or row.result_path is None:
             raise ResultNotReadyError(f"The job is {row.status}; only a job that SUCCEEDED has a result.")
-        directory = settings.results_dir / row.result_path
+        directory = places.results / row.result_path
     return FoundResult(open_result(directory), "")
 
 
@@ -99,7 +106,7 @@ def _of_stream(streams: Path, row: JobRow, generation: int | None, version: tupl
 
 
 def read_result(
-    database: Database, settings: Settings, tenant: str, job_id: str, cursor: str, page_size: int
+    database: Database, places: Places, tenant: str, job_id: str, cursor: str, page_size: int
 ) -> ResultPage:
     """At most `page_size` rows from behind `cursor` (empty: from the first on). All pages that follow each other are of
     one version of the result.
@@ -108,7 +115,7 @@ def read_result(
     """
     scope = f"result|{job_id}"
     start, version = _position(cursor, scope)
-    found = find_result(database, settings, tenant, job_id, version)
+    found = find_result(database, places, tenant, job_id, version)
     files = found.files
     table = files.page(start, min(page_size, MAX_PAGE_SIZE))
     end = start + table.num_rows

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from service.datasets.roots import roots_of
 from service.errors import NotAStreamError, NotStoppedError, StateNotCompatibleError
-from service.jobs.check_job import check_job
+from service.jobs.check_job import check_job, posted_schemas
 from service.jobs.find import require_job
 from service.settings import Settings
 from service.spec.errors import Issue
@@ -89,7 +89,7 @@ def check_settings(
         require_stopped(row, database.now(session))
         has_state = not from_scratch and has_layout(session, job_id)
         spec = with_settings(JobSpec.model_validate(row.spec), patch, has_state=has_state)
-    check_job(spec, roots_of(settings))
+    check_job(spec, roots_of(settings), posted_schemas(database, tenant, spec))
 
 
 def has_layout(session: Session, job_id: str) -> bool:

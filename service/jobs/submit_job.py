@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from service.datasets.roots import roots_of
 from service.dispatch import Dispatcher
 from service.errors import IdempotencyKeyReusedError
-from service.jobs.check_job import check_job
+from service.jobs.check_job import check_job, posted_schemas
 from service.jobs.find import require_job
 from service.jobs.views import Job
 from service.jobs.waiting import Listening
@@ -24,9 +24,7 @@ from service.settings import Settings
 from service.spec.job import JobSpec
 from service.spec.modes import Mode
 from service.spec.queues import Queue
-from service.spec.streaming import StreamTable
-from service.spec.types import Schema
-from service.store import idempotency, ingest, jobs, outbox
+from service.store import idempotency, jobs, outbox
 from service.store.faults import fault_of
 from service.store.jobs import NewJob
 from service.store.session import Database
@@ -64,7 +62,9 @@ def submit_job(database: Database, dispatcher: Dispatcher, settings: Settings, s
     earlier = _earlier(database, settings, submission, payload)
     if earlier is not None:
         return earlier
-    checked = check_job(submission.spec, roots_of(settings), _posted(database, submission))
+    checked = check_job(
+        submission.spec, roots_of(settings), posted_schemas(database, submission.tenant, submission.spec)
+    )
     queue = _queue(submission, checked.table_bytes, settings.api.long_job_bytes)
     try:
         job = _store(database, settings, submission, spec, queue, payload)
@@ -76,16 +76,6 @@ def submit_job(database: Database, dispatcher: Dispatcher, settings: Settings, s
         return earlier
     ring(database, dispatcher, job.id, queue)
     return Accepted(job, replayed=False)
-
-
-def _posted(database: Database, submission: Submission) -> dict[str, Schema]:
-    """The columns of the streams of posted rows that the job names, those that are there."""
-    names = {table.stream for table in submission.spec.tables.values() if isinstance(table, StreamTable)}
-    if not names:
-        return {}
-    with database.read() as session:
-        found = (ingest.find_stream(session, submission.tenant, name) for name in sorted(names))
-        return {stream.name: stream.schema for stream in found if stream is not None}
 
 
 def _queue(submission: Submission, table_bytes: int, long_from_bytes: int) -> Queue:

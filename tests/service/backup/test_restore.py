@@ -14,7 +14,7 @@ from service.backup.errors import BackupError, DamagedBackupError
 from service.backup.make import make_backup
 from service.backup.manifest import MANIFEST, SUMS, Manifest, sum_of
 from service.backup.restore import check_backup, restore_backup
-from service.jobs.read_result import read_result
+from service.jobs.read_result import Places, read_result
 from service.spec.queues import Queue
 from service.store import streams
 from service.store.contents import count_rows
@@ -56,7 +56,8 @@ def everything(own: Installation) -> dict[str, list[Any]]:
                 found[name] = [tuple(row) for row in session.execute(select(table).order_by(*table.primary_key))]
         done = session.scalars(select(JobRow.id).where(JobRow.status == "SUCCEEDED").order_by(JobRow.id)).all()
     found["results"] = [
-        read_result(own.database, own.results, lifecycle.TENANT, job_id, "", 100).model_dump() for job_id in done
+        read_result(own.database, Places(own.results, own.results), lifecycle.TENANT, job_id, "", 100).model_dump()
+        for job_id in done
     ]
     return found
 

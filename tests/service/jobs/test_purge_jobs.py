@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from service.errors import JobNotFoundError, ResultMissingError
 from service.jobs import purge_jobs
 from service.jobs.purge_jobs import Limits, Purged, purge, purge_politely, would_purge
-from service.jobs.read_result import find_result
+from service.jobs.read_result import Places, find_result
 from service.results import directories
 from service.results.owner import OWNER
 from service.settings import RetentionSettings, Settings
@@ -49,7 +49,9 @@ def left(settings: Settings) -> set[str]:
 
 
 def result_of(database: Database, settings: Settings, job_id: str) -> int:
-    return find_result(database, settings, lifecycle.TENANT, job_id).files.rows
+    return find_result(
+        database, Places(settings.results_dir, settings.streams_dir), lifecycle.TENANT, job_id
+    ).files.rows
 
 
 def test_days_of_the_settings() -> None:

@@ -37,10 +37,10 @@ class Difference:
 
     what: str
     before: str
-    now: str
+    after: str
 
     def __str__(self) -> str:
-        return f"{self.what} was {self.before} when the state was made, and is {self.now}"
+        return f"{self.what} was {self.before} when the state was made, and is {self.after}"
 
 
 def layout_of(
@@ -63,10 +63,10 @@ def layout_of(
     }
 
 
-def differences(before: dict[str, Any], now: dict[str, Any]) -> tuple[Difference, ...]:
+def differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[Difference, ...]:
     """What is not as it was, what the caller can set last; empty where the state can be used."""
-    found = (key for key in _MEANINGS if before.get(key) != now.get(key))
-    return tuple(Difference(_MEANINGS[key], _told(before.get(key)), _told(now.get(key))) for key in found)
+    found = (key for key in _MEANINGS if before.get(key) != after.get(key))
+    return tuple(Difference(_MEANINGS[key], _told(before.get(key)), _told(after.get(key))) for key in found)
 
 
 def _told(value: Any) -> str:

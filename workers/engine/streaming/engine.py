@@ -23,6 +23,7 @@ from workers.engine.spark.lowering import lower
 from workers.engine.spark.sources import TableInput, scans_of, spelled
 from workers.engine.stats.statistics import Statistics
 from workers.engine.streaming.density import values_per_block
+from workers.engine.streaming.sinks.sink import OfNothing
 from workers.engine.streaming.sources import BatchBound, Input, read_inputs
 from workers.engine.streaming.state import StateOptions, prepare_session
 
@@ -43,7 +44,7 @@ class PlannedStream:
     output: OutputMode
     layout: dict[str, Any]
     """What its state looks like, as JSON values: see `workers.engine.plan.stream_layout`."""
-    of_nothing: tuple[bool | int | float | str | None, ...] | None = None
+    of_nothing: OfNothing | None = None
     """What the query answers of no rows, where it answers a row then: one without GROUP BY does."""
 
 
@@ -111,7 +112,7 @@ class StreamEngine:
             return Bitmaps(False, f"{told}: a bitmap, which takes 4 KB, would be mostly empty.")
         return Bitmaps(True, f"{told}: a bitmap is looked up once for all of those that a mini-batch has.")
 
-    def _of_nothing(self, plan: StreamPlan) -> tuple[bool | int | float | str | None, ...] | None:
+    def _of_nothing(self, plan: StreamPlan) -> OfNothing | None:
         """By Spark itself, which is asked for the query over tables without rows."""
         if plan.keys != ():
             return None
