@@ -15,15 +15,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from service.spec.evaluation import null_of_nulls
+from service.spec.evaluation import cannot_fail, null_of_nulls
 from service.spec.query import AggregateFunction, JoinKind
 from service.spec.scalar import Scalar, column
 from service.spec.scalar_trees import columns_by_name, tree_of
 from service.spec.types import BIGINT, BOOLEAN, Field
 from workers.engine.plan.algebra import is_distinct
 from workers.engine.plan.eager_calls import EagerCalls
-from workers.engine.plan.eager_placement import refusal_of
-from workers.engine.plan.eager_plan import group_columns, has_value_of_one_row, of_one_row
+from workers.engine.plan.eager_placement import placement_of, refusal_of
+from workers.engine.plan.eager_plan import has_value_of_one_row, of_one_row
 from workers.engine.plan.explain import call_text
 from workers.engine.plan.joined_aggregate import JoinedAggregate, Side, all_of, is_not_null, joined_aggregate
 from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Named, Node, Project
@@ -157,11 +157,9 @@ def _call_obstacle(over: JoinedAggregate) -> str | None:
     refused = refusal_of(plain, _BOTH)
     if refused is not None:
         return refused
-    for side in Side:
-        keys = {key.column for key in over.key(side)}
-        more = [scalar for scalar in group_columns(plain, side, _BOTH) if scalar.column not in keys]
-        if any(scalar not in over.key(side) for scalar in more):
-            return f"{more[0]} is needed row by row on both sides of the join."
+    for call in plain.calls:
+        if _needs_rows(call, plain):
+            return f"{call_text(call)} needs the joined rows."
     eager = EagerCalls(plain, _BOTH, frozenset())
     for call in plain.calls:
         eager.result_of(call)
@@ -169,15 +167,26 @@ def _call_obstacle(over: JoinedAggregate) -> str | None:
     return None if odd is None else f"{call_text(odd)} needs the joined rows."
 
 
+def _needs_rows(call: Call, over: JoinedAggregate) -> bool:
+    """Whether an argument, or the FILTER, has columns of which no side can compute it by itself."""
+    placement = placement_of(call, over, _BOTH)
+    used = call.arguments if call.order_by is None else (*call.arguments, call.order_by)
+    left = any(scalar.columns for scalar in used) and placement.argument is None and placement.factors is None
+    return left or (call.filter is not None and bool(call.filter.columns) and placement.filter is None)
+
+
 def _distinct_obstacle(call: Call, over: JoinedAggregate) -> str | None:
     side = _distinct_side(call, over)
     if side is None:
         return f"{call_text(call)} is over both sides of the join."
-    if over.null_extended(side):
-        columns = columns_by_name(output_of(over.input(side)))
-        trees = [tree_of(argument, columns) for argument in call.arguments]
-        if not any(tree is not None and null_of_nulls(tree) for tree in trees):
-            return f"{call_text(call)} may count rows that found no partner."
+    columns = columns_by_name(output_of(over.input(side)))
+    trees = [tree_of(argument, columns) for argument in call.arguments]
+    if over.null_extended(side) and not any(tree is not None and null_of_nulls(tree) for tree in trees):
+        return f"{call_text(call)} may count rows that found no partner."
+    if call.filter is not None:
+        trees.append(tree_of(call.filter, columns))
+    if not all(tree is not None and cannot_fail(tree) for tree in trees):
+        return f"{call_text(call)} may fail on rows that find no partner."
     return None
 
 

@@ -122,7 +122,7 @@ def _distinct_branch(
     """The distinct values of all sets at once, each row of the contribution in a copy for each set where there are
     several: one reading, and one state.
     """
-    own = tuple(Named(key, next(columns)) for key in contribution.keys)
+    own = tuple(Named(normalised(key), next(columns)) for key in contribution.keys)
     by_set = {distinct_set_of(call): tuple(map(normalised, call.arguments)) for call in calls}
     branch: Scalar | None = None
     rows = contribution.rows

@@ -7,18 +7,22 @@ put in the shape that one state can hold.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypeVar
+
+from service.spec.monotone import turning_part
 
 from service.spec.final_level import FinalLevel
 from service.spec.modes import OutputMode
-from service.spec.query import AggregateFunction
-from service.spec.scalar import column
+from service.spec.query import AggregateFunction, JoinKind
+from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, Field
 from workers.engine.errors import EngineError
 from workers.engine.plan.algebra import is_distinct
+from workers.engine.plan.explain import call_text
 from workers.engine.plan.invariants import check
-from workers.engine.plan.joined_aggregate import stands_over_a_join
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -39,9 +43,11 @@ from workers.engine.plan.scalars import fresh_name
 from workers.engine.plan.schema import names_of, output_of
 from workers.engine.plan.stream_bitmap import bitmap_state, stream_bitmap_obstacle
 from workers.engine.plan.stream_join import over_both_streams, stream_join_obstacle
-from workers.engine.plan.stream_rows import Contribution, united_aggregate
+from workers.engine.plan.stream_rows import Contribution, normalised, united_aggregate
 from workers.engine.plan.stream_windows import ends_of, told_apart_by, windowed_in, windows_of, without_ends
 from workers.engine.plan.transform import walk_up, with_inputs
+
+Made = TypeVar("Made")
 
 
 class Shape(StrEnum):
@@ -106,6 +112,8 @@ def stream_plan(
     """The plan of a built query, of which `streams` are the aliases that are streams; without an `output`, windows are
     appended once they are closed, and other groups updated. Raises StreamPlanError.
     """
+    if not is_streaming(built, streams):
+        raise StreamPlanError("the query reads no stream")
     select, having, aggregate = apart(built)
     if aggregate is not None and windows_of(aggregate) is None and output is OutputMode.APPEND:
         raise StreamPlanError("output 'append' needs a window: groups without one change for ever")
@@ -115,6 +123,8 @@ def stream_plan(
             raise StreamPlanError("a stream cannot use windows as rows before they are closed: they change")
         if windowed is not None:
             return _of_closed_windows(built, windowed, streams)
+        if _joins_of_streams(built, streams):
+            raise StreamPlanError("the rows of two streams that are joined would be kept for ever")
         rows = _with_distinct_rows(built, streams)
         check(rows, "the stream planner")
         shape = Shape.DISTINCT_ROWS if any(isinstance(node, Deduplicate) for node in walk_up(rows)) else Shape.ROWS
@@ -122,6 +132,10 @@ def stream_plan(
         return StreamPlan(shape, built, rows, reason, output_of(built), None)
     if windows_of(aggregate) is not None and output is not OutputMode.UPDATE:
         return _of_closed_windows(built, aggregate, streams)
+    if having is not None:
+        turning = turning_part(having.condition, output_of(aggregate)[: len(aggregate.keys)], aggregate.calls)
+        if turning is not None:
+            raise StreamPlanError(f"HAVING {turning} may become false again, and what was emitted stays")
     below = _with_distinct_rows(aggregate.input, streams)
     keyed = _keyed(replace(aggregate, input=below))
     obstacle = bitmap_obstacle(built, streams)
@@ -151,7 +165,7 @@ def stream_plan(
 def bitmap_obstacle(built: Node, streams: frozenset[str]) -> str | None:
     """Why the distinct values of a query cannot be kept as bitmaps, as a sentence; None where they can."""
     select, having, aggregate = apart(built)
-    if aggregate is None or _joins_streams(aggregate, streams):
+    if aggregate is None or _joins_of_streams(aggregate, streams):
         return "Only an aggregate over one stream keeps bitmaps."
     if windows_of(aggregate) is not None:
         return "The values of a window are forgotten with it."
@@ -218,11 +232,14 @@ def apart(built: Node) -> tuple[Project, Filter | None, Aggregate | None]:
     below = without_ends(below)
     if isinstance(below, Sort | Limit):
         raise StreamPlanError("ORDER BY and LIMIT need the whole result, and a stream has none")
-    if isinstance(below, Aggregate) and (below.calls or windows_of(below) is not None):
-        return built, having, below
-    if isinstance(below, Aggregate) and not below.keys:
+    if isinstance(below, Aggregate) and (groups_rows(below) or windows_of(below) is not None):
         return built, having, below
     return built, None, None
+
+
+def groups_rows(node: Aggregate) -> bool:
+    """Whether it aggregates; one that groups without a call makes its rows distinct, and no more."""
+    return bool(node.calls) or not node.keys or bool(node.grouping_sets)
 
 
 def _with_distinct_rows(node: Node, streams: frozenset[str]) -> Node:
@@ -236,11 +253,15 @@ def _with_distinct_rows(node: Node, streams: frozenset[str]) -> Node:
 def _distinct_rows(below: Node, streams: frozenset[str]) -> Node:
     """The same for a node whose inputs are done."""
     if isinstance(below, Aggregate):
-        if below.calls or not below.keys or below.grouping_sets:
+        if groups_rows(below):
             raise StreamPlanError("a stream cannot use the result of an aggregate as rows: they change")
-        return Deduplicate(Project(below.input, below.keys))
+        _check_told_apart(tuple(key.expression for key in below.keys))
+        keys = tuple(replace(key, expression=normalised(key.expression)) for key in below.keys)
+        return Deduplicate(Project(below.input, keys))
     if isinstance(below, Sort | Limit | Exchange):
         raise StreamPlanError("ORDER BY and LIMIT need the whole result, and a stream has none")
+    if isinstance(below, Join) and not _keeps_streams(below, streams):
+        raise StreamPlanError("a join depends on the rows of a static table that find no partner in a stream")
     if isinstance(below, Union) and not all(is_streaming(branch, streams) for branch in below.inputs):
         raise StreamPlanError("a union of a stream and a table that is none would not know when the table's rows come")
     return below
@@ -251,31 +272,57 @@ def is_streaming(node: Node, streams: frozenset[str]) -> bool:
     return any(isinstance(part, Scan) and part.alias in streams for part in walk_up(node))
 
 
+def _keeps_streams(join: Join, streams: frozenset[str]) -> bool:
+    """Whether the rows that the join emits, or leaves out, for want of a partner are those of a stream."""
+    left, right = (is_streaming(side, streams) for side in (join.left, join.right))
+    if join.kind is JoinKind.FULL:
+        return left and right
+    if join.kind is JoinKind.RIGHT:
+        return right
+    return left or join.kind in {JoinKind.INNER, JoinKind.CROSS}
+
+
+def _check_told_apart(values: tuple[Scalar, ...]) -> None:
+    odd = next((value for value in values if value.type is not None and value.type.nests_fractions), None)
+    if odd is not None:
+        raise StreamPlanError(f"{odd} has fractions inside, of which a stream would tell 0.0 and -0.0 apart")
+
+
 def _shaped(node: Aggregate, streams: frozenset[str]) -> tuple[Shape, Node, str]:
-    if _joins_streams(node, streams):
+    growing = next((call for call in node.calls if call.function in _GROWING_VALUES), None)
+    if growing is not None and windows_of(node) is None:
+        raise StreamPlanError(f"{call_text(growing)} keeps every value of its group")
+    joins = _joins_of_streams(node, streams)
+    if joins:
+        if len(joins) > 1 or _grouped_rows(node) is not joins[0]:
+            raise StreamPlanError("two streams are joined elsewhere than right below the aggregate")
         obstacle = stream_join_obstacle(node)
         if obstacle is not None:
             raise StreamPlanError(f"two streams are joined and then aggregated, which cannot be one state: {obstacle}")
         reason = (
             "Both streams are united and aggregated by the join's key at once: no row of either is kept for the other."
         )
-        return Shape.JOINED, over_both_streams(node), reason
+        return Shape.JOINED, _as_one_state(lambda: over_both_streams(node)), reason
     if not any(is_distinct(call) for call in node.calls):
         return (
             Shape.PLAIN,
             node,
             "Spark keeps a row for each group, and aggregates a mini-batch before it touches them.",
         )
+    if node.grouping_sets:
+        raise StreamPlanError("distinct values of several grouping sets would need a state for each")
+    sets = tuple(argument for call in node.calls if is_distinct(call) for argument in call.arguments)
+    _check_told_apart((*(key.expression for key in node.keys), *sets))
     fields = output_of(node)
     keys = fields[: len(node.keys)]
     rows = Contribution(node.input, tuple(key.expression for key in node.keys), node.calls)
-    try:
-        made = united_aggregate(keys, (rows,), names_of(node) | names_of(node.input))
-    except ValueError as error:
-        raise StreamPlanError(f"it cannot be kept beside distinct values: {error}") from None
+    made = _as_one_state(lambda: united_aggregate(keys, (rows,), names_of(node) | names_of(node.input)))
     shape = Shape.DISTINCT if all(is_distinct(call) for call in node.calls) else Shape.UNITED
     return shape, made, _DISTINCT_REASONS[shape]
 
+
+_GROWING_VALUES = frozenset({AggregateFunction.LISTAGG, AggregateFunction.PERCENTILE})
+"""Calls whose state is all values of a group."""
 
 _DISTINCT_REASONS = {
     Shape.DISTINCT: "Spark refuses DISTINCT on a stream: the values of each group are told apart in a state that is "
@@ -285,8 +332,24 @@ _DISTINCT_REASONS = {
 }
 
 
-def _joins_streams(node: Aggregate, streams: frozenset[str]) -> bool:
-    return stands_over_a_join(node) and any(
-        isinstance(part, Join) and all(is_streaming(side, streams) for side in (part.left, part.right))
+def _grouped_rows(node: Aggregate) -> Node:
+    """What it groups, filters and projections aside."""
+    below = node.input
+    while isinstance(below, Filter | Project):
+        below = below.input
+    return below
+
+
+def _as_one_state(unite: Callable[[], Made]) -> Made:
+    try:
+        return unite()
+    except ValueError as error:
+        raise StreamPlanError(f"it cannot be kept in one state: {error}") from None
+
+
+def _joins_of_streams(node: Node, streams: frozenset[str]) -> tuple[Join, ...]:
+    return tuple(
+        part
         for part in walk_up(node)
+        if isinstance(part, Join) and all(is_streaming(side, streams) for side in (part.left, part.right))
     )
