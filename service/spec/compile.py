@@ -11,6 +11,7 @@ from service.spec.errors import Issue, SpecError
 from service.spec.event_windows import EventTimes
 from service.spec.job import JobSpec
 from service.spec.sql import CompiledSql, compile_sql
+from service.spec.streaming_refusals import refuse_streaming
 from service.spec.types import Schema
 
 
@@ -20,14 +21,14 @@ def compile_job(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bo
     `is_accepted`: the job has been taken, maybe by a version that refused less. Settings that the query cannot follow
     are left to the rules then, which tell of them in the trace.
 
-    Raises SpecError with pointers below `/query`, or at `/sql` with line and column in the SQL text, or below
-    `/settings` where the query cannot follow a setting.
+    Raises SpecError with pointers below `/query`, or at `/sql` with line and column in the SQL text, or at another part
+    of the job that the query cannot follow.
     """
     event_times = event_times_of(spec)
     if spec.query is not None:
         query = bind(spec.query, schemas, event_times=event_times)
         if not is_accepted:
-            check_settings(query, spec.settings)
+            _check(spec, query)
         return query
     compiled = compile_sql(spec.sql or "", schemas)
     try:
@@ -35,7 +36,7 @@ def compile_job(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bo
         for index, unused in enumerate(compiled.unused):
             bind(unused, schemas, f"/query/unused/{index}", event_times=event_times)
         if not is_accepted:
-            check_settings(query, spec.settings)
+            _check(spec, query)
         return query
     except SpecError as error:
         raise SpecError([_located(compiled, issue) for issue in error.issues]) from None
@@ -46,6 +47,12 @@ def event_times_of(spec: JobSpec) -> EventTimes | None:
     return {name: spec.tables[name].event_time for name in spec.streams} if spec.mode.is_streaming else None
 
 
+def _check(spec: JobSpec, query: BoundQuery) -> None:
+    check_settings(query, spec.settings)
+    if spec.mode.is_streaming:
+        refuse_streaming(spec, query)
+
+
 def _located(compiled: CompiledSql, issue: Issue) -> Issue:
-    """An issue of the compiled query as one of the SQL text; one of a setting as it is."""
-    return issue if (issue.pointer or "").startswith("/settings/") else compiled.locate(issue)
+    """An issue of the compiled query as one of the SQL text; one of another part of the job as it is."""
+    return compiled.locate(issue) if (issue.pointer or "/query").startswith("/query") else issue

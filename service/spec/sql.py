@@ -43,10 +43,7 @@ class CompiledSql:
 
     def locate(self, issue: Issue, pointer: str = "/query") -> Issue:
         """An issue of `query` (bound with this `pointer`) as one of the SQL text."""
-        part = (issue.pointer or "").removeprefix(pointer)
-        while part and part not in self.origins:
-            part = part.rpartition("/")[0]
-        marks = self.origins.get(part, ())
+        marks = self._marks((issue.pointer or "").removeprefix(pointer))
         offset = (issue.column or 1) - 1
         places = [there for here, there in marks if here <= offset] or [there for _, there in marks[:1]]
         line = column = None
@@ -54,6 +51,15 @@ class CompiledSql:
             line = self.text.count("\n", 0, places[-1]) + 1
             column = places[-1] - self.text.rfind("\n", 0, places[-1])
         return issue.model_copy(update={"pointer": "/sql", "line": line, "column": column})
+
+    def _marks(self, part: str) -> tuple[tuple[int, int], ...]:
+        """The pairs of a part, of the first that stands in it, or of the nearest around it; none where none has any."""
+        inside = [marks[0][1] for pointer, marks in self.origins.items() if pointer.startswith(f"{part}/")]
+        if part not in self.origins and inside:
+            return ((0, min(inside)),)
+        while part and part not in self.origins:
+            part = part.rpartition("/")[0]
+        return self.origins.get(part, ())
 
 
 def compile_sql(text: str, schemas: Mapping[str, Schema]) -> CompiledSql:
