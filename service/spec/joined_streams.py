@@ -269,6 +269,8 @@ def _plain_refusal(
     is_product = side is None and _is_product(call, trees, rows)
     if side is None and not is_product and any(map(columns_of, trees)):
         return "is over both"
+    if side is None and call.order_by is not None:
+        return "needs the joined rows"
     if condition is not None and columns_of(condition):
         checked = rows.side_of(condition)
         if checked is None:

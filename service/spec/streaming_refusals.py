@@ -76,8 +76,8 @@ def groups_rows(query: BoundQuery) -> bool:
 
 
 class _Refusals:
-    """What is wrong with queries over the tables `streams`. `closes_windows`: a window comes out once nothing changes it
-    any more, and is a row as any.
+    """What is wrong with queries over the tables `streams`. `closes_windows`: a window comes out once nothing changes
+    it any more, and is a row as any.
     """
 
     def __init__(self, streams: frozenset[str], *, closes_windows: bool) -> None:
@@ -303,8 +303,8 @@ def _issues_of_result(spec: JobSpec, query: BoundQuery) -> Iterator[Issue]:
         return
     if spec.output is OutputMode.APPEND:
         detail = (
-            "Output 'append' emits what nothing will change, and any row may change a group. Group by a window (TUMBLE, "
-            "HOP) of the table's 'event_time', or use 'update', which emits every group that changed."
+            "Output 'append' emits what nothing will change, and any row may change a group. Group by a window "
+            "(TUMBLE, HOP) of the table's 'event_time', or use 'update', which emits every group that changed."
         )
         yield Issue(code="watermark_required", detail=detail, pointer="/output")
     elif isinstance(spec.sink, ParquetSink):

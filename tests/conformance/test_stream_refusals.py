@@ -5,34 +5,14 @@ No Spark: nothing is run.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from service.spec.bound import tables_of
 from service.spec.compile import compile_job
-from service.spec.ddl import parse_schema
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
-from service.spec.types import DOUBLE, INT, DataType, Field, Schema, TypeName
 from tests.conformance.test_streams import BESIDE_STATIC, JOINED, QUERIES
-from workers.engine.plan.builder import build
-from workers.engine.plan.stream_shape import StreamPlanError, stream_plan
-
-_ATOMIC = (
-    "id BIGINT, k STRING, g INT, d DOUBLE, f FLOAT, i INT, y TINYINT, s SMALLINT, b BIGINT, m DECIMAL(10,2), "
-    "w DECIMAL(30,5), z DECIMAL(18,8), q BOOLEAN, da DATE, ts TIMESTAMP"
-)
-_NESTED = (
-    Field("a", DataType(TypeName.OTHER, text="ARRAY<DOUBLE>", parts=(DOUBLE,))),
-    Field("l", DataType(TypeName.OTHER, text="ARRAY<INT>", parts=(INT,))),
-    Field("p", DataType(TypeName.OTHER, text="MAP<STRING, INT>")),
-)
-SCHEMAS = {
-    **{name: Schema((*parse_schema(_ATOMIC, "/").fields, *_NESTED)) for name in "stu"},
-    "n": parse_schema("g INT, name STRING, d DOUBLE", "/"),
-}
-STREAMS = frozenset("stu")
+from tests.support.stream_queries import SCHEMAS, job, planned
+from workers.engine.plan.stream_shape import StreamPlanError
 
 ACCEPTED = (
     *QUERIES.values(),
@@ -82,6 +62,10 @@ ACCEPTED = (
     "SELECT s.k, SUM(s.d * t.d) AS c, AVG(t.m) AS a FROM s JOIN t ON s.k = t.k GROUP BY s.k",
     "SELECT s.k, SUM(1) AS c FROM s JOIN t ON s.k = t.k GROUP BY s.k HAVING COUNT(*) > 3 AND MIN(t.i) < 3",
     "SELECT t.b, COUNT(*) AS c FROM s JOIN t ON s.g = t.b GROUP BY t.b",
+    "SELECT s.k, COUNT(1) FILTER (WHERE t.q) AS c, AVG(2) AS a, MAX(1.5) AS b FROM s JOIN t ON s.k = t.k GROUP BY s.k",
+    "SELECT s.k, SUM(s.i) FILTER (WHERE t.q AND t.i > 2) AS c FROM s LEFT JOIN t ON s.k = t.k GROUP BY s.k",
+    "SELECT t.k, SUM(DISTINCT s.m) AS c, AVG(DISTINCT t.z) AS a FROM s RIGHT JOIN t ON s.k = t.k GROUP BY t.k",
+    "SELECT s.k, MIN(t.da) AS c, LAST_VALUE(t.i ORDER BY t.ts) AS a FROM s LEFT JOIN t ON s.k = t.k GROUP BY s.k",
     "SELECT s.k, COUNT(*) FILTER (WHERE t.q) AS c FROM s LEFT JOIN t ON s.k = t.k AND t.i > 2 GROUP BY s.k",
     "SELECT s.g, MAX(s.g) AS c FROM s JOIN t ON s.g = t.g GROUP BY s.g",
     "SELECT s.k, SUM(s.z) AS c FROM s LEFT SEMI JOIN t ON s.k = t.k AND t.i > 3 GROUP BY s.k",
@@ -197,6 +181,7 @@ REFUSED = {
         f"SELECT s.k, SUM(s.w) AS c {_JOIN} GROUP BY s.k",
         f"SELECT s.k, AVG(s.z) AS c {_JOIN} GROUP BY s.k",
         f"SELECT s.k, FIRST_VALUE(s.i ORDER BY t.id) AS c {_JOIN} GROUP BY s.k",
+        f"SELECT s.k, FIRST_VALUE(1 ORDER BY 2) AS c {_JOIN} GROUP BY s.k",
         f"SELECT s.k, COUNT(s.p) AS c {_JOIN} GROUP BY s.k",
         f"SELECT s.k, SUM(s.z * t.z) AS c {_JOIN} GROUP BY s.k",
         "SELECT s.g, MAX(s.g + t.g) AS c FROM s JOIN t ON s.g = t.g GROUP BY s.g",
@@ -230,18 +215,9 @@ REFUSED = {
 }
 
 
-def job(sql: str, **more: Any) -> JobSpec:
-    tables = {
-        name: {"format": "parquet", "path": name, "role": "stream" if name in STREAMS else "static"} for name in SCHEMAS
-    }
-    return JobSpec.model_validate({"mode": "incremental", "tables": tables, "sql": sql, **more})
-
-
 def is_planned(sql: str) -> bool:
-    query = compile_job(job(sql), SCHEMAS, is_accepted=True)
-    streams = frozenset(table.alias for table in tables_of(query) if table.table in STREAMS)
     try:
-        stream_plan(build(query), streams)
+        planned(sql)
     except StreamPlanError:
         return False
     return True
@@ -249,14 +225,14 @@ def is_planned(sql: str) -> bool:
 
 @pytest.mark.parametrize("sql", ACCEPTED)
 def test_what_is_accepted_can_be_planned(sql: str) -> None:
-    compile_job(job(sql), SCHEMAS)
+    compile_job(job(sql=sql), SCHEMAS)
     assert is_planned(sql)
 
 
 @pytest.mark.parametrize(("sql", "code"), [(sql, code) for code, texts in REFUSED.items() for sql in texts])
 def test_what_is_refused_cannot_be_planned(sql: str, code: str) -> None:
     with pytest.raises(SpecError) as caught:
-        compile_job(job(sql), SCHEMAS)
+        compile_job(job(sql=sql), SCHEMAS)
     assert code in {issue.code for issue in caught.value.issues}
     assert {issue.pointer for issue in caught.value.issues} == {"/sql"}
     assert all(issue.column or "LIMIT" in issue.detail for issue in caught.value.issues)

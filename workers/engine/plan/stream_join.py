@@ -154,12 +154,12 @@ def _call_obstacle(over: JoinedAggregate) -> str | None:
             if reason is not None:
                 return reason
     plain = _plain(over)
+    needy = next((call for call in plain.calls if _needs_rows(call, plain)), None)
+    if needy is not None:
+        return f"{call_text(needy)} needs the joined rows."
     refused = refusal_of(plain, _BOTH)
     if refused is not None:
         return refused
-    for call in plain.calls:
-        if _needs_rows(call, plain):
-            return f"{call_text(call)} needs the joined rows."
     eager = EagerCalls(plain, _BOTH, frozenset())
     for call in plain.calls:
         eager.result_of(call)

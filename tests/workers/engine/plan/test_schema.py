@@ -10,6 +10,7 @@ from service.spec.types import BIGINT, INT, STRING, Field
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
+    Deduplicate,
     Exchange,
     Expand,
     Filter,
@@ -57,6 +58,7 @@ def test_an_aggregate_emits_keys_then_calls() -> None:
 
 
 def test_an_expansion_appends_the_branch() -> None:
+    assert output_of(Deduplicate(ORDERS)) == output_of(ORDERS)
     assert output_of(Expand(ORDERS, 2, "$branch")) == (UID, Field("$branch", INT))
 
 

@@ -14,6 +14,7 @@ from service.spec.types import BIGINT, BOOLEAN, INT, Field
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
+    Deduplicate,
     Exchange,
     Expand,
     Filter,
@@ -103,6 +104,14 @@ LIMIT 3"""
             "SELECT `o.uid` AS `uid`, CAST(1 AS INT) AS `one`, count(*) AS `n` FROM scan_0 "
             "GROUP BY `o.uid`, CAST(1 AS INT) GROUPING SETS ((CAST(1 AS INT)), (`o.uid`, CAST(1 AS INT)), ())",
         ),
+        (Deduplicate(ORDERS), "SELECT DISTINCT `o.uid`, `o.x` FROM scan_0"),
+        (
+            Deduplicate(Expand(ORDERS, 2, "$b")),
+            "SELECT DISTINCT *, explode(sequence(1, 2)) AS `$b` FROM scan_0",
+        ),
+        (Deduplicate(Filter(ORDERS, POSITIVE)), "SELECT DISTINCT `o.uid`, `o.x` FROM scan_0 WHERE `o.x` > 0"),
+        (Deduplicate(Limit(ORDERS, 3)), "SELECT DISTINCT `o.uid`, `o.x` FROM limit_1"),
+        (Filter(Deduplicate(ORDERS), POSITIVE), "SELECT * FROM deduplicate_1 WHERE `o.x` > 0"),
         (Expand(ORDERS, 3, "$b"), "SELECT *, explode(sequence(1, 3)) AS `$b` FROM scan_0"),
         (Exchange(ORDERS, (UID, X)), "SELECT * FROM scan_0 DISTRIBUTE BY `o.uid`, `o.x`"),
         (Exchange(ORDERS, (UID,), 7), "SELECT /*+ REPARTITION(7, `o.uid`) */ * FROM scan_0"),
@@ -158,6 +167,7 @@ KNOWN_FIELDS = {
     Project: {"input", "items"},
     Join: {"left", "right", "kind", "keys", "residual", "null_safe", "strategy"},
     Aggregate: {"input", "keys", "calls", "role", "phases", "grouping_sets"},
+    Deduplicate: {"input"},
     Expand: {"input", "branches", "name"},
     Exchange: {"input", "keys", "partitions"},
     Union: {"inputs"},

@@ -15,6 +15,7 @@ from service.spec.types import BIGINT, BOOLEAN, DOUBLE, INT, STRING, Field
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
+    Deduplicate,
     Exchange,
     Expand,
     Filter,
@@ -28,6 +29,7 @@ from workers.engine.plan.nodes import (
     Scan,
     Sort,
     SortItem,
+    Union,
 )
 from workers.engine.plan.schema import output_of
 from workers.engine.spark.lowering import lower, physical_plan
@@ -169,6 +171,13 @@ def test_self_join_of_one_table_under_two_aliases(spark: SparkSession) -> None:
     )
     node = Join(worker, boss, JoinKind.LEFT, ((column("worker.boss", BIGINT), column("boss.id", BIGINT)),))
     assert unordered(rows_of(node, scans)) == [(1, 2, 2, 3), (2, 3, 3, None), (3, None, None, None)]
+
+
+def test_equal_rows_come_out_once(scans: Scans) -> None:
+    keyed = Project(ORDERS, (Named(K, "k"), Named(column("o.d", BIGINT), "d")))
+    twice = Union((keyed, keyed))
+    expected = [("a", 1), ("a", 2), ("b", None), ("b", 3), (None, 7)]
+    assert unordered(rows_of(Deduplicate(twice), scans)) == unordered(expected)
 
 
 def test_expand_numbers_the_branches_from_one(spark: SparkSession, scans: Scans) -> None:
