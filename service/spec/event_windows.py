@@ -24,14 +24,13 @@ from service.spec.query import HoppingWindow, TumblingWindow
 from service.spec.scope import TableScope, resolve
 from service.spec.streaming import EventTime
 from service.spec.tree import Column
-from service.spec.types import Field, TypeName
+from service.spec.types import TIMESTAMP, TIMESTAMP_NTZ, Field
 from service.spec.windows import MAX_WINDOWS_PER_ROW
 
 EventTimes = Mapping[str, EventTime | None]
 """Of the tables that a job reads as streams, by name, the event time that is declared; the other tables are static."""
 
 _MILLISECOND = timedelta(milliseconds=1)
-_TIMES = frozenset({TypeName.TIMESTAMP, TypeName.TIMESTAMP_NTZ})
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def bind_window(
     if not isinstance(column, Column):
         hint = "Name the column that is the event time of its stream."
         raise source.unsupported("A window over anything but a column", hint=hint)
-    if column.type is None or column.type.name not in _TIMES:
+    if column.type not in (TIMESTAMP, TIMESTAMP_NTZ):
         detail = f"A window is over a TIMESTAMP, and {told} is {column.type or 'of an unknown type'}."
         raise source.error("type_mismatch", detail, at=column.at)
     try:
@@ -90,6 +89,12 @@ def bind_window(
         )
         raise source.error("watermark_required", detail, at=column.at) from None
     marks = tuple(_watermark(origin, event_times, source, column.at) for origin in origins)
+    if column.type == TIMESTAMP_NTZ and [mark.column for mark in marks] != [column.name]:
+        detail = (
+            f"{told} is a TIMESTAMP_NTZ, over which a window stands in the query that reads the table: write GROUP BY "
+            "there, without a derived table in between."
+        )
+        raise source.error("type_mismatch", detail, at=column.at)
     return BoundWindow(
         column=scalar_of(column, source),
         size_ms=window.size // _MILLISECOND,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from service.spec.types import Field, Schema
 from tests.conformance.laboratory import in_spark, parquet, table_input
 from workers.engine.streaming.batches import BatchDone, BatchFunction
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
+from workers.engine.streaming.progress import BatchProgress
 from workers.engine.streaming.query import RunningStream, Trigger
 from workers.engine.streaming.sinks.sink import Staged
 from workers.engine.streaming.sources import BatchBound, Input, StreamInput
@@ -32,6 +34,7 @@ from workers.engine.streaming.state import StateOptions
 
 PARTITIONS = 2
 _SECONDS = 120
+_FIRST_FILE = 1_700_000_000
 _TINY = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Code for a hundred rows takes longer to generate than they do."""
 
@@ -143,6 +146,7 @@ class StreamRun:
         self._files = 0
         self._fence = 0
         self.at = At()
+        self.progress: list[BatchProgress] = []
         session = spark.newSession()
         for name, value in _TINY.items():
             session.conf.set(name, value)
@@ -178,6 +182,8 @@ class StreamRun:
         """Adds a file of rows to a stream."""
         hidden = self._root / table / f".{self._files}"
         shutil.copy(file, hidden)
+        # Spark takes files by their times, of which two in a row may be the same.
+        os.utime(hidden, (_FIRST_FILE + self._files, _FIRST_FILE + self._files))
         hidden.rename(self._root / table / f"f{self._files:05d}.parquet")
         self._files += 1
 
@@ -192,6 +198,7 @@ class StreamRun:
         running = RunningStream.start(self.planned.frame, output, self._root / "checkpoint", Trigger(), batch)
         assert running.wait(_SECONDS), "the stream did not end"
         error = running.error()
+        self.progress += running.progress(None)
         if error is not None and not isinstance(error, Killed):
             raise error
         return error

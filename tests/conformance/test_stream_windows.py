@@ -27,7 +27,7 @@ from tests.support.rows import difference
 pytestmark = pytest.mark.spark
 
 _DDL = "k STRING, i INT, d DOUBLE, ts TIMESTAMP, at TIMESTAMP_NTZ"
-_START = datetime(1970, 1, 1, tzinfo=UTC) - timedelta(hours=1)
+_START = datetime(2024, 2, 28, 23, 3, tzinfo=UTC)
 _DELAY = timedelta(minutes=5)
 _ROWS = 150
 
@@ -78,7 +78,7 @@ QUERIES = {
     "lists": Query(
         f"SELECT k, LISTAGG(CAST(i AS STRING), ',') WITHIN GROUP (ORDER BY i) AS l, PERCENTILE(i, 0.5) AS p FROM s "
         f"GROUP BY {_TUMBLE}, k",
-        "SELECT k, LISTAGG(CAST(i AS STRING), ',') WITHIN GROUP (ORDER BY CAST(i AS STRING)) AS l, "
+        "SELECT k, LISTAGG(CAST(i AS STRING), ',') WITHIN GROUP (ORDER BY i) AS l, "
         "PERCENTILE(i, 0.5) AS p FROM {rows} GROUP BY w, k",
     ),
     "windows alone": Query(
@@ -200,3 +200,48 @@ def test_each_closed_window_comes_out_once(spark: SparkSession, tmp_path: Path, 
     expected = _in_batch(spark, query, files, _watermark(rows))
     assert expected, "no window was closed"
     assert difference(expected, run.rows) is None, (len(files), story)
+    assert _late_rows(run) == 0
+    operators = {state.operator for batch in run.progress for state in batch.state}
+    assert operators == {state.operator for batch in run.progress for state in batch.state if state.removed}
+
+
+@pytest.mark.parametrize("name", ["plain", "hopping", "united", "windows alone"])
+def test_open_windows_are_updated(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    random, query = Random(f"{SEED} {name} updated"), QUERIES[name]
+    files = _files(spark, _rows(random), random, tmp_path / "cuts")
+    run = _run(spark, tmp_path / "run", query, random, OutputMode.UPDATE)
+    assert run.planned.output is OutputMode.UPDATE
+    story: list[str] = []
+    for file in files:
+        run.put("s", file)
+    _catch_up(run, random, story)
+    assert run.catch_up() is None
+    assert difference(_in_batch(spark, query, files, None), run.rows) is None, (len(files), story)
+    assert any(state.removed for batch in run.progress for state in batch.state)
+
+
+@pytest.mark.parametrize("output", OutputMode)
+def test_late_rows_are_left_out_and_counted(spark: SparkSession, tmp_path: Path, output: OutputMode) -> None:
+    def row(k: str, minute: int) -> Cells:
+        at = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
+        return (k, 1, 1.0, at, at.replace(tzinfo=None))
+
+    first = [row("a", 1), row("a", 9), row("a", 31), row("a", 40)]
+    # The watermark is at minute 35: windows up to 30 are closed, the one from there on is not.
+    second = [row("a", 2), row("b", 3), row("c", 29), row("a", 30), row("a", 34), row("a", 41)]
+    # To Spark time begins in 1970.
+    ancient = datetime(1969, 12, 31, tzinfo=UTC)
+    third = [row("a", 60), ("a", 1, 1.0, ancient, ancient.replace(tzinfo=None))]
+    query = QUERIES["plain"]
+    run = _run(spark, tmp_path / "run", query, Random(0), output)
+    for number, rows in enumerate((first, second, third)):
+        run.put("s", _file(spark, rows, tmp_path / f"{number}.parquet"))
+        assert run.catch_up() is None
+    counted = {(k, 60 * b.hour + b.minute, n) for k, b, _, n, *_ in run.rows}
+    last = {("a", 40, 2)} | ({("a", 60, 1)} if output is OutputMode.UPDATE else set())
+    assert counted == {("a", 0, 2), ("a", 30, 3)} | last
+    assert _late_rows(run) == 4
+
+
+def _late_rows(run: StreamRun) -> int:
+    return sum(state.late_rows for batch in run.progress for state in batch.state)

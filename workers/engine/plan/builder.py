@@ -11,11 +11,8 @@ from service.spec.bound import (
     BoundSource,
     BoundTable,
     BoundUnion,
-    BoundWindow,
 )
-from service.spec.scalar import column
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
-from service.spec.types import known
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -30,12 +27,8 @@ from workers.engine.plan.nodes import (
     Sort,
     SortItem,
     Union,
-    Watermark,
-    Windows,
 )
-from workers.engine.plan.scalars import compose, fresh_name
-from workers.engine.plan.schema import names_of, output_of, window_type
-from workers.engine.plan.transform import transform_up
+from workers.engine.plan.window_groups import by_window
 
 
 def build(query: BoundQuery) -> Node:
@@ -55,7 +48,7 @@ def _selected_rows(query: BoundQuery) -> Node:
         node = (
             Aggregate(node, _named(query.keys), calls, grouping_sets=query.grouping_sets)
             if query.window is None
-            else _by_window(node, query.window, _named(query.keys), calls)
+            else by_window(node, query.window, _named(query.keys), calls)
         )
     if query.having is not None:
         node = Filter(node, query.having)
@@ -66,31 +59,6 @@ def _selected_rows(query: BoundQuery) -> Node:
     if query.limit is not None:
         node = Limit(node, query.limit)
     return node
-
-
-def _by_window(node: Node, window: BoundWindow, keys: tuple[Named, ...], calls: tuple[Call, ...]) -> Node:
-    """Groups of `node` by the window and `keys`, with the window's start and end in place of the window.
-
-    The aggregate has the window in one piece: a stream drops by it what it keeps of the groups.
-    """
-    delays = {mark.alias: mark for mark in window.watermarks}
-
-    def watermarked(scan: Node) -> Node:
-        mark = delays.get(scan.alias) if isinstance(scan, Scan) else None
-        return scan if mark is None else Watermark(scan, column(mark.column, window.start.type), mark.delay_ms)
-
-    below = transform_up(node, watermarked)
-    taken = names_of(below) | {item.name for item in keys} | {call.output.name for call in calls}
-    name = fresh_name("$window", taken | {window.start.name, window.end.name})
-    rows = Windows(below, window.column, window.size_ms, window.slide_ms, name)
-    whole = column(name, window_type(window.start.type))
-    groups = Aggregate(rows, (Named(whole, name), *keys), calls)
-    ends = (
-        Named(compose("{0}.`start`", (whole,), window.start.type), window.start.name),
-        Named(compose("{0}.`end`", (whole,), window.end.type), window.end.name),
-    )
-    others = tuple(Named(column(field.name, known(field.type)), field.name) for field in output_of(groups)[1:])
-    return Project(groups, (*ends, *others))
 
 
 def _rows(query: BoundQuery) -> Node:

@@ -232,7 +232,7 @@ def apart(built: Node) -> tuple[Project, Filter | None, Aggregate | None]:
     below = without_ends(below)
     if isinstance(below, Sort | Limit):
         raise StreamPlanError("ORDER BY and LIMIT need the whole result, and a stream has none")
-    if isinstance(below, Aggregate) and (groups_rows(below) or windows_of(below) is not None):
+    if isinstance(below, Aggregate) and groups_rows(below):
         return built, having, below
     return built, None, None
 
