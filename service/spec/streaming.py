@@ -31,7 +31,8 @@ class EventTime(Frozen):
         default=timedelta(0),
         ge=timedelta(0),
         le=timedelta(days=365),
-        description="How much later than the newest row of the table a row may come; later ones are left out.",
+        description="How much later than the newest row of the table a row may come; later ones, and those from before "
+        "1970, are left out of windows.",
         examples=["10m"],
     )
 

@@ -25,7 +25,8 @@ from service.spec.unknown_functions import unknown_function, wrong_arity
         ("group_concat", "Write LISTAGG(x, ',') WITHIN GROUP (ORDER BY t)"),
         ("max_by", "Write LAST_VALUE(x ORDER BY t)."),
         ("corr", "there are COUNT, SUM, AVG"),
-        ("tumble", "GROUP BY date_trunc('hour', t)"),
+        ("window", "GROUP BY date_trunc('hour', t)"),
+        ("hop_rowtime", "TUMBLE_END or HOP_END"),
         ("reflect", "There is no function reflect here."),
     ],
 )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import get_args
 
 from service.spec.query import JoinKind, NullsOrder
 from service.spec.scalar import Scalar, quoted
@@ -214,7 +213,23 @@ class _Writer:
         return name
 
 
-_KNOWN = frozenset(get_args(Node))
+_KNOWN = frozenset(
+    {
+        Scan,
+        Watermark,
+        Windows,
+        Filter,
+        Project,
+        Join,
+        Aggregate,
+        Deduplicate,
+        Expand,
+        Exchange,
+        Union,
+        Sort,
+        Limit,
+    }
+)
 
 
 def _scan(node: Scan, number: int) -> _Select:

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
-from service.spec.monotone import turning_part
-
 from service.spec.final_level import FinalLevel
 from service.spec.modes import OutputMode
+from service.spec.monotone import turning_part
 from service.spec.query import AggregateFunction, JoinKind
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, Field

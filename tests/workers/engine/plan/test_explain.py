@@ -25,6 +25,8 @@ from workers.engine.plan.nodes import (
     Scan,
     Sort,
     SortItem,
+    Watermark,
+    Windows,
 )
 
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.x", STRING), "x")))
@@ -39,6 +41,9 @@ COUNT = Call(AggregateFunction.COUNT, (), Field("n", BIGINT))
     [
         (ORDERS, "Scan orders AS o [o.uid, o.x]"),
         (Filter(ORDERS, Scalar("`o.uid` = 1", ("o.uid",), BOOLEAN)), "Filter o.uid = 1"),
+        (Watermark(ORDERS, X, 90_000), "Watermark o.x DELAY 90s"),
+        (Windows(ORDERS, X, 3_600_000, 3_600_000, "w"), "Windows o.x SIZE 1h AS w"),
+        (Windows(ORDERS, X, 3_600_000, 1, "w"), "Windows o.x SIZE 1h SLIDE 1ms AS w"),
         (Project(ORDERS, (Named(UID, "uid"), Named(X, "o.x"))), "Project o.uid AS uid, o.x"),
         (JOIN, "Join LEFT ON o.uid = u.uid AND o.x > 'a'"),
         (Join(ORDERS, USERS, JoinKind.CROSS, ()), "Join CROSS"),

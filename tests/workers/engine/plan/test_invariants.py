@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.spec.query import AggregateFunction, JoinKind
-from service.spec.scalar import column
+from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, STRING, Field
 from workers.engine.errors import InvalidPlanError
 from workers.engine.plan.invariants import check
@@ -25,6 +25,8 @@ from workers.engine.plan.nodes import (
     Project,
     Scan,
     Union,
+    Watermark,
+    Windows,
 )
 
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"),))
@@ -51,6 +53,11 @@ FINAL_KEYS = (Named(column("uid", BIGINT), "uid"),)
         (Expand(ORDERS, 2, "O.UID"), "two columns are called"),
         (Expand(ORDERS, 0, "b"), "an expansion needs a branch"),
         (Exchange(ORDERS, (), 0), "an exchange needs a task"),
+        (Watermark(ORDERS, NOWHERE, 0), "column o.nowhere is not below it"),
+        (Watermark(ORDERS, UID, -1), "a delay is not negative"),
+        (Windows(ORDERS, Scalar("`o.uid` + 1", ("o.uid",), BIGINT), 1, 1, "w"), "not over an expression"),
+        (Windows(ORDERS, UID, 1, 2, "w"), "a window slides by a millisecond at least, and by its size at most"),
+        (Windows(ORDERS, UID, 1, 1, "O.UID"), "two columns are called"),
         (Union((ORDERS,)), "a union needs two inputs"),
         (Union((ORDERS, USERS)), "its inputs emit different columns: o.uid"),
         (Limit(ORDERS, -1), "a limit is not negative"),

@@ -28,6 +28,8 @@ from workers.engine.plan.nodes import (
     Sort,
     SortItem,
     Union,
+    Watermark,
+    Windows,
 )
 from workers.engine.plan.sql_text import sql_of
 
@@ -163,6 +165,9 @@ def test_a_name_with_a_backquote() -> None:
 
 KNOWN_FIELDS = {
     Scan: {"table", "alias", "columns"},
+    Watermark: {"input", "column", "delay_ms"},
+    Windows: {"input", "column", "size_ms", "slide_ms", "name"},
+    Deduplicate: {"input"},
     Filter: {"input", "condition"},
     Project: {"input", "items"},
     Join: {"left", "right", "kind", "keys", "residual", "null_safe", "strategy"},
@@ -189,3 +194,11 @@ def test_an_unknown_node_fails() -> None:
 
     with pytest.raises(TypeError, match="Pivot has no SQL"):
         sql_of(Pivot(ORDERS, 3))
+
+
+def test_windows_are_sparks_and_a_watermark_is_told() -> None:
+    node = Windows(Filter(Watermark(ORDERS, X, 5000), POSITIVE), X, 600_000, 60_000, "$w")
+    assert last_of(node) == (
+        "SELECT *, window(`o.x`, '600000 milliseconds', '60000 milliseconds') AS `$w` "
+        "FROM scan_0 /* watermark: 5000 ms behind */ WHERE `o.x` > 0"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
@@ -11,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
 from service.spec.scalar import Scalar, column
-from service.spec.types import BIGINT, BOOLEAN, DOUBLE, INT, STRING, Field
+from service.spec.types import BIGINT, BOOLEAN, DOUBLE, INT, STRING, TIMESTAMP, Field
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -30,8 +31,10 @@ from workers.engine.plan.nodes import (
     Sort,
     SortItem,
     Union,
+    Watermark,
+    Windows,
 )
-from workers.engine.plan.schema import output_of
+from workers.engine.plan.schema import output_of, window_type
 from workers.engine.spark.lowering import lower, physical_plan
 
 pytestmark = pytest.mark.spark
@@ -239,3 +242,28 @@ def test_undecided_is_a_partial_and_a_final_aggregate(scans: Scans) -> None:
 def tree_of(plan: str) -> str:
     """The tree alone, without the list of operators below it."""
     return plan.split("\n\n", 1)[0]
+
+
+TIME = column("e.t", TIMESTAMP)
+EVENTS = Scan("events", "e", ((Field("e.t", TIMESTAMP), "t"),))
+
+
+def test_a_row_is_in_every_window_that_covers_it(spark: SparkSession) -> None:
+    times = [datetime(1969, 12, 31, 23, 58, tzinfo=UTC), datetime(2024, 1, 1, 0, 4, tzinfo=UTC), None]
+    scans = {"e": spark.createDataFrame([(time,) for time in times], "`e.t` TIMESTAMP")}
+    windows = Windows(Watermark(EVENTS, TIME, 1000), TIME, 600_000, 300_000, "$w")
+    whole = column("$w", window_type(TIMESTAMP))
+    ends = [Named(Scalar(f"{whole.sql}.`{end}`", whole.columns, TIMESTAMP), end) for end in ("start", "end")]
+    rows = rows_of(Project(windows, (Named(TIME, "t"), *ends)), scans)
+    minutes = sorted(tuple(time.minute for time in row if isinstance(time, datetime)) for row in rows)
+    assert minutes == [(4, 0, 10), (4, 55, 5), (58, 50, 0), (58, 55, 5)]
+
+
+def test_the_window_alone_has_the_watermark(spark: SparkSession) -> None:
+    stream = spark.readStream.format("rate").load()
+    scans = {"e": stream.select(stream["timestamp"].alias("e.t"))}
+    marked = lower(Watermark(EVENTS, TIME, 7000), scans)
+    assert marked.schema["e.t"].metadata == {"spark.watermarkDelayMs": 7000}
+    schema = lower(Windows(Watermark(EVENTS, TIME, 7000), TIME, 60_000, 60_000, "$w"), scans).schema
+    assert schema["$w"].metadata["spark.watermarkDelayMs"] == 7000
+    assert "spark.watermarkDelayMs" not in schema["e.t"].metadata
