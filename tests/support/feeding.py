@@ -1,0 +1,190 @@
+"""Rows that are posted to a stream, over and over while things break, and what a query over them must give.
+
+A post whose answer did not come is repeated as it was, as clients are told to; now and then one that was answered is
+repeated too.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.ingest.media_types import NDJSON
+from service.jobs.append_rows import PostedRows, append_rows
+from service.jobs.declare_stream import declare_stream
+from service.settings import Settings
+from service.store.faults import fault_of
+from service.store.session import Database
+from tests.support.client import JobClient
+
+DDL = "k STRING, x BIGINT, y BIGINT"
+SQL = "SELECT k, COUNT(*) AS n, SUM(x) AS s, COUNT(DISTINCT y) AS d FROM t GROUP BY k"
+
+Row = tuple[str | None, int | None, int | None]
+Group = tuple[str | None, int, int | None, int]
+Post = Callable[[str, bytes], bool]
+"""Posts a body under a batch id. Whether it was taken; False where it is to be repeated."""
+
+_KEYS = ("a", "b", "c", "d", "e", None)
+_REPEATED = 0.15
+_ROWS = (1, 40)
+_BREATH_SECONDS = 0.15
+"""Between two posts: faster, files would outnumber the rows; it orders nothing."""
+
+
+class Expected:
+    """What `SQL` gives over the rows so far."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str | None, list[tuple[int | None, int | None]]] = defaultdict(list)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Counts rows in."""
+        for k, x, y in rows:
+            self._groups[k].append((x, y))
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return sum(map(len, self._groups.values()))
+
+    @property
+    def groups(self) -> set[Group]:
+        """The result."""
+        found = set()
+        for k, pairs in self._groups.items():
+            known = [x for x, _ in pairs if x is not None]
+            distinct = {y for _, y in pairs if y is not None}
+            found.add((k, len(pairs), sum(known) if known else None, len(distinct)))
+        return found
+
+
+class Feeder:
+    """A client that posts batch after batch while `feeding`, and knows what it has posted in all."""
+
+    def __init__(self, post: Post, seed: int, prefix: str = "batch") -> None:
+        self.expected = Expected()
+        self.batches = 0
+        self.repeats = 0
+        """Posts that were made again: half of them because the first one failed."""
+        self._post = post
+        self._random = random.Random(seed)
+        self._prefix = prefix
+        self._told = threading.Event()
+        self._failure: BaseException | None = None
+
+    def feed(self, batches: int) -> None:
+        """Posts so many batches."""
+        for _ in range(batches):
+            self._feed_one()
+
+    @contextmanager
+    def feeding(self) -> Iterator[None]:
+        """Posts all the time inside. Raises what ended the posts before their time."""
+        self._told.clear()
+        thread = threading.Thread(target=self._feed_on, name="feeder", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._told.set()
+            thread.join(120)
+        if self._failure is not None:
+            raise self._failure
+        assert not thread.is_alive(), "the last post does not end"
+
+    def _feed_on(self) -> None:
+        try:
+            while not self._told.wait(_BREATH_SECONDS):
+                self._feed_one()
+        except BaseException as error:  # noqa: BLE001 - the test raises it
+            self._failure = error
+
+    def _feed_one(self) -> None:
+        rows = _rows(self._random)
+        body = _ndjson(rows)
+        name = f"{self._prefix}-{self.batches:06}"
+        while not self._post(name, body):
+            self.repeats += 1
+            # The service is just being started again.
+            self._told.wait(_BREATH_SECONDS)
+        self.expected.add(rows)
+        self.batches += 1
+        if self._random.random() < _REPEATED and self._post(name, body):
+            self.repeats += 1
+
+
+def over_http(client: JobClient, stream: str) -> Post:
+    """Posts to an API, which may go away."""
+
+    def post(batch_id: str, body: bytes) -> bool:
+        try:
+            answer = client.http.post(
+                f"/v1/streams/{stream}/rows",
+                params={"batch_id": batch_id},
+                content=body,
+                headers={"Content-Type": NDJSON},
+            )
+        except httpx.TransportError:
+            return False
+        if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            return False
+        assert answer.status_code == httpx.codes.ACCEPTED, answer.text
+        return True
+
+    return post
+
+
+def declare_over_http(client: JobClient, stream: str) -> None:
+    """Declares a stream of `DDL`."""
+    answer = client.http.put(f"/v1/streams/{stream}", json={"schema": DDL})
+    assert answer.is_success, answer.text
+
+
+def within(database: Database, settings: Settings, tenant: str, stream: str) -> Post:
+    """Declares a stream of `DDL`, and posts as the API does, without one."""
+    declare_stream(database, settings.streams_dir, tenant, stream, DDL)
+
+    def post(batch_id: str, body: bytes) -> bool:
+        try:
+            append_rows(database, settings.streams_dir, PostedRows(tenant, stream, batch_id, NDJSON, body))
+        except SQLAlchemyError as error:
+            if fault_of(error) is None:
+                raise
+            return False
+        return True
+
+    return post
+
+
+def groups_of(rows: Iterable[Sequence[Any]]) -> set[Group]:
+    """Rows of a result, for comparison; AssertionError where a group comes twice."""
+    listed = [tuple(row) for row in rows]
+    found = {(k, n, s, d) for k, n, s, d in listed}
+    assert len({k for k, *_ in listed}) == len(listed), f"a group comes twice: {listed}"
+    return found
+
+
+def _rows(random_: random.Random) -> list[Row]:
+    """Most of one key; some without a key or values, and values that come again and again, near and far apart."""
+    return [
+        (
+            random_.choices(_KEYS, (60, 15, 10, 8, 5, 2))[0],
+            None if random_.random() < 0.05 else random_.randrange(-1000, 1000),
+            None if random_.random() < 0.1 else random_.choice((random_.randrange(300), random_.randrange(10**9))),
+        )
+        for _ in range(random_.randint(*_ROWS))
+    ]
+
+
+def _ndjson(rows: Iterable[Row]) -> bytes:
+    lines = (json.dumps({"k": k, "x": x, "y": y}) for k, x, y in rows)
+    return "".join(f"{line}\n" for line in lines).encode()

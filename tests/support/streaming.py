@@ -1,0 +1,192 @@
+"""Streaming jobs as end-to-end tests see them: who is at one, how far it is, stopped and resumed, killed."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import func, select
+
+from service.jobs.find import require_job
+from service.spec.status import JobStatus
+from service.store import streams
+from service.store.attempts import attempts_of
+from service.store.session import Database
+from service.store.stream_state import Stream, find_stream
+from service.store.tables import AttemptRow, JobRow, StreamBatchRow
+from tests.support.feeding import SQL
+from tests.support.processes import wait_for
+from tests.support.production import Part, Production
+from tests.support.worker import jvm_of
+
+TENANT = "default"
+
+_WAIT_SECONDS = 180.0
+
+
+def stream_job(name: str, stream: str, mode: str = "continuous", **further: Any) -> dict[str, Any]:
+    """The body of a job that runs `SQL` over a stream of posted rows; looks for them often, and may lose attempts."""
+    return {
+        "name": name,
+        "mode": mode,
+        "tables": {"t": {"format": "stream", "stream": stream}},
+        "sql": SQL,
+        "settings": {"mini_batch": {"allow_latency": "200ms"}, "state": {"partitions": 2}},
+        "limits": {"max_attempts": 10},
+        **further,
+    }
+
+
+class StreamJob:
+    """A streaming job in a database that test and service share. Waiting has a deadline, and tells how it stands."""
+
+    def __init__(self, database: Database, job_id: str, logs: Callable[[], str]) -> None:
+        self.id = job_id
+        self._database = database
+        self._logs = logs
+
+    @property
+    def row(self) -> JobRow:
+        """The job as it stands."""
+        with self._database.read() as session:
+            return session.get_one(JobRow, self.id)
+
+    @property
+    def stream(self) -> Stream:
+        """How far it has come."""
+        with self._database.read() as session:
+            found = find_stream(session, self.id)
+        assert found is not None, self.describe()
+        return found
+
+    @property
+    def attempts(self) -> Sequence[AttemptRow]:
+        """Oldest first."""
+        with self._database.read() as session:
+            return attempts_of(session, self.id)
+
+    def committed(self, fence: int | None = None) -> int:
+        """How many mini-batches are done; of one attempt, or of all."""
+        return self._batches(fence, StreamBatchRow.committed_at.is_not(None))
+
+    def begun(self, fence: int) -> int:
+        """How many mini-batches an attempt was at, and is at."""
+        return self._batches(fence)
+
+    def wait(self, *statuses: JobStatus, seconds: float = _WAIT_SECONDS) -> JobRow:
+        """Waits for one of these statuses."""
+
+        def look() -> JobRow | None:
+            row = self.row
+            assert row.finished_at is None or row.status in statuses, self.describe()
+            return row if row.status in statuses else None
+
+        return self.wait_for(" or ".join(statuses), look, seconds)
+
+    def wait_for(self, what: str, probe: Callable[[], Any], seconds: float = _WAIT_SECONDS) -> Any:
+        """Waits until `probe` gives something true."""
+        try:
+            return wait_for(what, probe, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.describe()}\n{self._logs()}") from None
+
+    def wait_for_batch(self, seconds: float = _WAIT_SECONDS) -> None:
+        """Waits until the attempt that has the job has done a mini-batch."""
+        self.wait_for("a mini-batch", lambda: self.committed(self.row.fence), seconds)
+
+    def stop(self) -> None:
+        """Asks it to stop, and waits until it rests."""
+        with self._database.write() as session:
+            row = require_job(session, TENANT, self.id, for_change=True)
+            streams.request_stop(session, row, self._database.now(session))
+        row = self.wait(JobStatus.STOPPED)
+        assert row.error is None, self.describe()
+
+    def resume(self, *, from_scratch: bool = False) -> None:
+        """Queues it again; workers hear of it by themselves."""
+        with self._database.write() as session:
+            row = require_job(session, TENANT, self.id, for_change=True)
+            assert row.status == JobStatus.STOPPED, self.describe()
+            streams.request_resume(session, row, self._database.now(session), from_scratch=from_scratch)
+
+    def describe(self) -> str:
+        """How it stands, for the message of a failed test."""
+        row = self.row
+        attempts = [(one.fence, one.status, one.worker, (one.error or {}).get("code")) for one in self.attempts]
+        with self._database.read() as session:
+            stream = find_stream(session, self.id)
+        return f"{row.status} {row.error} attempts={attempts} {stream}"
+
+    def _batches(self, fence: int | None, *conditions: Any) -> int:
+        of = () if fence is None else (StreamBatchRow.fence == fence,)
+        counted = select(func.count()).where(StreamBatchRow.job_id == self.id, *of, *conditions)
+        with self._database.read() as session:
+            return session.execute(counted).scalar_one()
+
+
+class Moment(Enum):
+    """When an attempt is struck: some time after this."""
+
+    CLAIMED = "claimed"
+    BEGUN = "begun"
+    COMMITTED = "committed"
+
+
+class Strikes:
+    """Kills who is at a job, at random moments that `seed` fixes as far as time goes."""
+
+    def __init__(self, production: Production, job: StreamJob, seed: int) -> None:
+        self._production = production
+        self._job = job
+        self._random = random.Random(seed)
+        self._struck = 0
+        self.told: list[str] = []
+
+    def kill_worker(self) -> None:
+        """`kill -9` of the worker process; its JVM goes with it. A new one is started."""
+        part = self._wait_for_moment("worker")
+        self._production.kill(part)
+        self._production.start_worker()
+
+    def kill_jvm(self) -> None:
+        """`kill -9` of its JVM alone."""
+        part = self._wait_for_moment("jvm")
+        jvm = jvm_of(part.process)
+        jvm.kill()
+        jvm.wait(30)
+
+    def _wait_for_moment(self, what: str) -> Part:
+        moment = self._random.choice(list(Moment))
+        delay = self._random.uniform(0.0, 1.5)
+
+        def look() -> Part | None:
+            row = self._job.row
+            if row.fence <= self._struck or row.lease_owner is None:
+                return None
+            if moment is Moment.BEGUN and not self._job.begun(row.fence):
+                return None
+            if moment is Moment.COMMITTED and not self._job.committed(row.fence):
+                return None
+            return self.part_of(row.lease_owner)
+
+        self._job.wait_for(f"a moment to kill: {moment.value}", look)
+        # A moment, not an order: whatever the attempt is at by then.
+        time.sleep(delay)
+        row = self._job.row
+        part = None if row.lease_owner is None else self.part_of(row.lease_owner)
+        if part is None:
+            # It lost the job meanwhile, on a machine that is slow: another moment.
+            return self._wait_for_moment(what)
+        self._struck = row.fence
+        self.told.append(f"{what} of attempt {row.fence} {delay:.2f} s after it had {moment.value}")
+        return part
+
+    def part_of(self, worker: str) -> Part | None:
+        """The process of a worker, while it lives."""
+        pid = worker.split("-")[-2]
+        return next(
+            (part for part in self._production.workers if part.is_running and str(part.process.pid) == pid), None
+        )
