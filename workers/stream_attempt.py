@@ -25,7 +25,9 @@ _log = structlog.get_logger(__name__)
 STOP_SECONDS = 10.0
 """How long a mini-batch that is under way is waited for. One that is cut short comes again."""
 
-_CONCURRENT = "CONCURRENT_STREAM_LOG_UPDATE"
+_CONCURRENT = "Multiple streaming jobs detected"
+"""Of CONCURRENT_STREAM_LOG_UPDATE, and of what the log of a directory's files says without a condition."""
+
 _RESTARTS = 5
 
 

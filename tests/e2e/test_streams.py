@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -10,12 +11,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from service.spec.status import JobStatus
 from tests.support.feeding import Feeder, Group, declare_over_http, groups_of, over_http
 from tests.support.production import Production, Servers, running_production, running_servers
 from tests.support.streaming import StreamJob, Strikes, stream_job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+_log = logging.getLogger(__name__)
 
 KILLS = 5
 """Of workers, and as many of JVMs."""
@@ -86,7 +88,7 @@ def survive(production: Production, job: StreamJob, feeder: Feeder, read: Read) 
             strike()
         job.wait_for_batch()
     told = f"seed {SEED}: {'; '.join(kills.told)}"
-    print(told, f"{feeder.batches} posts, {feeder.repeats} again, {job.committed()} mini-batches")
+    _log.info("%s; %s posts, %s again, %s mini-batches", told, feeder.batches, feeder.repeats, job.committed())
     wait_until_exact(job, feeder, read, told)
     job.stop()
     assert read() == feeder.expected.groups

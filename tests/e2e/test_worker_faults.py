@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import signal
-import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +12,7 @@ import pytest
 
 from tests.support.processes import wait_for, wait_until_gone
 from tests.support.tables import ENDLESS, parquet, write_endless, write_orders
-from tests.support.worker import Fleet, active_tasks, fleet, jvm_of
+from tests.support.worker import Fleet, active_tasks, fleet, jvm_of, pause
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -65,30 +62,10 @@ def assert_ended_once(workers: Fleet, job_id: str, *attempts: str) -> None:
     assert left == [f"attempt-{len(attempts)}"]
 
 
-def pause(workers: Fleet, worker: subprocess.Popen[bytes]) -> bool:
-    """Stops a worker where it is; False where that was within a transaction, which would lock SQLite for everybody."""
-    worker.send_signal(signal.SIGSTOP)
-    # A thread stops on its way out of the kernel: until then it may still take the lock.
-    wait_for("its threads to stand still", lambda: stands_still(worker.pid), 10, every=0.001)
-    with closing(sqlite3.connect(workers.settings.state_dir / "evenkeel.db", timeout=0.5)) as connection:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            worker.send_signal(signal.SIGCONT)
-            return False
-    return True
-
-
 def has_ended_late(workers: Fleet, worker: subprocess.Popen[bytes]) -> bool:
     """Whether the worker's Spark has let go of an attempt whose lease another has."""
     said = workers.log(worker)
     return "attempt_lost_its_lease" in said or "publication_refused" in said
-
-
-def stands_still(pid: int) -> bool:
-    """Whether every thread of a process is stopped."""
-    stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
-    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
 
 def test_a_stopped_worker_hands_its_jobs_back(workers: Fleet) -> None:

@@ -159,8 +159,8 @@ class Strikes:
         jvm.wait(30)
 
     def _wait_for_moment(self, what: str) -> Part:
-        moment = self._random.choice(list(Moment))
-        delay = self._random.uniform(0.0, 1.5)
+        (moment,) = self._random.choices(list(Moment), (1, 2, 3))
+        delay = self._random.uniform(0.0, 2.0)
 
         def look() -> Part | None:
             row = self._job.row
@@ -186,7 +186,10 @@ class Strikes:
 
     def part_of(self, worker: str) -> Part | None:
         """The process of a worker, while it lives."""
-        pid = worker.split("-")[-2]
-        return next(
-            (part for part in self._production.workers if part.is_running and str(part.process.pid) == pid), None
-        )
+        pid = pid_of(worker)
+        return next((part for part in self._production.workers if part.is_running and part.process.pid == pid), None)
+
+
+def pid_of(worker: str) -> int:
+    """The process id in a worker's id."""
+    return int(worker.split("-")[-2])

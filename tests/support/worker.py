@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import sqlite3
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +59,20 @@ class Fleet:
 
     def running_worker(self) -> subprocess.Popen[bytes]:
         """A worker that listens: the one that was left, or a new one."""
-        return next((worker for worker in self._workers if worker.poll() is None), None) or self.start_worker()
+        return next(iter(self.running()), None) or self.start_worker()
+
+    def running(self) -> list[subprocess.Popen[bytes]]:
+        """The workers that have not ended."""
+        return [worker for worker in self._workers if worker.poll() is None]
 
     def submit(self, spec: Mapping[str, Any]) -> str:
         """Submits a job as the API does; gives its id."""
         submission = Submission(TENANT, JobSpec.model_validate(spec), "", None)
         return submit_job(self.database, self._dispatcher, self.settings, submission).job.id
+
+    def ring(self, job_id: str, queue: str) -> None:
+        """Announces a job once more."""
+        assert self._dispatcher.ring([job_id], queue)
 
     def cancel(self, job_id: str) -> None:
         """Asks for a job's cancellation as the API does."""
@@ -112,6 +123,16 @@ class Fleet:
         """All that a worker said."""
         return self._log(self._workers.index(worker)).read_text()
 
+    def told(self) -> Iterator[dict[str, Any]]:
+        """The events that workers told of."""
+        for log in sorted(self._directory.glob("*.log")):
+            for line in log.read_text().splitlines():
+                # Spark and Celery write beside them.
+                with suppress(ValueError):
+                    told = json.loads(line)
+                    if isinstance(told, dict) and "event" in told:
+                        yield told
+
     def logs(self) -> str:
         """The end of what the workers said."""
         return "\n".join(f"--- {log.name}\n{log.read_text()[-4000:]}" for log in sorted(self._directory.glob("*.log")))
@@ -158,6 +179,20 @@ def active_tasks(process: subprocess.Popen[bytes]) -> int:
     raise AssertionError("the driver has no web server")
 
 
+def pause(workers: Fleet, worker: subprocess.Popen[bytes]) -> bool:
+    """Stops a worker where it is; False where that was within a transaction, which would lock SQLite for everybody."""
+    worker.send_signal(signal.SIGSTOP)
+    # A thread stops on its way out of the kernel: until then it may still take the lock.
+    wait_for("its threads to stand still", lambda: _stands_still(worker.pid), 10, every=0.001)
+    with closing(sqlite3.connect(workers.settings.state_dir / "evenkeel.db", timeout=0.5)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            worker.send_signal(signal.SIGCONT)
+            return False
+    return True
+
+
 @contextmanager
 def fleet(directory: Path, environment: Mapping[str, str]) -> Iterator[Fleet]:
     """Workers below `directory`, all ended afterwards. The environment holds for this process too."""
@@ -172,6 +207,12 @@ def fleet(directory: Path, environment: Mapping[str, str]) -> Iterator[Fleet]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether every thread of a process is stopped."""
+    stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
 
 def _children(pid: int) -> list[psutil.Process]:

@@ -77,8 +77,15 @@ class RunningStream:
 
     def progress(self, after: int | None) -> tuple[BatchProgress, ...]:
         """What Spark tells of the mini-batches behind number `after`, oldest first; the newest hundred at most."""
-        found = (progress_of(told.json) for told in self._query.recentProgress)
-        return tuple(one for one in found if one is not None and (after is None or one.batch_id > after))
+        found: list[BatchProgress] = []
+        # As the JVM has them: pyspark's own list asks it for a hundred values of each, old ones too, every time.
+        for told in reversed(self._query._jsq.recentProgress()):
+            if after is not None and told.batchId() <= after:
+                break
+            one = progress_of(told.json())
+            if one is not None:
+                found.append(one)
+        return tuple(reversed(found))
 
     def stop_between_batches(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         """Stops it when no mini-batch is under way, or after `seconds`: one that is cut short comes again."""

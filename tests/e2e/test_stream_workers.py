@@ -1,0 +1,225 @@
+"""Streams and their workers: one that wakes too late, two that race, runs that follow each other, input that is bad."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.results.json_values import json_rows
+from service.results.stream_result import open_stream_result, result_directory
+from service.spec.queues import Queue
+from service.spec.status import AttemptStatus, JobStatus
+from service.store.stream_state import StoppedBecause
+from tests.support.feeding import Feeder, Group, groups_of, within
+from tests.support.processes import wait_for
+from tests.support.streaming import TENANT, StreamJob, pid_of, stream_job
+from tests.support.worker import Fleet, fleet, jvm_of, pause
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+ENVIRONMENT = {
+    "EVENKEEL_SPARK_MASTER": "local[2]",
+    "EVENKEEL_SPARK_DRIVER_MEMORY": "512m",
+    "EVENKEEL_WORKER_CONCURRENCY": "2",
+    "EVENKEEL_WORKER_LEASE_SECONDS": "3",
+    "EVENKEEL_WORKER_HEARTBEAT_SECONDS": "0.5",
+    "EVENKEEL_WORKER_SWEEP_SECONDS": "0.3",
+    "EVENKEEL_WORKER_RING_AGAIN_SECONDS": "1",
+    "EVENKEEL_WORKER_DRAIN_SECONDS": "1",
+}
+SEED = 5
+RINGS = 20
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """One installation for all tests, which leave no stream under way."""
+    with fleet(tmp_path_factory.mktemp("streams"), ENVIRONMENT) as own:
+        yield own
+
+
+@pytest.fixture
+def two(workers: Fleet) -> tuple[subprocess.Popen[bytes], ...]:
+    """Two workers, whose Spark comes up by itself."""
+    while len(workers.running()) < 2:
+        workers.start_worker()
+    return tuple(workers.running())
+
+
+def submitted(workers: Fleet, name: str, mode: str = "continuous", **further: Any) -> tuple[StreamJob, Feeder]:
+    """A stream with a job that reads it, and who posts to it."""
+    feeder = Feeder(within(workers.database, workers.settings, TENANT, name), SEED)
+    return job_of(workers, stream_job(name, name, mode, **further)), feeder
+
+
+def job_of(workers: Fleet, spec: dict[str, Any]) -> StreamJob:
+    return StreamJob(workers.database, workers.submit(spec), workers.logs)
+
+
+def rows_of(workers: Fleet, job: StreamJob) -> list[list[Any]]:
+    """The managed result as it is now."""
+    found = open_stream_result(result_directory(workers.settings.streams_dir, job.id, job.stream.generation))
+    return json_rows(found.files.page(0, 1000))
+
+
+def groups(workers: Fleet, job: StreamJob) -> set[Group]:
+    return groups_of(rows_of(workers, job))
+
+
+def wait_until_exact(workers: Fleet, job: StreamJob, feeder: Feeder) -> None:
+    job.wait_for("the result", lambda: job.stream.last_batch is not None)
+    job.wait_for("the result", lambda: groups(workers, job) == feeder.expected.groups)
+
+
+def at_it(workers: Fleet, job: StreamJob) -> subprocess.Popen[bytes]:
+    """The worker that has the job."""
+    owner = job.row.lease_owner
+    assert owner is not None, job.describe()
+    (found,) = (process for process in workers.running() if process.pid == pid_of(owner))
+    return found
+
+
+def times(workers: Fleet, event: str, job: StreamJob) -> int:
+    """How often workers told of an event of the job."""
+    return sum(line["event"] == event and line.get("job_id") == job.id for line in workers.told())
+
+
+@pytest.mark.parametrize("with_its_jvm", [True, False])
+def test_a_worker_that_wakes_too_late_changes_nothing(
+    workers: Fleet, two: tuple[subprocess.Popen[bytes], ...], *, with_its_jvm: bool
+) -> None:
+    job, feeder = submitted(workers, f"late-{with_its_jvm}".lower())
+    with feeder.feeding():
+        for _ in range(2):
+            job.wait_for_batch()
+            late, fence, lost = at_it(workers, job), job.row.fence, times(workers, "attempt_lost_its_lease", job)
+            jvm = jvm_of(late)
+            job.wait_for("a moment to pause it", lambda late=late: pause(workers, late))
+            if with_its_jvm:
+                jvm.suspend()
+            job.wait_for("another attempt", lambda fence=fence: job.row.fence > fence)
+            job.wait_for_batch()
+            if with_its_jvm:
+                jvm.resume()
+            late.send_signal(signal.SIGCONT)
+            # Both write for a moment, as far as the late one gets.
+            job.wait_for(
+                "the late attempt to end", lambda lost=lost: times(workers, "attempt_lost_its_lease", job) > lost
+            )
+    wait_until_exact(workers, job, feeder)
+    job.stop()
+    assert groups(workers, job) == feeder.expected.groups
+    ends = [attempt.status for attempt in job.attempts]
+    assert ends == [AttemptStatus.CRASHED] * (len(ends) - 1) + [AttemptStatus.STOPPED]
+    assert set(two) == set(workers.running())
+
+
+def test_two_workers_race_for_a_stream_and_one_runs_it(
+    workers: Fleet, two: tuple[subprocess.Popen[bytes], ...]
+) -> None:
+    job, feeder = submitted(workers, "raced")
+    for _ in range(RINGS):
+        workers.ring(job.id, Queue.STREAM)
+    feeder.feed(3)
+    job.wait_for_batch()
+    for _ in range(RINGS):
+        workers.ring(job.id, Queue.STREAM)
+    feeder.feed(3)
+    wait_until_exact(workers, job, feeder)
+    wait_for("the messages to be read", lambda: not list(workers.settings.broker_dir.rglob("*.stream.msg")), 60)
+    job.stop()
+    # Nor does a message that comes now start it again.
+    workers.ring(job.id, Queue.STREAM)
+    other, other_feeder = submitted(workers, "behind")
+    other_feeder.feed(1)
+    other.wait_for_batch()
+    other.stop()
+    assert [attempt.status for attempt in job.attempts] == [AttemptStatus.STOPPED]
+    assert times(workers, "attempt_started", job) == 1
+    assert job.committed() == job.committed(fence=1)
+    assert groups(workers, job) == feeder.expected.groups
+    assert set(two) == set(workers.running())
+
+
+def test_an_incremental_job_catches_up_each_time_it_runs(workers: Fleet) -> None:
+    workers.running_worker()
+    job, feeder = submitted(workers, "now-and-then", "incremental")
+    for run in range(1, 4):
+        feeder.feed(4)
+        if run > 1:
+            job.resume()
+        job.wait(JobStatus.QUEUED, JobStatus.PLANNING, JobStatus.RUNNING, JobStatus.STOPPED)
+        job.wait_for("its rest", lambda run=run: (job.row.status, job.row.fence) == (JobStatus.STOPPED, run))
+        assert job.stream.stopped_because == StoppedBecause.CAUGHT_UP
+        assert groups(workers, job) == feeder.expected.groups
+        assert job.committed(fence=run) >= (1 if run == 1 else job.committed(fence=run))
+    assert [attempt.status for attempt in job.attempts] == [AttemptStatus.STOPPED] * 3
+    assert job.stream.rows_in == feeder.expected.rows
+
+
+def test_a_scheduled_job_runs_again_by_itself_until_it_is_stopped(workers: Fleet) -> None:
+    workers.running_worker()
+    job, feeder = submitted(workers, "every-second", "incremental", schedule={"every": "1s"})
+    for _ in range(3):
+        feeder.feed(2)
+        wait_until_exact(workers, job, feeder)
+        fence = job.row.fence
+        job.wait_for("a run with nothing to read", lambda fence=fence: job.row.fence > fence + 1)
+    job.stop()
+    assert job.row.next_run_at is None
+    assert groups(workers, job) == feeder.expected.groups
+    assert {attempt.status for attempt in job.attempts} == {AttemptStatus.STOPPED}
+
+
+@pytest.mark.parametrize("mode", ["continuous", "incremental"])
+def test_a_bad_file_stops_a_stream_until_it_is_mended(workers: Fleet, mode: str) -> None:
+    workers.running_worker()
+    directory = workers.data / f"bad-{mode}"
+    directory.mkdir()
+    add(directory, "1.csv", "a,1\nb,2\n")
+    table = {"format": "csv", "path": f"{directory.name}/", "schema": "k STRING, v BIGINT"}
+    settings = {"mini_batch": {"allow_latency": "200ms"}, "state": {"partitions": 2}}
+    spec = {
+        "name": "bad",
+        "mode": mode,
+        "tables": {"t": table},
+        "sql": "SELECT k, SUM(v) AS s FROM t GROUP BY k",
+        "settings": settings,
+    }
+    job = job_of(workers, spec)
+    job.wait_for_batch()
+    add(directory, "2.csv", "a,10\nb,many\n")
+    if mode == "incremental":
+        job.wait(JobStatus.STOPPED)
+        job.resume()
+    job.wait_for("its rest", lambda: job.row.status == JobStatus.STOPPED and job.row.error is not None)
+    assert job.stream.stopped_because == StoppedBecause.FAILED
+    error = job.row.error
+    assert error is not None
+    assert "2.csv" in error["detail"], error
+    assert sorted(rows_of(workers, job)) == [["a", 1], ["b", 2]]
+    # As it is, it fails again.
+    job.resume()
+    job.wait_for("its rest", lambda: job.row.status == JobStatus.STOPPED and job.row.error is not None)
+    add(directory, "2.csv", "a,10\nb,20\n")
+    add(directory, "3.csv", "c,3\n")
+    job.resume()
+    job.wait_for("the result", lambda: sorted(rows_of(workers, job)) == [["a", 11], ["b", 22], ["c", 3]])
+    if mode == "continuous":
+        job.stop()
+    else:
+        job.wait(JobStatus.STOPPED)
+    assert job.row.error is None
+
+
+def add(directory: Path, name: str, text: str) -> None:
+    """Puts a file there whole."""
+    hidden = directory / f".{name}"
+    hidden.write_text(text)
+    hidden.rename(directory / name)

@@ -1,0 +1,62 @@
+"""What is told of a mini-batch: rows once each, however often a plan reads them, and the work of the state by row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from workers.engine.streaming.progress import BatchProgress, SourceProgress, StateProgress
+from workers.stream_metrics import measures_of
+
+STATE = StateProgress(
+    operator="stateStoreSave",
+    rows=None,
+    updated=30,
+    removed=1,
+    bytes=4096,
+    late_rows=2,
+    reads=50,
+    partitions=2,
+    commit_ms=11,
+)
+PROGRESS = BatchProgress(
+    batch_id=7,
+    duration_ms=500,
+    durations_ms={"addBatch": 400},
+    watermark="2026-01-01T00:00:00.000Z",
+    state=(STATE,),
+    sources=(
+        SourceProgress("FileStreamSource[file:/data/orders]", 300, "{}"),
+        SourceProgress("FileStreamSource[file:/data/users]", 20, "{}"),
+    ),
+)
+SCANS = {"/data/orders": 3, "/data/users": 1}
+
+
+def test_rows_that_are_read_several_times_count_once() -> None:
+    measures = measures_of(PROGRESS, SCANS)
+    assert (measures.batch_id, measures.rows_in) == (7, 120)
+    assert measures.metrics["rows_per_second"] == 240.0
+    assert measures.metrics["durations_ms"] == {"addBatch": 400}
+    assert measures.metrics["watermark"] == "2026-01-01T00:00:00.000Z"
+
+
+def test_the_work_of_the_state_is_told_by_row() -> None:
+    measures = measures_of(PROGRESS, SCANS)
+    assert measures.metrics["state_operations_per_row"] == round(80 / 120, 4)
+    (state,) = measures.metrics["state"]
+    assert (state["updated"], state["removed"], state["late_rows"], state["bytes"]) == (30, 1, 2, 4096)
+
+
+def test_a_store_that_does_not_count_its_looks_made_one_for_each_write() -> None:
+    progress = replace(PROGRESS, state=(replace(STATE, reads=None),))
+    assert measures_of(progress, SCANS).metrics["state_operations_per_row"] == round(60 / 120, 4)
+
+
+def test_a_mini_batch_without_rows_has_no_rate() -> None:
+    metrics = measures_of(replace(PROGRESS, sources=(), duration_ms=0), SCANS).metrics
+    assert (metrics["rows_per_second"], metrics["state_operations_per_row"]) == (None, None)
+
+
+def test_a_source_that_is_no_directory_counts_as_it_says() -> None:
+    progress = replace(PROGRESS, sources=(SourceProgress("RateStreamV2[rowsPerSecond=5]", 10, "5"),))
+    assert measures_of(progress, SCANS).rows_in == 10
