@@ -15,6 +15,7 @@ from service.store.publication import Ending
 from service.store.session import Database
 from service.store.stream_state import StoppedBecause
 from workers.attempt import Attempt, StopReason
+from workers.engine.plan.stream_shape import StreamPlanError
 from workers.engine.streaming.query import RunningStream
 from workers.engine.streaming.sinks.sink import FenceLostError, Sink, SinkError
 from workers.failures import LeaseLost, Rest, Verdict, verdict_of
@@ -132,8 +133,8 @@ def resting_verdict(error: Exception, attempt: Attempt) -> Verdict:
     """The meaning of what ended a stream, or kept it from starting."""
     if isinstance(error, FenceLostError):
         return LeaseLost()
-    if isinstance(error, SinkError) and attempt.reason is None:
-        return Rest(StoppedBecause.FAILED, _sink_problem(error))
+    if isinstance(error, SinkError | StreamPlanError) and attempt.reason is None:
+        return Rest(StoppedBecause.FAILED, _problem(error))
     return _resting(verdict_of(error, attempt))
 
 
@@ -144,7 +145,6 @@ def _resting(verdict: Verdict) -> Verdict:
     return verdict
 
 
-def _sink_problem(error: SinkError) -> Problem:
-    return Problem(
-        type=f"/problems/{error.code}", title="The sink failed", status=422, detail=str(error), code=error.code
-    )
+def _problem(error: SinkError | StreamPlanError) -> Problem:
+    title = error.code.replace("_", " ").capitalize()
+    return Problem(type=f"/problems/{error.code}", title=title, status=422, detail=str(error), code=error.code)

@@ -14,9 +14,9 @@ from service.spec.options import MiniBatchSettings
 from service.spec.strategies import Toggle
 from workers.engine.streaming.sources import BatchBound
 
-DEFAULT_ROWS = 500_000
-"""Rows of a mini-batch where the job sets none: much larger ones made RocksDB slower, much smaller ones cost more for
-their own sake."""
+DEFAULT_ROWS = 1_000_000
+"""Rows of a mini-batch where the job sets none: smaller ones cost more for their own sake, and larger ones gain nothing
+more (distinct texts: 144, 187 and 187 thousand rows a second of processor time with 0.5, 1 and 2 million)."""
 
 _FILES_READ = 8
 _HEAD_BYTES = 1 << 16

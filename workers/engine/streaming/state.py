@@ -42,6 +42,8 @@ _ROCKSDB = {
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     # All stores of a process share one bound: they live outside of the JVM's heap.
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+    # Of files that are read again and again; 8 MB by default.
+    "spark.sql.streaming.stateStore.rocksdb.blockCacheSizeMB": "128",
     # Files of the state carry the run that wrote them, and the commit log tells which are valid: two drivers at one
     # checkpoint cannot mix theirs.
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",

@@ -167,7 +167,6 @@ KNOWN_FIELDS = {
     Scan: {"table", "alias", "columns"},
     Watermark: {"input", "column", "delay_ms"},
     Windows: {"input", "column", "size_ms", "slide_ms", "name"},
-    Deduplicate: {"input"},
     Filter: {"input", "condition"},
     Project: {"input", "items"},
     Join: {"left", "right", "kind", "keys", "residual", "null_safe", "strategy"},
