@@ -26,7 +26,7 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/* \
  && groupadd --gid 10001 evenkeel \
  && useradd --uid 10001 --gid 10001 --home-dir /var/lib/evenkeel --shell /usr/sbin/nologin evenkeel \
- && install --directory --owner 10001 --group 10001 --mode 0700 /var/lib/evenkeel /var/lib/spark /srv/results \
+ && install --directory --owner 10001 --group 10001 --mode 0700 /var/lib/evenkeel /var/lib/spark /srv/results /srv/streams \
  && install --directory /srv/data
 # For `evenkeel backup`, whose programs must not be older than the server. Both images are Debian 12; whether its libpq
 # has all that they call is found out here.
@@ -38,7 +38,8 @@ ENV PATH=/opt/evenkeel/bin:/opt/spark/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     EVENKEEL_STATE_DIR=/var/lib/evenkeel \
     EVENKEEL_DATA_ROOTS=/srv/data \
-    EVENKEEL_DATA_RESULTS=/srv/results
+    EVENKEEL_DATA_RESULTS=/srv/results \
+    EVENKEEL_DATA_STREAMS=/srv/streams
 LABEL org.opencontainers.image.title="Evenkeel" \
       org.opencontainers.image.description="A REST service that runs skew-aware aggregation and join jobs on Apache Spark" \
       org.opencontainers.image.version="0.1.0" \

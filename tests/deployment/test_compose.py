@@ -181,9 +181,10 @@ def test_results_are_at_one_path_and_data_is_read_only() -> None:
         for name, service in SERVICES.items()
     }
     for name in ("api", "worker", "spark-worker"):
-        data, results, *_ = mounts.pop(name)
+        data, results, streams, *_ = mounts.pop(name)
         assert (data["source"], data["target"], data["read_only"]) == (GIVEN["EVENKEEL_DATA_DIR"], "/srv/data", True)
         assert (results["source"], results["target"], "read_only" in results) == ("results", "/srv/results", False)
+        assert (streams["source"], streams["target"], "read_only" in streams) == ("streams", "/srv/streams", False)
     assert not any(mounts.values())
 
 
