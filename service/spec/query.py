@@ -190,8 +190,12 @@ class _Window(Frozen):
         description="The column that is the `event_time` of its stream.", examples=["orders.ts"]
     )
     size: _Length = Field(description="How long each window is.", examples=["10m"])
-    start: Identifier = Field(default="window_start", description="The column that has the window's first instant.")
-    end: Identifier = Field(default="window_end", description="The column that has the first instant behind it.")
+    start: Identifier = Field(
+        default="window_start", examples=["window_start"], description="The column of its first instant."
+    )
+    end: Identifier = Field(
+        default="window_end", examples=["window_end"], description="The column of the first instant behind it."
+    )
 
 
 class TumblingWindow(_Window):
