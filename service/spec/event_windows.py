@@ -14,6 +14,7 @@ from service.spec.bound import (
     BoundUnion,
     BoundWatermark,
     BoundWindow,
+    queries_of,
     sources_of,
 )
 from service.spec.dialect import Text
@@ -61,7 +62,7 @@ def bind_window(
     """The bound form of `window`, whose pointer is `pointer`; `event_times` is None for a batch job.
 
     Raises SpecError `window_without_stream` for a batch job, `watermark_required` where the column is no declared event
-    time, and `unsupported_construct`, `type_mismatch`, `unknown_column`, `ambiguous_column`.
+    time, `window_over_joined_streams`, `unsupported_construct`, `type_mismatch`, `unknown_column`, `ambiguous_column`.
     """
     if event_times is None:
         detail = (
@@ -69,6 +70,7 @@ def bind_window(
             "'incremental' or 'continuous', or group by date_trunc('hour', t)."
         )
         raise SpecError.of("window_without_stream", detail, pointer=pointer)
+    _check_joins(sources.values(), event_times, pointer)
     slide = window.slide if isinstance(window, HoppingWindow) else window.size
     _check_lengths(window.size, slide, pointer)
     source = Text(window.column, f"{pointer}/column")
@@ -103,6 +105,26 @@ def bind_window(
         end=Field(window.end, column.type),
         watermarks=marks,
     )
+
+
+def _check_joins(sources: Iterable[BoundSource], event_times: EventTimes, pointer: str) -> None:
+    sources = tuple(sources)
+    nested = [source.query for source in sources if isinstance(source, BoundDerived)]
+    levels = [sources, *(sources_of(inner) for query in nested for inner in queries_of(query))]
+    for level in levels:
+        streams = [source.alias for source in level if _is_streaming(source, event_times)]
+        if len(streams) > 1:
+            detail = (
+                f"Two streams are joined below the window, {streams[0]} and {streams[1]}: a row of one may come long "
+                "after the window of its partner was closed. Give one of the tables the role 'static'."
+            )
+            raise SpecError.of("window_over_joined_streams", detail, pointer=pointer)
+
+
+def _is_streaming(source: BoundSource, event_times: EventTimes) -> bool:
+    if isinstance(source, BoundTable):
+        return source.table in event_times
+    return any(_is_streaming(inner, event_times) for query in queries_of(source.query) for inner in sources_of(query))
 
 
 def _check_lengths(size: timedelta, slide: timedelta, pointer: str) -> None:

@@ -126,6 +126,12 @@ def test_times_without_a_zone_are_windowed_where_their_table_is_read() -> None:
             "watermark_required",
             "u.x is the result of an aggregate",
         ),
+        (tumble("SELECT 1 AS n FROM s JOIN t ON s.k = t.k", "s.ts"), "window_over_joined_streams", "s and t"),
+        (
+            tumble("SELECT 1 AS n FROM (SELECT s.ts AS x FROM s JOIN t ON s.k = t.k) u", "x"),
+            "window_over_joined_streams",
+            "s and t",
+        ),
         (
             f"SELECT 1 AS n FROM s GROUP BY HOP(ts, INTERVAL '2' HOUR, {HOUR})",
             "unsupported_construct",
