@@ -12,8 +12,8 @@ from service.spec.errors import SpecError
 from service.spec.tree import Call, Expression, Interval, Name, walk
 
 MAX_WINDOWS_PER_ROW = 144
-"""Sliding windows that a row may be in. It is written out once for each, by an expression for each in the plan, which is
-made anew for every mini-batch: with 288 that took twenty seconds on two busy cores."""
+"""Sliding windows that a row may be in. It is written out once for each, by an expression for each in the plan, which
+is made anew for every mini-batch: with 288 that took twenty seconds on two busy cores."""
 
 SESSIONS = frozenset({"session", "session_start", "session_end", "session_window"})
 """Windows that are refused, by Flink's names and by Spark's."""

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from sqlalchemy import func, select
 
+from service.spec.status import AttemptStatus, JobStatus
+from service.store.tables import StreamBatchRow
 from tests.support.feeding import Feeder, Group, declare_over_http, groups_of, over_http
-from tests.support.production import Production, Servers, running_production, running_servers
+from tests.support.production import Api, Production, Servers, running_production, running_servers
 from tests.support.streaming import StreamJob, Strikes, stream_job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -126,3 +129,74 @@ def test_a_table_of_postgresql_survives_kills(beside_postgres: Production, serve
 
     (api,) = beside_postgres.apis
     survive(beside_postgres, job, Feeder(over_http(api, "clicks"), SEED), read)
+
+
+def test_a_stream_goes_on_across_a_restart_of_everything(production: Production) -> None:
+    job = submitted(production, "clicks")
+    (api,) = production.apis
+    feeder = Feeder(over_http(api, "clicks"), SEED)
+
+    def read() -> set[Group]:
+        return groups_of(row.values() for row in api.rows(job.id))
+
+    feeder.feed(5)
+    job.wait_for_batch()
+    asked(api, job, "stop")
+    job.wait(JobStatus.STOPPED)
+    feeder.feed(3)
+    parts = [*production.workers, api.part]
+    for part in parts:
+        assert production.stop(part) == 0, production.logs()
+    for part in parts:
+        production.start_again(part)
+    feeder.feed(3)
+    stopped = job.stream
+    assert (job.row.status, job.row.fence) == (JobStatus.STOPPED, 1)
+    asked(api, job, "resume")
+    wait_until_exact(job, feeder, read)
+    assert job.stream.generation == stopped.generation
+    assert first_batch(job, fence=2) == (stopped.last_batch or 0) + 1
+
+    # Told to leave, workers give it back; all at once, there is nobody who would take it meanwhile.
+    with feeder.feeding():
+        job.wait_for_batch()
+        for part in production.workers:
+            part.process.terminate()
+        for part in production.workers:
+            assert part.process.wait(120) == 0, production.logs()
+        job.wait_for("the job to be given back", lambda: job.row.lease_owner is None)
+        for part in production.workers:
+            production.start_again(part)
+        job.wait_for("the next attempt", lambda: job.committed(job.row.fence))
+    wait_until_exact(job, feeder, read)
+
+    # And killed, the API with them.
+    with feeder.feeding():
+        job.wait_for_batch()
+        for part in parts:
+            production.kill(part)
+        for part in parts:
+            production.start_again(part)
+        job.wait_for_batch()
+    assert feeder.repeats
+    wait_until_exact(job, feeder, read)
+    asked(api, job, "stop")
+    job.wait(JobStatus.STOPPED)
+    assert read() == feeder.expected.groups
+    # What a mini-batch read is measured after its end, and lost with the worker.
+    assert job.stream.rows_in <= feeder.expected.rows
+    ends = [attempt.status for attempt in job.attempts]
+    assert ends[0] == ends[-1] == AttemptStatus.STOPPED
+    assert AttemptStatus.CANCELLED in ends
+    assert AttemptStatus.CRASHED in ends
+
+
+def asked(api: Api, job: StreamJob, what: str) -> None:
+    answer = api.http.post(f"/v1/jobs/{job.id}/{what}", json={})
+    assert answer.is_success, answer.text
+
+
+def first_batch(job: StreamJob, fence: int) -> int:
+    with job.database.read() as session:
+        of = (StreamBatchRow.job_id == job.id, StreamBatchRow.fence == fence)
+        return session.execute(select(func.min(StreamBatchRow.batch_id)).where(*of)).scalar_one()

@@ -45,19 +45,19 @@ class StreamJob:
 
     def __init__(self, database: Database, job_id: str, logs: Callable[[], str]) -> None:
         self.id = job_id
-        self._database = database
+        self.database = database
         self._logs = logs
 
     @property
     def row(self) -> JobRow:
         """The job as it stands."""
-        with self._database.read() as session:
+        with self.database.read() as session:
             return session.get_one(JobRow, self.id)
 
     @property
     def stream(self) -> Stream:
         """How far it has come."""
-        with self._database.read() as session:
+        with self.database.read() as session:
             found = find_stream(session, self.id)
         assert found is not None, self.describe()
         return found
@@ -65,7 +65,7 @@ class StreamJob:
     @property
     def attempts(self) -> Sequence[AttemptRow]:
         """Oldest first."""
-        with self._database.read() as session:
+        with self.database.read() as session:
             return attempts_of(session, self.id)
 
     def committed(self, fence: int | None = None) -> int:
@@ -99,31 +99,31 @@ class StreamJob:
 
     def stop(self) -> None:
         """Asks it to stop, and waits until it rests."""
-        with self._database.write() as session:
+        with self.database.write() as session:
             row = require_job(session, TENANT, self.id, for_change=True)
-            streams.request_stop(session, row, self._database.now(session))
+            streams.request_stop(session, row, self.database.now(session))
         row = self.wait(JobStatus.STOPPED)
         assert row.error is None, self.describe()
 
     def resume(self, *, from_scratch: bool = False) -> None:
         """Queues it again; workers hear of it by themselves."""
-        with self._database.write() as session:
+        with self.database.write() as session:
             row = require_job(session, TENANT, self.id, for_change=True)
             assert row.status == JobStatus.STOPPED, self.describe()
-            streams.request_resume(session, row, self._database.now(session), from_scratch=from_scratch)
+            streams.request_resume(session, row, self.database.now(session), from_scratch=from_scratch)
 
     def describe(self) -> str:
         """How it stands, for the message of a failed test."""
         row = self.row
         attempts = [(one.fence, one.status, one.worker, (one.error or {}).get("code")) for one in self.attempts]
-        with self._database.read() as session:
+        with self.database.read() as session:
             stream = find_stream(session, self.id)
         return f"{row.status} {row.error} attempts={attempts} {stream}"
 
     def _batches(self, fence: int | None, *conditions: Any) -> int:
         of = () if fence is None else (StreamBatchRow.fence == fence,)
         counted = select(func.count()).where(StreamBatchRow.job_id == self.id, *of, *conditions)
-        with self._database.read() as session:
+        with self.database.read() as session:
             return session.execute(counted).scalar_one()
 
 

@@ -15,6 +15,8 @@ from sqlalchemy import select
 
 from service.settings import Settings
 from service.spec.job import JobSpec
+from service.spec.modes import Mode
+from service.spec.queues import Queue
 from service.store.jobs import NewJob, insert_job
 from service.store.session import Database
 from service.store.tables import Base, JobRow
@@ -72,7 +74,9 @@ class Bench:
             spec=checked.model_dump(mode="json", by_alias=True),
             request_id=None,
             max_attempts=2,
-            timeout_ms=timeout_ms,
+            timeout_ms=0 if checked.mode is Mode.CONTINUOUS else timeout_ms,
+            queue=Queue.STREAM if checked.mode is Mode.CONTINUOUS else Queue.SHORT,
+            mode=checked.mode,
         )
         with self.database.write() as session:
             insert_job(session, job, self.database.now(session))

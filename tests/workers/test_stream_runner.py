@@ -1,0 +1,232 @@
+"""Streaming jobs from claim to rest, on real Spark: one run after the other, stopped, refused, explained, mended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import select, update
+
+from service.results.json_values import json_rows
+from service.results.stream_result import open_stream_result, result_directory
+from service.spec.status import AttemptStatus, JobStatus
+from service.store import streams
+from service.store.attempts import attempts_of
+from service.store.jobs import EXPLAIN
+from service.store.plans import report_of
+from service.store.stream_state import StoppedBecause, Stream, find_stream
+from service.store.tables import JobRow, PlanRow
+from tests.support.processes import wait_for
+from tests.support.tables import USERS, parquet
+from workers.attempt import StopReason
+
+if TYPE_CHECKING:
+    from tests.workers.conftest import Bench
+
+pytestmark = pytest.mark.spark
+
+PER_USER = {
+    "name": "per-user",
+    "mode": "incremental",
+    "tables": {"orders": parquet("orders")},
+    "sql": "SELECT uid, COUNT(*) AS n, COUNT(DISTINCT category) AS c FROM orders WHERE uid < 3 GROUP BY uid",
+    "settings": {"state": {"partitions": 2}},
+}
+FIRST = [[0, 100, 7], [1, 100, 7], [2, 100, 7]]
+
+
+def stream(bench: Bench, job_id: str) -> Stream:
+    with bench.database.read() as session:
+        found = find_stream(session, job_id)
+    assert found is not None
+    return found
+
+
+def rows(bench: Bench, job_id: str) -> list[list[Any]]:
+    """The managed result."""
+    found = open_stream_result(result_directory(bench.settings.streams_dir, job_id, stream(bench, job_id).generation))
+    return sorted(json_rows(found.files.page(0, 1000)))
+
+
+def resume(bench: Bench, job_id: str, *, from_scratch: bool = False, **changed: object) -> None:
+    """Queues a job again, with other columns where that is asked for."""
+    with bench.database.write() as session:
+        if changed:
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(**changed))
+        row = session.get_one(JobRow, job_id)
+        streams.request_resume(session, row, bench.database.now(session), from_scratch=from_scratch)
+
+
+def run(bench: Bench, job_id: str) -> JobRow:
+    assert bench.runner.run(job_id)
+    return bench.job(job_id)
+
+
+def add_orders(bench: Bench, name: str, uids: list[int], category: str) -> None:
+    """One more file of orders."""
+    hidden = bench.settings.state_dir / "data" / "orders" / f".{name}"
+    columns = {"uid": pa.array(uids, pa.int64()), "category": [category] * len(uids), "price": [1.0] * len(uids)}
+    pq.write_table(pa.table(columns), hidden)
+    hidden.rename(hidden.with_name(name))
+
+
+def supervised(bench: Bench, probe: Callable[[], object]) -> None:
+    """Looks at streams as the worker does, until something holds."""
+
+    def look() -> object:
+        bench.runner.supervisor.step()
+        return probe()
+
+    wait_for("the stream to get on", look, 60)
+
+
+def test_an_incremental_job_counts_what_is_new_each_time(bench: Bench) -> None:
+    job_id = bench.submit(PER_USER)
+    job = run(bench, job_id)
+    assert (job.status, job.error, job.lease_owner) == (JobStatus.STOPPED, None, None)
+    assert stream(bench, job_id).stopped_because == StoppedBecause.CAUGHT_UP
+    assert rows(bench, job_id) == FIRST
+    assert stream(bench, job_id).rows_in == 10_000
+    done = stream(bench, job_id).last_batch
+
+    resume(bench, job_id)
+    assert run(bench, job_id).status == JobStatus.STOPPED
+    assert (rows(bench, job_id), stream(bench, job_id).last_batch) == (FIRST, done)
+
+    add_orders(bench, "part-9.parquet", [1, 1, 2], "new")
+    resume(bench, job_id)
+    assert run(bench, job_id).status == JobStatus.STOPPED
+    assert rows(bench, job_id) == [[0, 100, 7], [1, 102, 8], [2, 101, 8]]
+    assert stream(bench, job_id).rows_in == 10_003
+    with bench.database.read() as session:
+        assert [attempt.status for attempt in attempts_of(session, job_id)] == [AttemptStatus.STOPPED] * 3
+    assert bench.at_hand.all() == ()
+    assert bench.rung == []
+
+
+def test_a_job_that_is_resumed_from_scratch_counts_everything_again(bench: Bench) -> None:
+    job_id = bench.submit(PER_USER)
+    run(bench, job_id)
+    resume(bench, job_id, from_scratch=True)
+    assert run(bench, job_id).status == JobStatus.STOPPED
+    assert (stream(bench, job_id).generation, stream(bench, job_id).rows_in) == (2, 10_000)
+    assert rows(bench, job_id) == FIRST
+
+
+def test_a_run_with_a_schedule_says_when_it_runs_again(bench: Bench) -> None:
+    job_id = bench.submit({**PER_USER, "schedule": {"every": "1h"}})
+    job = run(bench, job_id)
+    assert job.next_run_at is not None
+    assert job.next_run_at - job.updated_at == 3_600_000
+
+
+def test_a_continuous_job_leaves_its_thread_and_goes_on(bench: Bench) -> None:
+    quick = {"mini_batch": {"allow_latency": "50ms"}, "state": {"partitions": 2}}
+    job_id = bench.submit({**PER_USER, "mode": "continuous", "settings": quick})
+    assert run(bench, job_id).status == JobStatus.RUNNING
+    (attempt,) = bench.at_hand.all()
+    supervised(bench, lambda: stream(bench, job_id).rows_in == 10_000)
+    add_orders(bench, "part-9.parquet", [1, 1, 2], "new")
+    supervised(bench, lambda: stream(bench, job_id).rows_in == 10_003)
+    assert rows(bench, job_id) == [[0, 100, 7], [1, 102, 8], [2, 101, 8]]
+    with bench.database.write() as session:
+        streams.request_stop(session, session.get_one(JobRow, job_id), bench.database.now(session))
+    assert bench.job(job_id).status == JobStatus.STOPPING
+    attempt.stop(StopReason.STOP_REQUESTED)
+    supervised(bench, lambda: not bench.at_hand.all())
+    job = bench.job(job_id)
+    assert (job.status, job.error, stream(bench, job_id).stopped_because) == ("STOPPED", None, StoppedBecause.STOPPED)
+
+
+def test_one_that_is_cancelled_ends_for_good(bench: Bench) -> None:
+    job_id = bench.submit({**PER_USER, "mode": "continuous"})
+    run(bench, job_id)
+    (attempt,) = bench.at_hand.all()
+    with bench.database.write() as session:
+        session.execute(update(JobRow).values(status="CANCELLING", cancel_requested_at=1))
+    attempt.stop(StopReason.CANCELLED)
+    supervised(bench, lambda: not bench.at_hand.all())
+    assert bench.job(job_id).status == JobStatus.CANCELLED
+
+
+def test_a_stream_is_explained_without_state(bench: Bench) -> None:
+    job_id = bench.submit({**PER_USER, "mode": "continuous"}, kind=EXPLAIN)
+    job = run(bench, job_id)
+    assert (job.status, job.error) == (JobStatus.SUCCEEDED, None)
+    with bench.database.read() as session:
+        assert find_stream(session, job_id) is None
+        report = report_of(session.scalars(select(PlanRow)).one())
+    assert [trace.rule for trace in report.rules] == ["stream_shape"]
+    assert not (bench.settings.streams_dir / job_id).exists()
+
+
+def test_another_layout_than_the_state_has_stops_the_job_before_it_touches_it(bench: Bench) -> None:
+    job_id = bench.submit(PER_USER)
+    run(bench, job_id)
+    changed = {**bench.job(job_id).spec}
+    changed["settings"] = {**changed["settings"], "state": {"provider": "memory", "partitions": 2}}
+    resume(bench, job_id, spec=changed)
+    job = run(bench, job_id)
+    assert job.status == JobStatus.STOPPED
+    assert job.error is not None
+    assert job.error["code"] == "state_not_compatible"
+    assert "state.provider was rocksdb" in json.dumps(job.error)
+    assert stream(bench, job_id).stopped_because == StoppedBecause.FAILED
+    resume(bench, job_id, from_scratch=True)
+    assert run(bench, job_id).error is None
+    assert rows(bench, job_id) == FIRST
+
+
+def add_text(directory: Path, name: str, text: str) -> None:
+    hidden = directory / f".{name}"
+    hidden.write_text(text)
+    hidden.rename(directory / name)
+
+
+@pytest.mark.parametrize("mended", [True, False])
+def test_a_bad_file_stops_the_job_until_it_is_mended_or_gone(bench: Bench, *, mended: bool) -> None:
+    directory = bench.settings.state_dir / "data" / "text"
+    directory.mkdir()
+    add_text(directory, "1.csv", "a,1\nb,2\n")
+    job_id = bench.submit(
+        {
+            **PER_USER,
+            "tables": {"t": {"format": "csv", "path": "text/", "schema": "k STRING, v BIGINT"}},
+            "sql": "SELECT k, SUM(v) AS s FROM t GROUP BY k",
+        }
+    )
+    run(bench, job_id)
+    add_text(directory, "2.csv", "a,10\nb,many\n")
+    add_text(directory, "3.csv", "c,3\n")
+    for _ in range(2):
+        resume(bench, job_id)
+        job = run(bench, job_id)
+        assert job.status == JobStatus.STOPPED
+        assert job.error is not None
+        assert "2.csv" in job.error["detail"], job.error
+    assert rows(bench, job_id) == [["a", 1], ["b", 2]]
+    if mended:
+        add_text(directory, "2.csv", "a,10\nb,20\n")
+    else:
+        (directory / "2.csv").unlink()
+    resume(bench, job_id)
+    job = run(bench, job_id)
+    assert (job.status, job.error) == (JobStatus.STOPPED, None)
+    assert rows(bench, job_id) == ([["a", 11], ["b", 22], ["c", 3]] if mended else [["a", 1], ["b", 2], ["c", 3]])
+
+
+def test_a_table_beside_the_stream_is_joined_as_it_is(bench: Bench) -> None:
+    job_id = bench.submit(
+        {
+            **PER_USER,
+            "tables": {"o": {**parquet("orders"), "role": "stream"}, "u": {**USERS, "role": "static"}},
+            "sql": "SELECT u.name, COUNT(*) AS n FROM o JOIN u ON o.uid = u.uid WHERE u.uid < 2 GROUP BY u.name",
+        }
+    )
+    assert run(bench, job_id).error is None
+    assert rows(bench, job_id) == [["user 0", 100], ["user 1", 100]]
