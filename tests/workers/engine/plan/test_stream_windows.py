@@ -28,7 +28,7 @@ def built(sql: str) -> Node:
 
 
 def planned(sql: str, output: OutputMode | None = None) -> StreamPlan:
-    return stream_plan(built(sql), frozenset("s"), output)
+    return stream_plan(built(sql), frozenset("s"), output=output)
 
 
 def test_closed_windows_are_appended_by_default() -> None:
