@@ -37,6 +37,7 @@ PLAIN = {
     "a having that stays true": "SELECT k, COUNT(*) AS n FROM s GROUP BY k HAVING COUNT(*) > 9",
     "expressions": "SELECT g % 2 AS odd, COUNT(*) + 1 AS n, SUM(i) * 2 AS s FROM s GROUP BY g % 2",
     "rollup": "SELECT k, g, COUNT(*) AS n FROM s GROUP BY ROLLUP (k, g)",
+    "rollup of rows": "SELECT k, g FROM s GROUP BY ROLLUP (k, g)",
 }
 DISTINCT = {
     "one set": "SELECT k, COUNT(DISTINCT i) AS c FROM s GROUP BY k",
@@ -49,7 +50,9 @@ DISTINCT = {
     "COUNT(*) AS n, AVG(w) AS aw, FIRST_VALUE(k ORDER BY id) AS f FROM s GROUP BY g",
     "filtered sets": "SELECT k, COUNT(DISTINCT i) FILTER (WHERE q) AS a, COUNT(DISTINCT i) AS b, "
     "COUNT(*) FILTER (WHERE g = 1) AS n FROM s GROUP BY k",
+    "beside double keys": "SELECT d, COUNT(DISTINCT i) AS c, COUNT(*) AS n FROM s GROUP BY d",
     "rows": "SELECT DISTINCT k, g FROM s",
+    "rows of doubles": "SELECT DISTINCT d, f FROM s",
     "over rows": "SELECT k, COUNT(*) AS n FROM (SELECT DISTINCT k, i, d FROM s) t GROUP BY k",
 }
 BITMAPS = {
@@ -87,6 +90,7 @@ JOINED = {
     "semi": "SELECT s.g, COUNT(*) AS n, SUM(s.i) AS si FROM s LEFT SEMI JOIN t ON s.g = t.g GROUP BY s.g",
     "conditions": "SELECT s.g, COUNT(*) AS n, COUNT(*) FILTER (WHERE t.q) AS f FROM s JOIN t ON s.g = t.g AND t.i > 0 "
     "WHERE s.q AND t.d < 9 GROUP BY s.g HAVING COUNT(*) > 3",
+    "distinct values of doubles": "SELECT s.d, COUNT(DISTINCT s.i) AS c FROM s JOIN t ON s.d = t.d GROUP BY s.d",
     "doubles": "SELECT s.d, COUNT(*) AS n FROM s JOIN t ON s.d = t.d GROUP BY s.d",
 }
 """Two streams, joined and aggregated by the join's key."""
