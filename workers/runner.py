@@ -206,8 +206,9 @@ class JobRunner:
         if standing.status is JobStatus.RUNNING and not standing.cancel_requested:
             # An earlier try, whose answer was lost, did it.
             return True
-        # The lease holds and the job does not start: its cancellation has just been asked for.
-        attempt.stop(StopReason.CANCELLED)
+        # The lease holds and the job does not start: it has just been asked to end, or to rest.
+        rests = standing.status is JobStatus.STOPPING and not standing.cancel_requested
+        attempt.stop(StopReason.STOP_REQUESTED if rests else StopReason.CANCELLED)
         attempt.check()
         return False
 

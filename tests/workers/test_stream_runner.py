@@ -23,9 +23,13 @@ from service.store.stream_state import StoppedBecause, Stream, find_stream
 from service.store.tables import JobRow, PlanRow
 from tests.support.processes import wait_for
 from tests.support.tables import USERS, parquet
+from tests.workers.conftest import SharedDriver
 from workers.attempt import StopReason
+from workers.runner import JobRunner
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.workers.conftest import Bench
 
 pytestmark = pytest.mark.spark
@@ -141,6 +145,31 @@ def test_a_continuous_job_leaves_its_thread_and_goes_on(bench: Bench) -> None:
     supervised(bench, lambda: not bench.at_hand.all())
     job = bench.job(job_id)
     assert (job.status, job.error, stream(bench, job_id).stopped_because) == ("STOPPED", None, StoppedBecause.STOPPED)
+
+
+@pytest.mark.parametrize("mode", ["continuous", "incremental"])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_one_that_is_told_to_end_while_it_is_planned_does_not_start(
+    bench: Bench, mode: str, *, cancelled: bool
+) -> None:
+    from workers.engine.spark.driver import Driver
+
+    job_id = bench.submit({**PER_USER, "mode": mode})
+
+    class Telling(Driver):
+        def session_for_job(self) -> SparkSession:
+            with bench.database.write() as session:
+                streams.request_stop(session, session.get_one(JobRow, job_id), bench.database.now(session))
+                if cancelled:
+                    session.execute(update(JobRow).values(status="CANCELLING", cancel_requested_at=1))
+            return super().session_for_job()
+
+    known = {name: getattr(bench.driver, name) for name in Driver.__dataclass_fields__}
+    runner = JobRunner(bench.settings, bench.database, SharedDriver(Telling(**known)), bench.at_hand, "w1", bench.ring)
+    assert runner.run(job_id)
+    assert bench.job(job_id).status == (JobStatus.CANCELLED if cancelled else JobStatus.STOPPED)
+    assert bench.at_hand.all() == ()
+    assert stream(bench, job_id).last_batch is None
 
 
 def test_one_that_is_cancelled_ends_for_good(bench: Bench) -> None:
