@@ -24,7 +24,7 @@ START, END = f"TUMBLE_START(ts, {MINUTE})", f"TUMBLE_END(ts, {MINUTE})"
 def built(sql: str) -> Node:
     table = {"format": "parquet", "path": "s", "event_time": {"column": "ts", "delay": "10m"}}
     spec = {"mode": "incremental", "tables": {"s": table}, "sql": sql}
-    return build(compile_job(JobSpec.model_validate(spec), SCHEMAS))
+    return build(compile_job(JobSpec.model_validate(spec), SCHEMAS, is_accepted=True))
 
 
 def planned(sql: str, output: OutputMode | None = None) -> StreamPlan:

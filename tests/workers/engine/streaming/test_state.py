@@ -58,10 +58,7 @@ def test_a_mini_batch_can_come_again() -> None:
 
 
 SCHEMA = Schema((Field("k", STRING), Field("v", BIGINT)))
-SQL = (
-    "SELECT s.k, COUNT(*) AS n, SUM(s.v) AS sv, SUM(t.v) AS tv, MAX(s.v) AS ms, MAX(t.v) AS mt "
-    "FROM s JOIN t ON s.k = t.k GROUP BY s.k"
-)
+SQL = "SELECT s.k, COUNT(*) AS n, COUNT(*) FILTER (WHERE t.v > 15) AS f FROM s JOIN t ON s.k = t.k GROUP BY s.k"
 
 
 def outcome(spark: SparkSession, root: Path, rules: str | None) -> Any:
@@ -76,14 +73,14 @@ def outcome(spark: SparkSession, root: Path, rules: str | None) -> Any:
         run.put(table, file)
         try:
             run.catch_up()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is not the rows
             return type(error)
     return run.rows
 
 
 @pytest.mark.spark
 def test_the_plan_does_not_depend_on_what_a_mini_batch_brings(spark: SparkSession, tmp_path: Path) -> None:
-    right = [("a", 6, 12, 90, 3, 20)]
+    right = [("a", 6, 3)]
     assert outcome(spark, tmp_path / "kept", None) == right
     # What the excluded rules are for: with them, state is read with other calls than it was written with. Should Spark
     # ever give the same here, they may come back.
