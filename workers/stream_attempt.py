@@ -72,7 +72,7 @@ class StreamAttempt:
 
     def close(self) -> None:
         """After the verdict: notes what the last mini-batches were, and lets go of the sink."""
-        if self.attempt.reason is not StopReason.DRIVER_LOST:
+        if not self._is_without_driver:
             self._measure()
         self._opened.sink.close()
 
@@ -90,7 +90,7 @@ class StreamAttempt:
 
     def _verdict(self) -> Verdict | None:
         attempt = self.attempt
-        error = None if attempt.reason is StopReason.DRIVER_LOST else self._running.error()
+        error = None if self._is_without_driver else self._running.error()
         if isinstance(error, FenceLostError):
             return LeaseLost()
         if attempt.reason is not None:
@@ -100,6 +100,15 @@ class StreamAttempt:
         if self._starts_again(error):
             return None
         return resting_verdict(error, attempt)
+
+    @property
+    def _is_without_driver(self) -> bool:
+        """Whether there is nobody to ask about the stream: its driver is lost, or ended after another order to stop."""
+        attempt = self.attempt
+        if attempt.reason is None:
+            # Nothing is decided before the driver is given up.
+            return False
+        return attempt.reason is StopReason.DRIVER_LOST or attempt.driver is None or not attempt.driver.is_running()
 
     def _starts_again(self, error: Exception) -> bool:
         """Where an attempt that has lost its lease wrote the plan of the next mini-batch: it is this one's now."""

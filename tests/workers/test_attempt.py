@@ -95,3 +95,48 @@ def test_waiting_ends_when_the_worker_closes() -> None:
     at_hand.close()
     thread.join(10)
     assert closed == [True]
+
+
+def test_a_kept_attempt_stays_at_hand_until_it_is_released() -> None:
+    at_hand, attempt = AttemptsAtHand(), Attempt(CLAIM, 0.0)
+    with at_hand.holding(attempt):
+        at_hand.keep(attempt)
+    assert at_hand.all() == at_hand.kept() == (attempt,)
+    assert not at_hand.wait_until_empty(0)
+    at_hand.release(attempt)
+    assert at_hand.all() == at_hand.kept() == ()
+    assert at_hand.wait_until_empty(0)
+
+
+def test_one_that_is_released_before_its_thread_has_left_is_let_go_with_it() -> None:
+    at_hand, attempt = AttemptsAtHand(), Attempt(CLAIM, 0.0)
+    with at_hand.holding(attempt):
+        at_hand.keep(attempt)
+        at_hand.release(attempt)
+    assert at_hand.wait_until_empty(0)
+
+
+def test_a_worker_that_is_to_leave_stops_what_is_kept_and_lets_the_rest_end() -> None:
+    at_hand, kept, held = AttemptsAtHand(), Attempt(CLAIM, 0.0), Attempt(CLAIM, 0.0)
+    with at_hand.holding(kept):
+        at_hand.keep(kept)
+    with at_hand.holding(held):
+        at_hand.refuse()
+        assert held.reason is None
+        assert kept.reason is StopReason.WORKER_STOPPING
+        at_hand.keep(held)
+        assert held.reason is StopReason.WORKER_STOPPING
+
+
+def test_only_streams_end_gently_with_their_worker() -> None:
+    stream, batch, stopped = Attempt(CLAIM, 0.0), Attempt(CLAIM, 0.0), Attempt(CLAIM, 0.0)
+    stream.streams = stopped.streams = True
+    assert not stream.ends_gently
+    stream.stop(StopReason.WORKER_STOPPING)
+    batch.stop(StopReason.WORKER_STOPPING)
+    stopped.stop(StopReason.STOP_REQUESTED)
+    assert [one.ends_gently for one in (stream, batch, stopped)] == [True, False, True]
+    cancelled = Attempt(CLAIM, 0.0)
+    cancelled.streams = True
+    cancelled.stop(StopReason.CANCELLED)
+    assert not cancelled.ends_gently

@@ -1,0 +1,111 @@
+"""What ends attempts early: words in the database, the clock; and what is left to end by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import pytest
+from sqlalchemy import update
+
+from service.spec.modes import Mode
+from service.spec.status import JobStatus
+from service.store import leases
+from service.store.jobs import NewJob, insert_job
+from service.store.session import Database
+from service.store.tables import JobRow
+from workers.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.cancellation import CancellationWatch, cancel_stopped
+
+
+@dataclass
+class Cancelled:
+    """A driver that notes whose Spark jobs it was to cancel."""
+
+    tags: list[str] = field(default_factory=list)
+
+    def cancel(self, tag: str) -> None:
+        """See `Driver`."""
+        self.tags.append(tag)
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    with closing(Database(database_url)) as database:
+        yield database
+
+
+@pytest.fixture
+def driver() -> Cancelled:
+    return Cancelled()
+
+
+@pytest.fixture
+def attempt(database: Database, driver: Cancelled) -> Attempt:
+    """A stream that worker w1 runs."""
+    with database.write() as session:
+        now = database.now(session)
+        insert_job(session, NewJob("job-1", "default", "run", "a job", {}, None, 3, 0, mode=Mode.CONTINUOUS), now)
+        claim = leases.claim(session, "job-1", "w1", now, 60_000)
+        assert claim is not None
+        assert leases.mark_running(session, claim, now)
+    attempt = Attempt(claim, 100.0)
+    attempt.driver = driver  # type: ignore[assignment]
+    attempt.streams = True
+    return attempt
+
+
+def looked(database: Database, attempt: Attempt, **values: object) -> StopReason | None:
+    """What the watch makes of a job with these columns."""
+    at_hand = AttemptsAtHand()
+    with at_hand.holding(attempt):
+        with database.write() as session:
+            session.execute(update(JobRow).values(**values))
+        CancellationWatch(database, at_hand).step()
+    return attempt.reason
+
+
+def test_a_job_that_nobody_wants_to_end_goes_on(database: Database, attempt: Attempt, driver: Cancelled) -> None:
+    assert looked(database, attempt, version=7) is None
+    assert driver.tags == []
+
+
+def test_a_stream_that_is_asked_to_stop_ends_by_itself(database: Database, attempt: Attempt, driver: Cancelled) -> None:
+    reason = looked(database, attempt, status=JobStatus.STOPPING.value, stop_requested_at=1)
+    assert reason is StopReason.STOP_REQUESTED
+    assert driver.tags == [], "its mini-batch goes on to its end"
+
+
+def test_a_cancellation_does_not_wait_for_a_mini_batch(database: Database, attempt: Attempt, driver: Cancelled) -> None:
+    reason = looked(database, attempt, status=JobStatus.CANCELLING.value, stop_requested_at=1, cancel_requested_at=2)
+    assert reason is StopReason.CANCELLED
+    assert set(driver.tags) == {attempt.tag}
+
+
+def test_an_attempt_whose_job_another_has_is_ended(database: Database, attempt: Attempt, driver: Cancelled) -> None:
+    assert looked(database, attempt, fence=2) is StopReason.LEASE_LOST
+    assert set(driver.tags) == {attempt.tag}
+
+
+@pytest.mark.one_database
+def test_what_leaves_with_its_worker_ends_gently_if_it_streams(attempt: Attempt, driver: Cancelled) -> None:
+    attempt.stop(StopReason.WORKER_STOPPING)
+    cancel_stopped((attempt,))
+    assert driver.tags == []
+    attempt.streams = False
+    cancel_stopped((attempt,))
+    assert driver.tags == [attempt.tag]
+
+
+@pytest.mark.one_database
+def test_the_time_limit_of_a_run_is_kept(database: Database, attempt: Attempt, driver: Cancelled) -> None:
+    at_hand, now = AttemptsAtHand(), 99.0
+    watch = CancellationWatch(database, at_hand, lambda: now)
+    with at_hand.holding(attempt):
+        watch.mark_overdue()
+        assert attempt.reason is None
+        now = 100.0
+        watch.mark_overdue()
+    assert attempt.reason is StopReason.TIMED_OUT
+    assert driver.tags == [attempt.tag]

@@ -1,0 +1,280 @@
+"""A stream on real Spark, from its start to every way to end; and one whose driver is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from py4j.protocol import Py4JNetworkError
+
+from service.spec.modes import Mode
+from service.spec.status import AttemptStatus
+from service.store import leases, streams
+from service.store.jobs import NewJob, insert_job
+from service.store.leases import Claim
+from service.store.session import Database
+from service.store.stream_state import StoppedBecause, Stream, find_stream
+from tests.support.processes import wait_for
+from workers.attempt import Attempt, StopReason
+from workers.engine.streaming.sinks.blackhole import BlackholeSink
+from workers.engine.streaming.sinks.sink import FenceLostError, SinkError, Staged
+from workers.failures import HandBack, LeaseLost, Rest
+from workers.stream_attempt import Opened, StreamAttempt
+from workers.stream_guard import StreamGuard
+
+if TYPE_CHECKING:
+    from workers.engine.spark.driver import Driver
+    from workers.engine.streaming.query import RunningStream
+
+pytestmark = [pytest.mark.spark, pytest.mark.one_database]
+
+OFTEN = timedelta(milliseconds=50)
+SECONDS = 60
+
+
+@dataclass
+class Sunk(BlackholeSink):
+    """Counts rows; raises `failure` where that is given."""
+
+    failure: Exception | None = None
+    numbers: list[int] = field(default_factory=list)
+    closed: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def commit(self, batch_id: int, staged: Staged) -> None:
+        """See `Sink`."""
+        if self.failure is not None:
+            raise self.failure
+        super().commit(batch_id, staged)
+        self.numbers.append(batch_id)
+
+    def close(self) -> None:
+        """See `Sink`."""
+        self.closed = True
+
+
+class Lane:
+    """A directory that is read as a stream, and all that an attempt at it needs."""
+
+    def __init__(self, directory: Path, database: Database, driver: Driver, held: Claim) -> None:
+        self.sink = Sunk()
+        self.attempt = Attempt(held, float("inf"))
+        self.attempt.streams = True
+        self.attempt.driver = driver
+        self.checkpoint = directory / "checkpoint"
+        self._rows = directory / "rows"
+        self._rows.mkdir()
+        self._directory = directory
+        self._database = database
+        self._driver = driver
+        self._files = 0
+
+    def add(self, rows: int) -> None:
+        """One more file."""
+        self._files += 1
+        hidden = self._rows / f".{self._files}.parquet"
+        pq.write_table(pa.table({"v": list(range(rows))}), hidden)
+        hidden.rename(self._rows / f"{self._files}.parquet")
+
+    def start(self, every: timedelta | None) -> StreamAttempt:
+        """An attempt that is under way."""
+        opened = Opened(self.sink, 1, {str(self._rows): 1}, lambda: self._start(every))
+        return StreamAttempt(self.attempt, opened, self._database)
+
+    def _start(self, every: timedelta | None) -> RunningStream:
+        from service.spec.modes import OutputMode
+        from service.spec.options import StateProvider
+        from workers.engine.streaming.batches import BatchFunction
+        from workers.engine.streaming.query import RunningStream, Trigger
+        from workers.engine.streaming.staging import Stage
+        from workers.engine.streaming.state import StateOptions, prepare_session
+
+        session = self._driver.session_for_job()
+        prepare_session(session, StateOptions(StateProvider.ROCKSDB, 1))
+        frame = session.readStream.schema("v BIGINT").parquet(f"file://{self._rows}")
+        batch = BatchFunction(
+            Stage(self._directory / "stage", 1), self.sink, StreamGuard(self._database, self.attempt.claim, 1)
+        )
+        return RunningStream.start(frame, OutputMode.APPEND, self.checkpoint, Trigger(every), batch)
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    with closing(Database(database_url)) as database:
+        yield database
+
+
+@pytest.fixture
+def held(database: Database) -> Claim:
+    with database.write() as session:
+        now = database.now(session)
+        insert_job(session, NewJob("job-1", "default", "run", "a job", {}, None, 3, 0, mode=Mode.CONTINUOUS), now)
+        claim = leases.claim(session, "job-1", "w1", now, 60_000)
+        assert claim is not None
+        streams.open_stream(session, claim, now)
+    return claim
+
+
+@pytest.fixture
+def lane(tmp_path: Path, database: Database, driver: Driver, held: Claim) -> Iterator[Lane]:
+    yield Lane(tmp_path, database, driver, held)
+    for query in driver.root.streams.active:
+        query.stop()
+
+
+def stream(database: Database) -> Stream:
+    with database.read() as session:
+        found = find_stream(session, "job-1")
+    assert found is not None
+    return found
+
+
+def verdict_of(started: StreamAttempt) -> Any:
+    """Looks at it until there is a verdict."""
+    return wait_for("a verdict", lambda: started.wait(0.05) and started.step(), SECONDS)
+
+
+def step_until(started: StreamAttempt, probe: Callable[[], object]) -> None:
+    def look() -> object:
+        assert started.step() is None
+        return probe()
+
+    wait_for("the stream to get on", look, SECONDS)
+
+
+def test_a_stream_that_has_caught_up_rests(lane: Lane, database: Database) -> None:
+    lane.add(10)
+    started = lane.start(None)
+    assert verdict_of(started) == Rest(StoppedBecause.CAUGHT_UP)
+    started.close()
+    assert (lane.sink.rows, lane.sink.closed) == (10, True)
+    assert (stream(database).last_batch, stream(database).rows_in, stream(database).rows_out) == (0, 10, 10)
+    metrics = stream(database).metrics
+    assert metrics is not None
+    assert metrics["duration_ms"] > 0
+
+
+def test_a_stream_goes_on_until_it_is_asked_to_stop(lane: Lane, database: Database) -> None:
+    started = lane.start(OFTEN)
+    for rows in (3, 4):
+        before = lane.sink.rows
+        lane.add(rows)
+        step_until(started, lambda before=before, rows=rows: stream(database).rows_in == before + rows)
+    lane.attempt.stop(StopReason.STOP_REQUESTED)
+    assert started.step() == Rest(StoppedBecause.STOPPED)
+    assert started.wait(0.01)
+    assert lane.sink.numbers == [0, 1]
+
+
+def test_a_worker_that_leaves_gives_its_stream_back_between_mini_batches(lane: Lane) -> None:
+    lane.add(3)
+    started = lane.start(OFTEN)
+    step_until(started, lambda: lane.sink.numbers)
+    lane.attempt.stop(StopReason.WORKER_STOPPING)
+    verdict = started.step()
+    assert isinstance(verdict, HandBack)
+    assert verdict.status is AttemptStatus.CANCELLED
+    assert started.wait(0.01)
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        (FenceLostError("Attempt 2 writes."), LeaseLost()),
+        (SinkError("The table has another column."), "sink_failed"),
+        (RuntimeError("a bug"), "internal_error"),
+    ],
+)
+def test_what_a_mini_batch_raises_ends_the_stream(lane: Lane, failure: Exception, expected: object) -> None:
+    lane.sink.failure = failure
+    lane.add(3)
+    verdict = verdict_of(lane.start(OFTEN))
+    if isinstance(expected, str):
+        assert verdict.because is StoppedBecause.FAILED
+        assert verdict.error.code == expected
+    else:
+        assert verdict == expected
+
+
+def test_a_mini_batch_that_was_cut_short_comes_again(lane: Lane) -> None:
+    lane.sink.failure = SinkError("The table is away.")
+    lane.add(3)
+    assert isinstance(verdict_of(lane.start(None)), Rest)
+    lane.sink.failure = None
+    lane.add(4)
+    assert verdict_of(lane.start(None)) == Rest(StoppedBecause.CAUGHT_UP)
+    assert (lane.sink.numbers, lane.sink.rows) == ([0, 1], 7)
+
+
+@pytest.mark.parametrize("log", ["sources/0", "offsets"])
+def test_a_stream_takes_over_the_mini_batch_that_a_late_attempt_planned(
+    lane: Lane, database: Database, log: str
+) -> None:
+    lane.add(3)
+    started = lane.start(OFTEN)
+    step_until(started, lambda: stream(database).rows_in == 3)
+    # What a late attempt writes that sees the next file first.
+    version, *lines = (lane.checkpoint / log / "0").read_text().splitlines()
+    planned = {
+        "sources/0": [line.replace("/1.parquet", "/2.parquet").replace('"batchId":0', '"batchId":1') for line in lines],
+        "offsets": [line.replace('{"logOffset":0}', '{"logOffset":1}') for line in lines],
+    }[log]
+    assert planned != lines
+    (lane.checkpoint / log / "1").write_text("\n".join([version, *planned]))
+    lane.add(4)
+    step_until(started, lambda: stream(database).rows_in == 7)
+    lane.add(5)
+    step_until(started, lambda: stream(database).rows_in == 12)
+    assert (lane.sink.numbers, lane.sink.rows) == ([0, 1, 2], 12)
+
+
+def test_nobody_is_asked_about_a_stream_whose_driver_is_gone(lane: Lane) -> None:
+    lane.add(3)
+    started = lane.start(OFTEN)
+    step_until(started, lambda: lane.sink.numbers)
+    lane.attempt.stop(StopReason.DRIVER_LOST)
+    verdict = started.step()
+    assert isinstance(verdict, HandBack)
+    assert verdict.status is AttemptStatus.CRASHED
+    started.close()
+    assert lane.sink.closed
+
+
+def test_an_order_to_stop_is_carried_out_though_the_driver_ended_meanwhile(lane: Lane, database: Database) -> None:
+    class Gone:
+        """Whoever asks it gets what a JVM that is gone answers."""
+
+        is_active = True
+
+        def stop_between_batches(self, _seconds: float, _clock: Callable[[], float]) -> None:
+            """Nobody is there to stop."""
+
+        def error(self) -> None:
+            raise Py4JNetworkError("gone")
+
+        def progress(self, _after: int | None) -> None:
+            raise Py4JNetworkError("gone")
+
+    class Ended:
+        def is_running(self) -> bool:
+            return False
+
+    lane.attempt.driver = Ended()  # type: ignore[assignment]
+    opened = Opened(lane.sink, 1, {}, Gone)  # type: ignore[arg-type]
+    started = StreamAttempt(lane.attempt, opened, database)
+    with pytest.raises(Py4JNetworkError):
+        # Nothing is decided before the driver is given up.
+        started.step()
+    lane.attempt.stop(StopReason.STOP_REQUESTED)
+    assert started.step() == Rest(StoppedBecause.STOPPED)
+    started.close()
+    assert lane.sink.closed
