@@ -9,12 +9,14 @@ computed anew in the same transaction.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import pyarrow as pa
+import structlog
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
@@ -34,6 +36,10 @@ from workers.engine.streaming.sinks.postgres_tables import (
 from workers.engine.streaming.sinks.sink import FenceLostError, OfNothing, SinkError, SinkTarget, Staged
 from workers.engine.streaming.sinks.staged_rows import staged_rows, staged_schema
 
+T = TypeVar("T")
+
+_log = structlog.get_logger(__name__)
+
 BATCHES = "evenkeel_batches"
 
 _PATIENCE_MS = 5_000
@@ -42,7 +48,9 @@ _PATIENCE_MS = 5_000
 _IDLE_MS = 60_000
 """So long a transaction of an attempt that hangs keeps its locks, where nobody ends it before."""
 
-_TRIES = 3
+_TRIES = 8
+"""For about a minute, with longer and longer pauses: so long a server may take to start anew."""
+
 _CONNECT_SECONDS = 10
 _ROWS_AT_ONCE = 16_384
 
@@ -63,8 +71,16 @@ class PostgresSink:
     Memory: 16,384 rows.
     """
 
-    def __init__(self, url: str, table: str, target: SinkTarget, of_nothing: OfNothing | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        target: SinkTarget,
+        of_nothing: OfNothing | None = None,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
         self._url = url
+        self._pause = pause
         self._name = table
         self._target = target
         self._of_nothing = of_nothing
@@ -90,34 +106,16 @@ class PostgresSink:
         if target.final is not None:
             check_names(target.columns, (*target.final.keys, *target.final.parts))
             statements.check_final(target.final, self._types)
-        with _told():
-            for last in (False, False, True):
-                try:
-                    self._prepare()
-                    return
-                except psycopg.errors.LockNotAvailable:
-                    if last:
-                        raise
-                    self._end_older_sessions()
+        self._patiently(self._prepare_against_others)
 
     def committed(self) -> int | None:
         """See `Sink`."""
-        return self._standing(self._connected(), lock=False)
+        return self._patiently(lambda: self._standing(self._connected(), lock=False))
 
     def commit(self, batch_id: int, staged: Staged) -> None:
         """See `Sink`; gives no version."""
-        with _told():
-            for tries_left in reversed(range(_TRIES)):
-                try:
-                    with self._connected().transaction():
-                        self._write(batch_id, staged)
-                    return
-                except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                    # It may be in nevertheless: the next look into the table of mini-batches tells.
-                    if isinstance(error, _OUR_FAULT):
-                        raise
-                    if not tries_left:
-                        raise
+        # After an error it may be in nevertheless: the next look into the table of mini-batches tells.
+        self._patiently(lambda: self._commit(batch_id, staged))
 
     def tidy(self) -> None:
         """Nothing is due: the server's autovacuum cleans up."""
@@ -127,6 +125,38 @@ class PostgresSink:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def _patiently(self, step: Callable[[], T]) -> T:
+        """What `step` gives, tried again while the server is away. Raises SinkError where it stays away."""
+        tried = 0
+        with _told():
+            while True:
+                try:
+                    return step()
+                except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                    if isinstance(error, _OUR_FAULT):
+                        raise
+                    tried += 1
+                    if tried == _TRIES:
+                        raise SinkError(
+                            f"PostgreSQL is away: {error} Resume the job when it is back; nothing is lost."
+                        ) from error
+                    _log.warning("sink_away", tries=tried, error=type(error).__name__)
+                    self._pause(0.25 * 2**tried)
+
+    def _prepare_against_others(self) -> None:
+        for last in (False, False, True):
+            try:
+                self._prepare()
+                return
+            except psycopg.errors.LockNotAvailable:
+                if last:
+                    raise
+                self._end_older_sessions()
+
+    def _commit(self, batch_id: int, staged: Staged) -> None:
+        with self._connected().transaction():
+            self._write(batch_id, staged)
 
     def _prepare(self) -> None:
         connection = self._connected()

@@ -70,8 +70,9 @@ def sink_at(url: str, sinks: list[PostgresSink]) -> Any:
     def make(fence: int = 1, table: str = "out", app: str = APP, **changes: Any) -> PostgresSink:
         columns = changes.pop("columns", COLUMNS)
         of_nothing = changes.pop("of_nothing", None)
+        pause = changes.pop("pause", lambda _: None)
         settings = {"output": columns, "keys": ("k",), **changes}
-        sink = PostgresSink(url, table, SinkTarget(app, fence, columns, **settings), of_nothing)
+        sink = PostgresSink(url, table, SinkTarget(app, fence, columns, **settings), of_nothing, pause)
         sinks.append(sink)
         sink.prepare()
         return sink
@@ -88,6 +89,15 @@ def run(url: str, *statements: LiteralString) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement)
+
+
+def end_sessions(url: str) -> None:
+    """Ends every other session, as a restart of the server would."""
+    run(
+        url,
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    )
 
 
 def test_a_newer_row_replaces_an_older_one_of_its_key(url: str, tmp_path: Path, sink_at: Any) -> None:
@@ -185,12 +195,26 @@ def test_a_commit_whose_answer_is_lost_is_in_once(
     assert rows_of(url) == [("a", 1)]
 
 
+def test_a_server_that_starts_anew_is_waited_for(url: str, tmp_path: Path, sink_at: Any) -> None:
+    pauses: list[float] = []
+    sink = sink_at(pause=pauses.append)
+    for number in range(3):
+        end_sessions(url)
+        assert sink.committed() == (number - 1 if number else None)
+        end_sessions(url)
+        sink.commit(number, staged(tmp_path, COLUMNS, [("a", number)]))
+    assert pauses == [0.5] * 6
+    assert rows_of(url) == [("a", 2)]
+
+
 def test_a_server_that_stays_away_is_told(tmp_path: Path, sink_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = sink_at()
+    pauses: list[float] = []
+    sink = sink_at(pause=pauses.append)
     sink.close()
     monkeypatch.setattr(sink, "_url", "postgresql://postgres@127.0.0.1:1/none")
-    with pytest.raises(psycopg.OperationalError):
+    with pytest.raises(SinkError, match="is away"):
         sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+    assert 50 < sum(pauses) < 70
 
 
 def test_rows_that_are_only_added(url: str, tmp_path: Path, sink_at: Any) -> None:
