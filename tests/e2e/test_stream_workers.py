@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,11 @@ def times(workers: Fleet, event: str, job: StreamJob) -> int:
     return sum(line["event"] == event and line.get("job_id") == job.id for line in workers.told())
 
 
+def is_told_more(workers: Fleet, event: str, job: StreamJob, before: int) -> bool:
+    """Whether workers told of an event of the job more often than `before`."""
+    return times(workers, event, job) > before
+
+
 @pytest.mark.parametrize("with_its_jvm", [True, False])
 def test_a_worker_that_wakes_too_late_changes_nothing(
     workers: Fleet, two: tuple[subprocess.Popen[bytes], ...], *, with_its_jvm: bool
@@ -99,18 +105,16 @@ def test_a_worker_that_wakes_too_late_changes_nothing(
             job.wait_for_batch()
             late, fence, lost = at_it(workers, job), job.row.fence, times(workers, "attempt_lost_its_lease", job)
             jvm = jvm_of(late)
-            job.wait_for("a moment to pause it", lambda late=late: pause(workers, late))
+            job.wait_for("a moment to pause it", partial(pause, workers, late))
             if with_its_jvm:
                 jvm.suspend()
-            job.wait_for("another attempt", lambda fence=fence: job.row.fence > fence)
+            job.wait_for_attempt(after=fence)
             job.wait_for_batch()
             if with_its_jvm:
                 jvm.resume()
             late.send_signal(signal.SIGCONT)
             # Both write for a moment, as far as the late one gets.
-            job.wait_for(
-                "the late attempt to end", lambda lost=lost: times(workers, "attempt_lost_its_lease", job) > lost
-            )
+            job.wait_for("the late attempt to end", partial(is_told_more, workers, "attempt_lost_its_lease", job, lost))
     wait_until_exact(workers, job, feeder)
     job.stop()
     assert groups(workers, job) == feeder.expected.groups
@@ -153,11 +157,10 @@ def test_an_incremental_job_catches_up_each_time_it_runs(workers: Fleet) -> None
         feeder.feed(4)
         if run > 1:
             job.resume()
-        job.wait(JobStatus.QUEUED, JobStatus.PLANNING, JobStatus.RUNNING, JobStatus.STOPPED)
-        job.wait_for("its rest", lambda run=run: (job.row.status, job.row.fence) == (JobStatus.STOPPED, run))
+        job.wait_for_rest(run)
         assert job.stream.stopped_because == StoppedBecause.CAUGHT_UP
         assert groups(workers, job) == feeder.expected.groups
-        assert job.committed(fence=run) >= (1 if run == 1 else job.committed(fence=run))
+        assert job.committed(fence=run)
     assert [attempt.status for attempt in job.attempts] == [AttemptStatus.STOPPED] * 3
     assert job.stream.rows_in == feeder.expected.rows
 
@@ -168,8 +171,8 @@ def test_a_scheduled_job_runs_again_by_itself_until_it_is_stopped(workers: Fleet
     for _ in range(3):
         feeder.feed(2)
         wait_until_exact(workers, job, feeder)
-        fence = job.row.fence
-        job.wait_for("a run with nothing to read", lambda fence=fence: job.row.fence > fence + 1)
+        # The second one from here on has nothing to read.
+        job.wait_for_attempt(after=job.row.fence + 1)
     job.stop()
     assert job.row.next_run_at is None
     assert groups(workers, job) == feeder.expected.groups

@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -74,7 +75,7 @@ def warehouse(servers: Servers) -> str:
     return servers.postgres.url(WAREHOUSE).replace("+psycopg", "")
 
 
-def submitted(production: Production, stream: str, **further: object) -> StreamJob:
+def submitted(production: Production, stream: str, **further: Any) -> StreamJob:
     """A stream, and a job that reads it."""
     (api,) = production.apis
     declare_over_http(api, stream)
@@ -114,7 +115,7 @@ def test_a_managed_result_survives_kills(production: Production) -> None:
     (api,) = production.apis
 
     def read() -> set[Group]:
-        return groups_of(row.values() for row in api.rows(job.id))
+        return groups_of(tuple(row.values()) for row in api.rows(job.id))
 
     survive(production, job, Feeder(over_http(api, "clicks"), SEED), read)
 
@@ -137,7 +138,7 @@ def test_a_stream_goes_on_across_a_restart_of_everything(production: Production)
     feeder = Feeder(over_http(api, "clicks"), SEED)
 
     def read() -> set[Group]:
-        return groups_of(row.values() for row in api.rows(job.id))
+        return groups_of(tuple(row.values()) for row in api.rows(job.id))
 
     feeder.feed(5)
     job.wait_for_batch()

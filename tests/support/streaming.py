@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import func, select
 
@@ -21,6 +21,8 @@ from tests.support.feeding import SQL
 from tests.support.processes import wait_for
 from tests.support.production import Part, Production
 from tests.support.worker import jvm_of
+
+T = TypeVar("T")
 
 TENANT = "default"
 
@@ -86,7 +88,7 @@ class StreamJob:
 
         return self.wait_for(" or ".join(statuses), look, seconds)
 
-    def wait_for(self, what: str, probe: Callable[[], Any], seconds: float = _WAIT_SECONDS) -> Any:
+    def wait_for(self, what: str, probe: Callable[[], T | None], seconds: float = _WAIT_SECONDS) -> T:
         """Waits until `probe` gives something true."""
         try:
             return wait_for(what, probe, seconds)
@@ -96,6 +98,19 @@ class StreamJob:
     def wait_for_batch(self, seconds: float = _WAIT_SECONDS) -> None:
         """Waits until the attempt that has the job has done a mini-batch."""
         self.wait_for("a mini-batch", lambda: self.committed(self.row.fence), seconds)
+
+    def wait_for_attempt(self, after: int, seconds: float = _WAIT_SECONDS) -> None:
+        """Waits until an attempt behind number `after` has the job."""
+        self.wait_for("another attempt", lambda: self.row.fence > after, seconds)
+
+    def wait_for_rest(self, fence: int, seconds: float = _WAIT_SECONDS) -> JobRow:
+        """Waits until it rests, and its attempt `fence` is over."""
+
+        def look() -> JobRow | None:
+            row = self.row
+            return row if row.status == JobStatus.STOPPED and row.fence >= fence else None
+
+        return self.wait_for(f"rest after attempt {fence}", look, seconds)
 
     def stop(self) -> None:
         """Asks it to stop, and waits until it rests."""
