@@ -1,0 +1,133 @@
+"""Evenkeel's engine and Flink on streams: the same CSV files, the same number of cores, checkpoints on.
+
+    python tests/benchmarks/streaming.py --flink FLINK_VENV [--data DIR] [--scale 1] [--rounds 3] [--cases NAME,…]
+        [--settings NAME,…] [--backends rocksdb,hashmap] [--sink blackhole] [--json FILE]
+
+`FLINK_VENV` is an environment with `pip install apache-flink==2.3.0`; it needs Java 11 or 17. Every case is asked of
+Flink under each of its settings and backends, and of Evenkeel, in turn, each time in a process of its own that runs the
+query twice and counts the second time, with its JVM warm. So it goes for `--rounds` rounds, first another side in each.
+Flink's seconds are its jobs' own net run times, Evenkeel's go from the start of the query to its end. What both emit
+goes nowhere; with `--sink managed` Evenkeel keeps its result, as a job does, and Flink does not.
+
+Prints a Markdown table: medians of thousand rows a second, all of the input's rows counted once, with the range in
+parentheses, and Evenkeel's by those of Flink's best setting on RocksDB. Writes all figures as JSON. A measurement, not
+a test: what it gives depends on the machine and on what else runs there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks.streaming_cases import CASES, FLINK_SETTINGS, STREAMS, Case, generate
+from tests.support.machine import machine
+
+_HERE = Path(__file__).parent
+_EVENKEEL = "evenkeel"
+_HEAD = (
+    "| case | to reach | Evenkeel | kept as | Flink, its best on RocksDB | with | ratio | Flink, heap |\n"
+    "| --- | --- | ---: | --- | ---: | --- | ---: | ---: |\n"
+)
+_LIMIT_SECONDS = 900
+
+
+def main() -> None:
+    """Measures, prints and writes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--flink", type=Path, help="environment with apache-flink; without it Evenkeel alone is asked")
+    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "evenkeel-streaming-benchmark")
+    parser.add_argument("--scale", type=float, default=1.0, help="multiplies rows")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cases", default="", help="names, separated by commas; all of them by default")
+    parser.add_argument(
+        "--settings", default=",".join(map(str, range(len(FLINK_SETTINGS)))), help="Flink's, by number, from 0"
+    )
+    parser.add_argument("--backends", default="rocksdb,hashmap")
+    parser.add_argument("--sink", choices=("blackhole", "managed"), default="blackhole")
+    parser.add_argument("--job", type=json.loads, default={}, help="settings of Evenkeel's job, as JSON")
+    parser.add_argument("--json", type=Path, default=Path("streaming.json"))
+    arguments = parser.parse_args()
+    chosen = arguments.cases.split(",") if arguments.cases else [case.name for case in CASES]
+    whole: dict[str, Any] = {"machine": machine(), "scale": arguments.scale, "rounds": arguments.rounds, "cases": []}
+    sys.stdout.write(_HEAD)
+    for case in (case for case in CASES if case.name in chosen):
+        found = measure(case, arguments)
+        sys.stdout.write(line(case, found, case.rows(arguments.scale)))
+        sys.stdout.flush()
+        whole["cases"].append({"case": case.name, "about": case.about, "target": case.target, "sides": found})
+        arguments.json.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+    sys.stdout.write(f"\nscale {arguments.scale:g}, medians of {arguments.rounds} rounds; {machine()}\n")
+
+
+def measure(case: Case, arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
+    """What each side told, round by round."""
+    tables = {
+        name: {"columns": STREAMS[name].columns, "path": str(generate(name, arguments.data, arguments.scale))}
+        for name in case.streams
+    }
+    sides: list[tuple[str, list[str], dict[str, Any]]] = []
+    with tempfile.TemporaryDirectory(dir=arguments.data) as scratch:
+        asked = {"tables": tables, "sql": case.sql, "rounds": 2}
+        own = {**asked, "work": f"{scratch}/evenkeel", "sink": arguments.sink, "settings": arguments.job}
+        sides.append((_EVENKEEL, [sys.executable, str(_HERE / "streaming_evenkeel.py")], own))
+        if arguments.flink is not None:
+            command = [str(arguments.flink / "bin" / "python"), str(_HERE / "streaming_flink.py")]
+            for number, name in enumerate(FLINK_SETTINGS):
+                for backend in arguments.backends.split(",") if str(number) in arguments.settings.split(",") else ():
+                    told = {**asked, "settings": FLINK_SETTINGS[name], "backend": backend}
+                    sides.append((f"{name} on {backend}", command, {**told, "checkpoints": f"{scratch}/flink"}))
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name, _, _ in sides}
+        for number in range(arguments.rounds):
+            for name, command, given in sides[number % len(sides) :] + sides[: number % len(sides)]:
+                found[name].append(_ask(command, given))
+    return found
+
+
+def line(case: Case, found: dict[str, list[dict[str, Any]]], rows: int) -> str:
+    """A row of the table."""
+    speeds = {name: [rows / told["seconds"][-1] / 1000 for told in rounds] for name, rounds in found.items()}
+    own = statistics.median(speeds[_EVENKEEL])
+    best = _best(speeds, "rocksdb")
+    heap = _best(speeds, "hashmap")
+    cells = [
+        case.about,
+        "" if case.target is None else f">= {case.target:g}x",
+        _speed(speeds[_EVENKEEL]),
+        found[_EVENKEEL][-1]["shape"],
+        "" if best is None else _speed(speeds[best]),
+        "" if best is None else best.removesuffix(" on rocksdb"),
+        "" if best is None else f"{own / statistics.median(speeds[best]):.2f}x",
+        "" if heap is None else _speed(speeds[heap]),
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _best(speeds: dict[str, list[float]], backend: str) -> str | None:
+    of_backend = [name for name in speeds if name.endswith(f" on {backend}")]
+    return max(of_backend, key=lambda name: statistics.median(speeds[name]), default=None)
+
+
+def _speed(rounds: Sequence[float]) -> str:
+    return f"{statistics.median(rounds):.0f} k/s ({min(rounds):.0f}-{max(rounds):.0f})"
+
+
+def _ask(command: Sequence[str], given: dict[str, Any]) -> dict[str, Any]:
+    """The last line that the child prints. Raises CalledProcessError and TimeoutExpired."""
+    done = subprocess.run(
+        [*command, json.dumps(given)], check=True, capture_output=True, text=True, timeout=_LIMIT_SECONDS
+    )
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Evenkeel's side of the streaming benchmark: one query over CSV directories, by the engine as a worker runs it, in a
+process and a Spark of its own.
+
+    python streaming_evenkeel.py '{"tables": {"t": {"columns": "k BIGINT", "path": "/data/t"}}, "sql": "SELECT …",
+        "settings": {}, "work": "/scratch", "sink": "blackhole", "rounds": 2, "slots": 2, "memory": "4g"}'
+
+Every round starts from nothing, in the same JVM, takes all there is in mini-batches, and ends. Mini-batches are staged
+and committed as on a worker; what a worker writes into its database besides is not part of this.
+
+The last line printed is JSON: `seconds` from the start of the query to its end, round by round, and `cpu_seconds` of
+the JVM and of this process meanwhile; `checkpoint_bytes` of the last one; `shape` and `reason` of the plan;
+`mini_batches` with rows, milliseconds, and operations on the state for each row; `read_seconds` of the whole result,
+where the sink is `managed`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pyspark import SparkConf
+from pyspark.sql import SparkSession
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from service.results.stream_result import open_stream_result
+from service.spark_settings import SparkSettings
+from service.spec.compile import compile_job
+from service.spec.job import JobSpec
+from service.spec.modes import Mode
+from service.spec.options import StateProvider
+from workers.engine.streaming.batches import BatchDone, BatchFunction
+from workers.engine.streaming.bounds import bound_of
+from workers.engine.streaming.engine import PlannedStream, StreamEngine
+from workers.engine.streaming.query import RunningStream, Trigger
+from workers.engine.streaming.sinks.blackhole import BlackholeSink
+from workers.engine.streaming.sinks.managed import ManagedSink
+from workers.engine.streaming.sinks.sink import Sink, SinkTarget
+from workers.engine.streaming.sources import StreamInput
+from workers.engine.streaming.staging import Stage
+from workers.engine.streaming.state import StateOptions
+from workers.spark_configuration import spark_configuration
+from workers.stream_inputs import find_inputs
+from workers.stream_metrics import measures_of
+
+_LOOK_SECONDS = 0.5
+
+
+class Unguarded:
+    """A guard that lets everything pass."""
+
+    def begin(self, batch_id: int) -> None:
+        """Nothing to ask."""
+
+    def finish(self, done: BatchDone) -> None:
+        """Nothing to note."""
+
+
+def main() -> None:
+    """Runs what the one argument says, and prints what it took."""
+    asked = json.loads(sys.argv[1])
+    work = Path(asked["work"])
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    session = _session(asked, work)
+    told: dict[str, Any] = {"seconds": [], "cpu_seconds": []}
+    for number in range(asked.get("rounds", 2)):
+        root = work / f"round-{number}"
+        used = _cpu_seconds()
+        told |= _run(session, asked, root, told["seconds"])
+        told["cpu_seconds"].append(round(_cpu_seconds() - used, 2))
+        shutil.rmtree(root)
+    sys.stdout.write(json.dumps(told) + "\n")
+    session.stop()
+
+
+def _session(asked: dict[str, Any], work: Path) -> SparkSession:
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    settings = SparkSettings(master=f"local[{asked.get('slots', 2)}]", driver_memory=asked.get("memory", "4g"))
+    (work / "spark").mkdir()
+    conf = SparkConf(loadDefaults=False).setAll(list(spark_configuration(settings, work / "spark").items()))
+    return SparkSession.builder.config(conf=conf.set("spark.ui.enabled", "false")).getOrCreate()
+
+
+def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list[float]) -> dict[str, Any]:
+    tables = {
+        name: {"format": "csv", "path": table["path"], "schema": table["columns"], "role": "stream"}
+        for name, table in asked["tables"].items()
+    }
+    spec = JobSpec.model_validate(
+        {"mode": Mode.INCREMENTAL, "tables": tables, "sql": asked["sql"], "settings": asked.get("settings", {})}
+    )
+    inputs = find_inputs(spec, [Path("/")], {})
+    query = compile_job(spec, inputs.schemas)
+    slots = asked.get("slots", 2)
+    provider = StateProvider(asked.get("provider", StateProvider.ROCKSDB))
+    bounds = {
+        name: bound_of(spec.settings.mini_batch, table.source.format, table.files)
+        for name, table in inputs.tables.items()
+        if isinstance(table, StreamInput)
+    }
+    planned = StreamEngine(session.newSession(), slots).plan(
+        query,
+        inputs.tables,
+        StateOptions(provider, spec.settings.state.partitions or slots),
+        bounds,
+        method=spec.settings.distinct_method,
+    )
+    sink = _sink(asked.get("sink", "blackhole"), planned, root)
+    sink.prepare()
+    batch = BatchFunction(Stage(root / "stage", 1), sink, Unguarded())
+    begun = time.perf_counter()
+    running = RunningStream.start(planned.frame, planned.output, root / "checkpoint", Trigger(), batch)
+    while not running.wait(_LOOK_SECONDS):
+        if running.progress(None):
+            sink.tidy()
+    seconds.append(round(time.perf_counter() - begun, 3))
+    error = running.error()
+    if error is not None:
+        raise error
+    scans = {str(Path(table["path"])): 1 for table in tables.values()}
+    batches = [measures_of(one, scans) for one in running.progress(None)]
+    told: dict[str, Any] = {
+        "shape": planned.plan.shape.value,
+        "reason": planned.plan.reason,
+        "checkpoint_bytes": sum(path.stat().st_size for path in (root / "checkpoint").rglob("*") if path.is_file()),
+        "mini_batches": [
+            {
+                "rows": one.rows_in,
+                "ms": one.metrics["duration_ms"],
+                "operations_per_row": one.metrics["state_operations_per_row"],
+            }
+            for one in batches
+        ],
+    }
+    if isinstance(sink, ManagedSink):
+        begun = time.perf_counter()
+        told["result_rows"] = open_stream_result(root / "result").files.rows
+        told["read_seconds"] = round(time.perf_counter() - begun, 3)
+    return told
+
+
+def _sink(kind: str, planned: PlannedStream, root: Path) -> Sink:
+    if kind == "blackhole":
+        return BlackholeSink()
+    plan = planned.plan
+    target = SinkTarget("evenkeel/benchmark/1", 1, plan.columns, plan.output, plan.keys, plan.final)
+    return ManagedSink(root / "result", target)
+
+
+def _cpu_seconds() -> float:
+    """Of this process and its JVM since their starts."""
+    own = psutil.Process()
+    return sum(sum(process.cpu_times()[:2]) for process in (own, *own.children(recursive=True)))
+
+
+if __name__ == "__main__":
+    main()
