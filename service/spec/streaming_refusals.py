@@ -17,6 +17,7 @@ from service.spec.bound import (
     BoundSource,
     BoundTable,
     BoundUnion,
+    queries_of,
     sources_of,
     tables_of,
 )
@@ -95,6 +96,7 @@ class _Refusals:
         yield from self._below(query, at)
         yield from self._issues_of_joins(query, at)
         if groups_rows(query):
+            yield from self._issues_over_windows(query, at)
             yield from _aggregate_issues(query, at, is_closed=self._is_closed(query))
         elif query.is_aggregate:
             yield from _distinct_row_issues(query, at)
@@ -141,6 +143,15 @@ class _Refusals:
         elif query.is_aggregate:
             yield from _distinct_row_issues(query, at)
         yield from self._below(query, at)
+
+    def _issues_over_windows(self, query: BoundQuery, at: str) -> Iterator[Issue]:
+        inner = (inner for inner in queries_of(query) if inner is not query)
+        if self._closes_windows and any(each.window is not None for each in inner):
+            detail = (
+                "A stream cannot aggregate what comes out of windows without keeping it for ever. Group by longer "
+                "windows, or aggregate when reading the result."
+            )
+            yield Issue(code="aggregate_of_aggregate", detail=detail, pointer=at)
 
     def _is_closed(self, query: BoundQuery) -> bool:
         return query.window is not None and self._closes_windows
@@ -230,6 +241,8 @@ def _static_side_issues(join: BoundJoin, at: str, *, left: bool) -> Iterator[Iss
 def _aggregate_issues(query: BoundQuery, at: str, *, is_closed: bool) -> Iterator[Issue]:
     if query.having is not None and not is_closed:
         keys = tuple(Field(key.name, key.expression.type or UNKNOWN) for key in query.keys)
+        if query.window is not None:
+            keys = (query.window.start, query.window.end, *keys)
         part = turning_part(query.having, keys, query.calls)
         if part is not None:
             detail = (
@@ -320,6 +333,9 @@ def _issues_of_result(spec: JobSpec, query: BoundQuery) -> Iterator[Issue]:
 def _sink_key_issues(kind: str, query: BoundQuery) -> Iterator[Issue]:
     shown = {item.expression.column for item in query.select}
     missing = [key.name for key in query.keys if key.name not in shown]
+    window = query.window
+    if window is not None and not {window.start.name, window.end.name} & shown:
+        missing.insert(0, "the start or the end of the window")
     if query.grouping_sets:
         why = "grouping sets make rows that have their keys in common"
     elif missing:

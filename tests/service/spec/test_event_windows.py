@@ -152,6 +152,40 @@ def test_what_is_refused(sql: str, code: str, words: str) -> None:
     assert told[3] is not None
 
 
+DELTA = {"kind": "delta", "path": "out"}
+
+
+def job_of(query: str, **parts: Any) -> BoundQuery:
+    spec = JobSpec.model_validate({"mode": "continuous", "tables": TABLES, "sql": query, **parts})
+    return compile_job(spec, SCHEMAS)
+
+
+def test_updated_windows_need_one_of_their_ends_in_a_sink_that_replaces_rows() -> None:
+    job_of(tumble("SELECT COUNT(*) AS n FROM s"), sink=DELTA)
+    job_of(tumble(f"SELECT TUMBLE_END(ts, {HOUR}) AS e, COUNT(*) AS n FROM s"), sink=DELTA, output="update")
+    with pytest.raises(SpecError) as caught:
+        job_of(tumble("SELECT COUNT(*) AS n FROM s"), sink=DELTA, output="update")
+    assert caught.value.code == "sink_keys_missing"
+    assert "the start or the end of the window" in caught.value.issues[0].detail
+
+
+def test_having_may_ask_for_the_windows_ends() -> None:
+    having = f"HAVING TUMBLE_END(ts, {HOUR}) > '2024-01-01'"
+    job_of(tumble("SELECT COUNT(*) AS n FROM s") + f" {having} AND COUNT(*) < 3")
+    job_of(tumble("SELECT COUNT(*) AS n FROM s") + f" {having}", output="update")
+    with pytest.raises(SpecError) as caught:
+        job_of(tumble("SELECT COUNT(*) AS n FROM s") + f" {having} AND COUNT(*) < 3", output="update")
+    assert caught.value.code == "having_may_turn_false"
+
+
+def test_what_comes_out_of_windows_is_not_aggregated() -> None:
+    inner = tumble(f"SELECT TUMBLE_END(ts, {HOUR}) AS e, COUNT(*) AS n FROM s")
+    job_of(f"SELECT e, n + 1 AS m FROM ({inner}) w WHERE n > 1")
+    with pytest.raises(SpecError) as caught:
+        job_of(f"SELECT SUM(n) AS n FROM ({inner}) w")
+    assert caught.value.code == "aggregate_of_aggregate"
+
+
 def test_a_missing_event_time_is_told_as_it_is_declared() -> None:
     code, detail, pointer, _ = refused(structured(), s=STREAM)
     assert (code, pointer) == ("watermark_required", "/query/window/column")

@@ -132,7 +132,9 @@ def stream_plan(
     if windows_of(aggregate) is not None and output is not OutputMode.UPDATE:
         return _of_closed_windows(built, aggregate, streams)
     if having is not None:
-        turning = turning_part(having.condition, output_of(aggregate)[: len(aggregate.keys)], aggregate.calls)
+        computed = {call.output.name for call in aggregate.calls}
+        groups = tuple(field for field in output_of(having) if field.name not in computed)
+        turning = turning_part(having.condition, groups, aggregate.calls)
         if turning is not None:
             raise StreamPlanError(f"HAVING {turning} may become false again, and what was emitted stays")
     below = _with_distinct_rows(aggregate.input, streams)
