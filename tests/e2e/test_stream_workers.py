@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from service.results.json_values import json_rows
@@ -16,6 +17,7 @@ from service.results.stream_result import open_stream_result, result_directory
 from service.spec.queues import Queue
 from service.spec.status import AttemptStatus, JobStatus
 from service.store.stream_state import StoppedBecause
+from tests.support.databases import PostgresDatabases
 from tests.support.feeding import Feeder, Group, groups_of, within
 from tests.support.processes import wait_for
 from tests.support.streaming import TENANT, StreamJob, pid_of, stream_job
@@ -27,7 +29,7 @@ ENVIRONMENT = {
     "EVENKEEL_SPARK_MASTER": "local[2]",
     "EVENKEEL_SPARK_DRIVER_MEMORY": "512m",
     "EVENKEEL_WORKER_CONCURRENCY": "2",
-    "EVENKEEL_WORKER_LEASE_SECONDS": "3",
+    "EVENKEEL_WORKER_LEASE_SECONDS": "5",
     "EVENKEEL_WORKER_HEARTBEAT_SECONDS": "0.5",
     "EVENKEEL_WORKER_SWEEP_SECONDS": "0.3",
     "EVENKEEL_WORKER_RING_AGAIN_SECONDS": "1",
@@ -38,9 +40,17 @@ RINGS = 20
 
 
 @pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def warehouse(postgres_databases: PostgresDatabases) -> Iterator[str]:
+    """A database that sinks write to, as libpq has it."""
+    with postgres_databases.new() as url:
+        yield url.replace("+psycopg", "")
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory, warehouse: str) -> Iterator[Fleet]:
     """One installation for all tests, which leave no stream under way."""
-    with fleet(tmp_path_factory.mktemp("streams"), ENVIRONMENT) as own:
+    environment = {**ENVIRONMENT, "EVENKEEL_SINK_WAREHOUSE_URL": warehouse}
+    with fleet(tmp_path_factory.mktemp("streams"), environment) as own:
         yield own
 
 
@@ -77,33 +87,47 @@ def wait_until_exact(workers: Fleet, job: StreamJob, feeder: Feeder) -> None:
     job.wait_for("the result", lambda: groups(workers, job) == feeder.expected.groups)
 
 
-def at_it(workers: Fleet, job: StreamJob) -> subprocess.Popen[bytes]:
-    """The worker that has the job."""
-    owner = job.row.lease_owner
-    assert owner is not None, job.describe()
-    (found,) = (process for process in workers.running() if process.pid == pid_of(owner))
-    return found
+def at_it(workers: Fleet, job: StreamJob) -> tuple[int, subprocess.Popen[bytes]] | None:
+    """The attempt and the worker that have the job."""
+    row = job.row
+    own = () if row.lease_owner is None else (pid_of(row.lease_owner),)
+    return next(((row.fence, process) for process in workers.running() if process.pid in own), None)
 
 
-def times(workers: Fleet, event: str, job: StreamJob) -> int:
-    """How often workers told of an event of the job."""
-    return sum(line["event"] == event and line.get("job_id") == job.id for line in workers.told())
+def times(workers: Fleet, job: StreamJob, *events: str) -> int:
+    """How often workers told of events of the job."""
+    return sum(line["event"] in events and line.get("job_id") == job.id for line in workers.told())
 
 
-def is_told_more(workers: Fleet, event: str, job: StreamJob, before: int) -> bool:
-    """Whether workers told of an event of the job more often than `before`."""
-    return times(workers, event, job) > before
+def times_let_go(workers: Fleet, job: StreamJob) -> int:
+    """How many attempts at the job learned that it is not theirs any more."""
+    return times(workers, job, "attempt_lost_its_lease", "attempt_handed_back")
 
 
-@pytest.mark.parametrize("with_its_jvm", [True, False])
+def is_let_go(workers: Fleet, job: StreamJob, before: int) -> bool:
+    """Whether one more did."""
+    return times_let_go(workers, job) > before
+
+
+@pytest.mark.parametrize(("kind", "with_its_jvm"), [("managed", True), ("managed", False), ("postgres", True)])
 def test_a_worker_that_wakes_too_late_changes_nothing(
-    workers: Fleet, two: tuple[subprocess.Popen[bytes], ...], *, with_its_jvm: bool
+    workers: Fleet, two: tuple[subprocess.Popen[bytes], ...], warehouse: str, kind: str, *, with_its_jvm: bool
 ) -> None:
-    job, feeder = submitted(workers, f"late-{with_its_jvm}".lower())
+    name = f"late-{kind}-{'with' if with_its_jvm else 'without'}"
+    sink = {"kind": kind, **({"connection": "warehouse", "table": "late"} if kind == "postgres" else {})}
+    job, feeder = submitted(workers, name, sink=sink)
+
+    def read() -> set[Group]:
+        if kind == "managed":
+            return groups(workers, job)
+        with psycopg.connect(warehouse) as connection:
+            return groups_of(connection.execute("SELECT k, n, s, d FROM late").fetchall())
+
     with feeder.feeding():
         for _ in range(2):
             job.wait_for_batch()
-            late, fence, lost = at_it(workers, job), job.row.fence, times(workers, "attempt_lost_its_lease", job)
+            fence, late = job.wait_for("who is at it", partial(at_it, workers, job))
+            before = times_let_go(workers, job)
             jvm = jvm_of(late)
             job.wait_for("a moment to pause it", partial(pause, workers, late))
             if with_its_jvm:
@@ -114,10 +138,10 @@ def test_a_worker_that_wakes_too_late_changes_nothing(
                 jvm.resume()
             late.send_signal(signal.SIGCONT)
             # Both write for a moment, as far as the late one gets.
-            job.wait_for("the late attempt to end", partial(is_told_more, workers, "attempt_lost_its_lease", job, lost))
-    wait_until_exact(workers, job, feeder)
+            job.wait_for("the late attempt to end", partial(is_let_go, workers, job, before))
+    job.wait_for("the result", lambda: read() == feeder.expected.groups)
     job.stop()
-    assert groups(workers, job) == feeder.expected.groups
+    assert read() == feeder.expected.groups
     ends = [attempt.status for attempt in job.attempts]
     assert ends == [AttemptStatus.CRASHED] * (len(ends) - 1) + [AttemptStatus.STOPPED]
     assert set(two) == set(workers.running())
@@ -144,7 +168,7 @@ def test_two_workers_race_for_a_stream_and_one_runs_it(
     other.wait_for_batch()
     other.stop()
     assert [attempt.status for attempt in job.attempts] == [AttemptStatus.STOPPED]
-    assert times(workers, "attempt_started", job) == 1
+    assert times(workers, job, "attempt_started") == 1
     assert job.committed() == job.committed(fence=1)
     assert groups(workers, job) == feeder.expected.groups
     assert set(two) == set(workers.running())
