@@ -5,17 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import random
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
+import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from service.spec.status import AttemptStatus, JobStatus
 from service.store.tables import StreamBatchRow
-from tests.support.feeding import Feeder, Group, declare_over_http, groups_of, over_http
+from tests.support.feeding import WINDOWS, Feeder, Group, Window, declare_over_http, groups_of, over_http
+from tests.support.processes import wait_for
 from tests.support.production import Api, Production, Servers, running_production, running_servers
 from tests.support.streaming import StreamJob, Strikes, stream_job
 
@@ -41,13 +46,16 @@ ENVIRONMENT = {
 
 WAREHOUSE = "warehouse"
 
-Read = Callable[[], set[Group]]
+SINKS = "sinks"
+
+T = TypeVar("T")
 
 
 @pytest.fixture
 def production(tmp_path: Path) -> Iterator[Production]:
     """An API and two workers, both with their Spark up: one takes over at once. On SQLite and the embedded broker."""
-    with running_production(tmp_path, None, apis=1, workers=2, environment=ENVIRONMENT) as running:
+    environment = {**ENVIRONMENT, "EVENKEEL_DATA_SINK_ROOTS": str(tmp_path / SINKS)}
+    with running_production(tmp_path, None, apis=1, workers=2, environment=environment) as running:
         yield running
 
 
@@ -82,32 +90,36 @@ def submitted(production: Production, stream: str, **further: Any) -> StreamJob:
     return StreamJob(production.database, api.submit(stream_job(stream, stream, **further)), production.logs)
 
 
-def survive(production: Production, job: StreamJob, feeder: Feeder, read: Read) -> None:
-    """Kills who is at the job, over and over, while rows come in; in the end every row is counted once."""
+def survive(production: Production, job: StreamJob, feeder: Feeder, *further: Callable[[], object]) -> None:
+    """Kills who is at the job, over and over, while rows come in. `further` are other strikes."""
     kills = Strikes(production, job, SEED)
-    strikes = [kills.kill_worker] * KILLS + [kills.kill_jvm] * KILLS
+    strikes = [*[kills.kill_worker] * KILLS, *[kills.kill_jvm] * KILLS, *further]
     random.Random(SEED).shuffle(strikes)
     with feeder.feeding():
         for strike in strikes:
             strike()
         job.wait_for_batch()
-    told = f"seed {SEED}: {'; '.join(kills.told)}"
-    _log.info("%s; %s posts, %s again, %s mini-batches", told, feeder.batches, feeder.repeats, job.committed())
-    wait_until_exact(job, feeder, read, told)
-    job.stop()
-    assert read() == feeder.expected.groups
+    # For whoever has to find out what happened.
+    _log.warning("seed %s: %s", SEED, "; ".join(kills.told))
+    _log.warning("%s posts, %s again, %s mini-batches", feeder.batches, feeder.repeats, job.committed())
     assert len(job.attempts) > 2 * KILLS
     assert job.stream.generation == 1
 
 
-def wait_until_exact(job: StreamJob, feeder: Feeder, read: Read, told: str = "") -> None:
-    """Waits until the result is that of what was posted."""
-    expected = feeder.expected.groups
+def assert_exact(job: StreamJob, read: Callable[[], set[T]], expected: set[T]) -> None:
+    """Waits until the result is what was posted; it stays so, and the job rests."""
+    wait_until_exact(job, read, expected)
+    job.stop()
+    assert read() == expected
+
+
+def wait_until_exact(job: StreamJob, read: Callable[[], set[T]], expected: set[T]) -> None:
+    """Waits until the result is what was posted."""
     try:
         job.wait_for("the result", lambda: read() == expected)
     except AssertionError as error:
         found = read()
-        raise AssertionError(f"{told}\n{found - expected} instead of {expected - found}\n{error}") from None
+        raise AssertionError(f"{found - expected} instead of {expected - found}\n{error}") from None
 
 
 def test_a_managed_result_survives_kills(production: Production) -> None:
@@ -117,7 +129,28 @@ def test_a_managed_result_survives_kills(production: Production) -> None:
     def read() -> set[Group]:
         return groups_of(tuple(row.values()) for row in api.rows(job.id))
 
-    survive(production, job, Feeder(over_http(api, "clicks"), SEED), read)
+    feeder = Feeder(over_http(api, "clicks"), SEED)
+    survive(production, job, feeder)
+    assert_exact(job, read, feeder.posted.groups())
+
+
+def test_windows_that_are_appended_survive_kills(production: Production) -> None:
+    sink = {"kind": "parquet", "path": "windows"}
+    job = submitted(production, "clicks", sql=WINDOWS, output="append", sink=sink)
+    directory = production.directory / SINKS / "windows"
+
+    def read() -> set[Window]:
+        files = sorted(directory.glob("part-*/*.parquet"))
+        rows = [tuple(row.values()) for file in files for row in pq.read_table(file).to_pylist()]
+        found = {(k, begin.replace(tzinfo=None), n, d) for k, begin, n, d in rows}
+        assert len(found) == len(rows), "a window comes twice"
+        return found
+
+    (api,) = production.apis
+    feeder = Feeder(over_http(api, "clicks"), SEED)
+    survive(production, job, feeder)
+    feeder.close_windows()
+    assert_exact(job, read, feeder.posted.windows())
 
 
 def test_a_table_of_postgresql_survives_kills(beside_postgres: Production, servers: Servers) -> None:
@@ -128,8 +161,23 @@ def test_a_table_of_postgresql_survives_kills(beside_postgres: Production, serve
         with psycopg.connect(warehouse(servers)) as connection:
             return groups_of(connection.execute("SELECT k, n, s, d FROM uniques").fetchall())
 
+    def crash() -> None:
+        servers.postgres.restart(signal.SIGKILL)
+        wait_for("the database", lambda: is_there(beside_postgres))
+        job.wait_for_batch()
+
     (api,) = beside_postgres.apis
-    survive(beside_postgres, job, Feeder(over_http(api, "clicks"), SEED), read)
+    # Of the server that jobs and leases are in, too.
+    feeder = Feeder(over_http(api, "clicks"), SEED)
+    survive(beside_postgres, job, feeder, crash, crash)
+    assert_exact(job, read, feeder.posted.groups())
+
+
+def is_there(production: Production) -> bool:
+    """Whether the database answers on connections that are as good as new."""
+    with suppress(SQLAlchemyError):
+        return bool(production.all(select(1)))
+    return False
 
 
 def test_a_stream_goes_on_across_a_restart_of_everything(production: Production) -> None:
@@ -154,7 +202,7 @@ def test_a_stream_goes_on_across_a_restart_of_everything(production: Production)
     stopped = job.stream
     assert (job.row.status, job.row.fence) == (JobStatus.STOPPED, 1)
     asked(api, job, "resume")
-    wait_until_exact(job, feeder, read)
+    wait_until_exact(job, read, feeder.posted.groups())
     assert job.stream.generation == stopped.generation
     assert first_batch(job, fence=2) == (stopped.last_batch or 0) + 1
 
@@ -169,7 +217,7 @@ def test_a_stream_goes_on_across_a_restart_of_everything(production: Production)
         for part in production.workers:
             production.start_again(part)
         job.wait_for("the next attempt", lambda: job.committed(job.row.fence))
-    wait_until_exact(job, feeder, read)
+    wait_until_exact(job, read, feeder.posted.groups())
 
     # And killed, the API with them.
     with feeder.feeding():
@@ -180,12 +228,12 @@ def test_a_stream_goes_on_across_a_restart_of_everything(production: Production)
             production.start_again(part)
         job.wait_for_batch()
     assert feeder.repeats
-    wait_until_exact(job, feeder, read)
+    wait_until_exact(job, read, feeder.posted.groups())
     asked(api, job, "stop")
     job.wait(JobStatus.STOPPED)
-    assert read() == feeder.expected.groups
+    assert read() == feeder.posted.groups()
     # What a mini-batch read is measured after its end, and lost with the worker.
-    assert job.stream.rows_in <= feeder.expected.rows
+    assert job.stream.rows_in <= len(feeder.posted.rows)
     ends = [attempt.status for attempt in job.attempts]
     assert ends[0] == ends[-1] == AttemptStatus.STOPPED
     assert AttemptStatus.CANCELLED in ends

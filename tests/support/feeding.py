@@ -12,7 +12,8 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
 import httpx
 from sqlalchemy.exc import SQLAlchemyError
@@ -25,15 +26,24 @@ from service.store.faults import fault_of
 from service.store.session import Database
 from tests.support.client import JobClient
 
-DDL = "k STRING, x BIGINT, y BIGINT"
-SQL = "SELECT k, COUNT(*) AS n, SUM(x) AS s, COUNT(DISTINCT y) AS d FROM t GROUP BY k"
+K = TypeVar("K")
 
-Row = tuple[str | None, int | None, int | None]
+DDL = "k STRING, x BIGINT, y BIGINT, at TIMESTAMP"
+SQL = "SELECT k, COUNT(*) AS n, SUM(x) AS s, COUNT(DISTINCT y) AS d FROM t GROUP BY k"
+WINDOWS = (
+    "SELECT k, TUMBLE_START(at, INTERVAL '1' MINUTE) AS b, COUNT(*) AS n, COUNT(DISTINCT y) AS d FROM t "
+    "GROUP BY TUMBLE(at, INTERVAL '1' MINUTE), k"
+)
+
+Row = tuple[str | None, int | None, int | None, datetime]
 Group = tuple[str | None, int, int | None, int]
+Window = tuple[str | None, datetime, int, int]
 Post = Callable[[str, bytes], bool]
 """Posts a body under a batch id. Whether it was taken; False where it is to be repeated."""
 
 _KEYS = ("a", "b", "c", "d", "e", None)
+_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+_BATCH_SECONDS = 20
 _REPEATED = 0.15
 _ROWS = (1, 40)
 _BREATH_SECONDS = 0.15
@@ -41,37 +51,30 @@ _BREATH_SECONDS = 0.15
 
 
 class Expected:
-    """What `SQL` gives over the rows so far."""
+    """What was posted, and what queries give over it."""
 
     def __init__(self) -> None:
-        self._groups: dict[str | None, list[tuple[int | None, int | None]]] = defaultdict(list)
+        self.rows: list[Row] = []
 
-    def add(self, rows: Iterable[Row]) -> None:
-        """Counts rows in."""
-        for k, x, y in rows:
-            self._groups[k].append((x, y))
-
-    @property
-    def rows(self) -> int:
-        """How many there are."""
-        return sum(map(len, self._groups.values()))
-
-    @property
     def groups(self) -> set[Group]:
-        """The result."""
+        """What `SQL` gives."""
         found = set()
-        for k, pairs in self._groups.items():
-            known = [x for x, _ in pairs if x is not None]
-            distinct = {y for _, y in pairs if y is not None}
-            found.add((k, len(pairs), sum(known) if known else None, len(distinct)))
+        for k, rows in _by(self.rows, lambda row: row[0]).items():
+            known = [x for _, x, _, _ in rows if x is not None]
+            found.add((k, len(rows), sum(known) if known else None, _distinct(rows)))
         return found
+
+    def windows(self) -> set[Window]:
+        """What `WINDOWS` gives, once all of them are closed."""
+        by_window = _by(self.rows, lambda row: (row[0], row[3].replace(second=0, tzinfo=None)))
+        return {(k, begin, len(rows), _distinct(rows)) for (k, begin), rows in by_window.items()}
 
 
 class Feeder:
     """A client that posts batch after batch while `feeding`, and knows what it has posted in all."""
 
     def __init__(self, post: Post, seed: int, prefix: str = "batch") -> None:
-        self.expected = Expected()
+        self.posted = Expected()
         self.batches = 0
         self.repeats = 0
         """Posts that were made again: half of them because the first one failed."""
@@ -85,6 +88,11 @@ class Feeder:
         """Posts so many batches."""
         for _ in range(batches):
             self._feed_one()
+
+    def close_windows(self) -> None:
+        """Posts a row from an hour later, whose own window stays open: `posted` has it not."""
+        late = (None, None, None, _time_of(self.batches) + timedelta(hours=1))
+        assert self._post(f"{self._prefix}-close", _ndjson([late]))
 
     @contextmanager
     def feeding(self) -> Iterator[None]:
@@ -109,14 +117,14 @@ class Feeder:
             self._failure = error
 
     def _feed_one(self) -> None:
-        rows = _rows(self._random)
+        rows = _rows(self._random, _time_of(self.batches))
         body = _ndjson(rows)
         name = f"{self._prefix}-{self.batches:06}"
         while not self._post(name, body):
             self.repeats += 1
             # The service is just being started again.
             self._told.wait(_BREATH_SECONDS)
-        self.expected.add(rows)
+        self.posted.rows.extend(rows)
         self.batches += 1
         if self._random.random() < _REPEATED and self._post(name, body):
             self.repeats += 1
@@ -173,18 +181,35 @@ def groups_of(rows: Iterable[Sequence[Any]]) -> set[Group]:
     return found
 
 
-def _rows(random_: random.Random) -> list[Row]:
+def _rows(random_: random.Random, begin: datetime) -> list[Row]:
     """Most of one key; some without a key or values, and values that come again and again, near and far apart."""
     return [
         (
             random_.choices(_KEYS, (60, 15, 10, 8, 5, 2))[0],
             None if random_.random() < 0.05 else random_.randrange(-1000, 1000),
             None if random_.random() < 0.1 else random_.choice((random_.randrange(300), random_.randrange(10**9))),
+            begin + timedelta(seconds=random_.randrange(_BATCH_SECONDS)),
         )
         for _ in range(random_.randint(*_ROWS))
     ]
 
 
+def _time_of(batch: int) -> datetime:
+    """No row of a batch is older than one of a batch before it."""
+    return _BEGIN + timedelta(seconds=_BATCH_SECONDS * batch)
+
+
+def _by(rows: Iterable[Row], key: Callable[[Row], K]) -> dict[K, list[Row]]:
+    found: dict[K, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[key(row)].append(row)
+    return found
+
+
+def _distinct(rows: Iterable[Row]) -> int:
+    return len({y for _, _, y, _ in rows if y is not None})
+
+
 def _ndjson(rows: Iterable[Row]) -> bytes:
-    lines = (json.dumps({"k": k, "x": x, "y": y}) for k, x, y in rows)
+    lines = (json.dumps({"k": k, "x": x, "y": y, "at": at.isoformat()}) for k, x, y, at in rows)
     return "".join(f"{line}\n" for line in lines).encode()

@@ -34,7 +34,7 @@ def stream_job(name: str, stream: str, mode: str = "continuous", **further: Any)
     return {
         "name": name,
         "mode": mode,
-        "tables": {"t": {"format": "stream", "stream": stream}},
+        "tables": {"t": {"format": "stream", "stream": stream, "event_time": {"column": "at", "delay": "10s"}}},
         "sql": SQL,
         "settings": {"mini_batch": {"allow_latency": "200ms"}, "state": {"partitions": 2}},
         "limits": {"max_attempts": 10},
