@@ -195,6 +195,9 @@ def _of_closed_windows(built: Node, aggregate: Aggregate, streams: frozenset[str
     check(node, "the stream planner", output_of(built))
     shape, _, reason = _shaped(replace(aggregate, input=_with_distinct_rows(aggregate.input, streams)), streams)
     reason += " A window comes out once, when no more rows are to come for it, and its state is dropped."
+    told_apart = (below for part in walk_up(node) if isinstance(part, Deduplicate) for below in walk_up(part))
+    if any(isinstance(below, Aggregate) and is_streaming(below, streams) for below in told_apart):
+        reason = f"{reason} {_ROWS_REASONS[Shape.DISTINCT_ROWS]}"
     return StreamPlan(shape, built, node, reason, output_of(built), None)
 
 

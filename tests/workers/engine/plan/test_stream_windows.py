@@ -84,6 +84,9 @@ def test_closed_windows_are_rows() -> None:
     assert (plan.shape, plan.keys) == (Shape.DISTINCT, None)
     assert [field.name for field in plan.output] == ["b", "n"]
     assert "Deduplicate" in text_of(plan.node)
+    kept = "Every different row is kept"
+    assert kept not in plan.reason
+    assert kept in planned(ROWS.replace("SELECT b, n", "SELECT DISTINCT n")).reason
 
 
 @pytest.mark.parametrize(
