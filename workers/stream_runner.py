@@ -109,7 +109,7 @@ class StreamRunner:
             _state(spec, stream, driver.slots),
             _bounds(spec, inputs),
             output=spec.output,
-            method=spec.settings.distinct_method,
+            settings=spec.settings,
             puts_parts_together=spec.sink.kind in {"managed", "postgres"},
             kept=None if stream is None else stream.layout,
         )

@@ -110,7 +110,7 @@ def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list
         inputs.tables,
         StateOptions(provider, spec.settings.state.partitions or slots),
         bounds,
-        method=spec.settings.distinct_method,
+        settings=spec.settings,
     )
     sink = _sink(asked.get("sink", "blackhole"), planned, root)
     sink.prepare()

@@ -19,7 +19,7 @@ from service.results.final_merge import finals
 from service.spec.compile import compile_job
 from service.spec.job import JobSpec
 from service.spec.modes import OutputMode
-from service.spec.options import StateProvider
+from service.spec.options import JobSettings, StateProvider
 from service.spec.strategies import DistinctMethod
 from service.spec.types import Field, Schema
 from tests.conformance.laboratory import in_spark, parquet, table_input
@@ -172,7 +172,7 @@ class StreamRun:
             StateOptions(provider, PARTITIONS),
             dict.fromkeys(tables, BatchBound(files=1)),
             output=output,
-            method=method,
+            settings=JobSettings(distinct_method=method),
         )
         plan = self.planned.plan
         identity = None if plan.final is None else (*plan.final.keys, *plan.final.parts)

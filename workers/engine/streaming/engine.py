@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from service.spec.bound import BoundQuery, tables_of
 from service.spec.modes import OutputMode
-from service.spec.reports import PlanReport, RuleOutcome, RuleTrace
+from service.spec.options import JobSettings
+from service.spec.reports import PlanReport
 from service.spec.strategies import DistinctMethod
 from workers.engine.plan.builder import build
-from workers.engine.plan.explain import line_of
 from workers.engine.plan.nodes import Node
 from workers.engine.plan.stream_layout import layout_of
 from workers.engine.plan.stream_shape import NO_BITMAPS, Bitmaps, Shape, StreamPlan, apart, bitmap_obstacle, stream_plan
@@ -26,12 +26,12 @@ from workers.engine.streaming.density import values_per_block
 from workers.engine.streaming.sinks.sink import OfNothing
 from workers.engine.streaming.sources import BatchBound, Input, read_inputs
 from workers.engine.streaming.state import StateOptions, prepare_session
+from workers.engine.streaming.traces import STREAM_SHAPE, traces_of
 
 _VALUES_PER_BLOCK = 32
 """From so many distinct values in a block on it is looked up, written and kept for less than they are one by one."""
 
-STREAM_SHAPE = "stream_shape"
-"""Who tells in the trace what a stream's state holds, and why."""
+_DEFAULTS = JobSettings()
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class StreamEngine:
         bounds: Mapping[str, BatchBound],
         *,
         output: OutputMode | None = None,
-        method: DistinctMethod = DistinctMethod.AUTO,
+        settings: JobSettings = _DEFAULTS,
         puts_parts_together: bool = True,
         kept: Mapping[str, Any] | None = None,
     ) -> PlannedStream:
@@ -77,7 +77,7 @@ class StreamEngine:
             table.alias for table in tables_of(query) if not isinstance(tables[table.table], TableInput)
         )
         built = build(query)
-        bitmaps = self._bitmaps(built, streams, tables, method, kept)
+        bitmaps = self._bitmaps(built, streams, tables, settings.distinct_method, kept)
         if bitmaps.wanted and not puts_parts_together:
             bitmaps = Bitmaps(False, "The sink takes whole groups, and bitmaps are parts of groups.")
         plan = stream_plan(built, streams, bitmaps, output)
@@ -86,7 +86,7 @@ class StreamEngine:
         layout = layout_of(
             plan, streams, provider=state.provider.value, partitions=state.partitions, output=emits.value
         )
-        return PlannedStream(self._report(plan), plan, frame, emits, layout, self._of_nothing(plan))
+        return PlannedStream(self._report(plan, settings), plan, frame, emits, layout, self._of_nothing(plan))
 
     def _bitmaps(
         self,
@@ -123,16 +123,11 @@ class StreamEngine:
         rows = lower(plan.before, scans).collect()
         return tuple(map(_as_json, rows[0])) if rows else None
 
-    def _report(self, plan: StreamPlan) -> PlanReport:
+    def _report(self, plan: StreamPlan, settings: JobSettings) -> PlanReport:
         made = frozenset(walk_up(plan.node)) - frozenset(walk_up(plan.before))
-        trace = RuleTrace(
-            rule=STREAM_SHAPE,
-            outcome=RuleOutcome.FIRED if made else RuleOutcome.SKIPPED,
-            node=line_of(plan.before),
-            reason=plan.reason,
-        )
+        trace = traces_of(plan, settings, made)
         known = Statistics({}, {}, slots=self._slots)
-        return plan_report(Plan(plan.before, plan.node, (trace,), dict.fromkeys(made, STREAM_SHAPE)), known, None)
+        return plan_report(Plan(plan.before, plan.node, trace, dict.fromkeys(made, STREAM_SHAPE)), known, None)
 
 
 def _as_json(value: Any) -> bool | int | float | str | None:

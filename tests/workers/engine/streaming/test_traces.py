@@ -1,0 +1,65 @@
+"""What a report tells of a stream beside its shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from service.spec.compile import compile_job
+from service.spec.job import JobSpec
+from service.spec.options import JobSettings
+from service.spec.types import BIGINT, STRING, TIMESTAMP, Field, Schema
+from workers.engine.plan.builder import build
+from workers.engine.plan.stream_shape import stream_plan
+from workers.engine.streaming.traces import traces_of
+
+SCHEMA = Schema((Field("k", STRING), Field("v", BIGINT), Field("ts", TIMESTAMP)))
+COUNT = "SELECT k, COUNT(*) AS n FROM s GROUP BY k"
+
+
+def told(sql: str, settings: dict[str, Any]) -> list[tuple[str, str]]:
+    table = {"format": "parquet", "path": "s", "event_time": {"column": "ts"}}
+    spec = JobSpec.model_validate({"mode": "continuous", "tables": {"s": table}, "sql": sql})
+    plan = stream_plan(build(compile_job(spec, {"s": SCHEMA})), frozenset({"s"}))
+    traces = traces_of(plan, JobSettings.model_validate(settings), frozenset())
+    return [(trace.rule, trace.reason) for trace in traces]
+
+
+def test_state_that_only_grows_is_told() -> None:
+    shape, state = told(COUNT, {})
+    assert shape[0] == "stream_shape"
+    assert state[0] == "stream_state"
+    assert state[1].startswith("Nothing is ever dropped: the state keeps every group")
+
+
+def test_windows_are_dropped() -> None:
+    _, state = told("SELECT COUNT(*) AS n FROM s GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE)", {})
+    assert state == ("stream_state", "The state of a window is dropped once no more rows are to come for it.")
+
+
+def test_rows_keep_nothing() -> None:
+    assert [rule for rule, _ in told("SELECT k FROM s WHERE v > 0", {})] == ["stream_shape"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"agg_phase": "ONE_PHASE"}, "agg_phase is given"),
+        ({"distinct_split": {"enabled": True}}, "distinct_split.* is given"),
+        ({"distinct_method": "native"}, "distinct_method is native"),
+        ({"incremental_agg": False}, "incremental_agg is given"),
+        ({"eager_aggregation": True}, "eager_aggregation is given"),
+        ({"join": {"ship": "REPARTITION"}}, "join.* is given"),
+        ({"skew": {"factor": 2}}, "skew.* is given"),
+    ],
+)
+def test_a_setting_without_effect_is_told(settings: dict[str, Any], words: str) -> None:
+    rule, reason = told(COUNT, settings)[-1]
+    assert rule == "stream_settings"
+    assert reason.startswith(words)
+
+
+def test_settings_that_a_stream_follows_are_not() -> None:
+    settings = {"mini_batch": {"size": 5}, "state": {"partitions": 3}}
+    assert [rule for rule, _ in told(COUNT, settings)] == ["stream_shape", "stream_state"]

@@ -1,0 +1,81 @@
+"""What is told of a streaming plan beside its shape: settings that it does not follow, and state that only grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from service.spec.options import AggPhase, DistinctSplitSettings, JobSettings, JoinSettings, SkewSettings, Toggle
+from service.spec.reports import RuleOutcome, RuleTrace
+from service.spec.strategies import DistinctMethod
+from workers.engine.plan.explain import line_of
+from workers.engine.plan.nodes import Node, Watermark
+from workers.engine.plan.stream_shape import Shape, StreamPlan
+from workers.engine.plan.transform import walk_up
+
+STREAM_SHAPE = "stream_shape"
+"""Who tells in the trace what a stream's state holds, and why."""
+
+STREAM_STATE = "stream_state"
+"""Who tells what becomes of it."""
+
+STREAM_SETTINGS = "stream_settings"
+"""Who tells of settings without effect."""
+
+_GROWS = {
+    Shape.DISTINCT_ROWS: "every different row",
+    Shape.PLAIN: "every group",
+    Shape.DISTINCT: "every distinct value of every group",
+    Shape.UNITED: "every distinct value of every group",
+    Shape.BITMAP: "a bitmap for each group and block of values",
+    Shape.JOINED: "every key of both streams, and every distinct value of each",
+}
+_OF_VALUES = frozenset({Shape.DISTINCT, Shape.UNITED, Shape.BITMAP})
+
+
+def traces_of(plan: StreamPlan, settings: JobSettings, made: frozenset[Node]) -> tuple[RuleTrace, ...]:
+    """In the order in which they are told. `made` are the nodes that are not the query's own."""
+    root = line_of(plan.before)
+    outcome = RuleOutcome.FIRED if made else RuleOutcome.SKIPPED
+    shape = RuleTrace(rule=STREAM_SHAPE, outcome=outcome, node=root, reason=plan.reason)
+    others = ((STREAM_STATE, reason) for reason in _of_state(plan))
+    idle = ((STREAM_SETTINGS, reason) for reason in _without_effect(plan, settings))
+    told = (
+        RuleTrace(rule=rule, outcome=RuleOutcome.SKIPPED, node=root, reason=reason) for rule, reason in (*others, *idle)
+    )
+    return (shape, *told)
+
+
+def _of_state(plan: StreamPlan) -> Iterator[str]:
+    kept = _GROWS.get(plan.shape)
+    if kept is None:
+        return
+    if any(isinstance(node, Watermark) for node in walk_up(plan.node)):
+        yield "The state of a window is dropped once no more rows are to come for it."
+        return
+    yield (
+        f"Nothing is ever dropped: the state keeps {kept}, and grows with them for as long as the job goes on. "
+        "GET /v1/jobs/{id}/batches tells its rows and bytes. Group by a window of event time to bound it."
+    )
+
+
+def _without_effect(plan: StreamPlan, settings: JobSettings) -> Iterator[str]:
+    if settings.agg_phase is not AggPhase.AUTO:
+        yield (
+            "agg_phase is given: on a stream Spark always aggregates a mini-batch locally, before the shuffle and "
+            "again before it looks anything up."
+        )
+    if settings.distinct_split != DistinctSplitSettings():
+        yield (
+            "distinct_split.* is given: the values of a stream are spread by group and value already, and as bitmaps "
+            "by group and block; there is no hot group to split."
+        )
+    if settings.distinct_method not in {DistinctMethod.AUTO, DistinctMethod.BITMAP} and plan.shape not in _OF_VALUES:
+        yield f"distinct_method is {settings.distinct_method.value}, but no aggregate over one stream is over DISTINCT."
+    if not settings.incremental_agg:
+        yield "incremental_agg is given: a stream aggregates once, so that there are no two phases to merge."
+    if settings.eager_aggregation is not Toggle.AUTO:
+        yield "eager_aggregation is given: two streams are aggregated without a join, and static tables after it."
+    if settings.join != JoinSettings():
+        yield "join.* is given: joins with static tables follow hints in the query alone."
+    if settings.skew != SkewSettings():
+        yield "skew.* is given: no keys of a stream are sampled for hot ones."
