@@ -50,6 +50,12 @@ LOG_EVENTS = (
     LogEvent(
         "publication_impossible", "error", "worker", "A result could not be published for good; the job is tried again."
     ),
+    LogEvent(
+        "stream_end_not_published",
+        "error",
+        "worker",
+        "What became of a stream could not be stored; its lease runs out, and another attempt follows.",
+    ),
     LogEvent("worker_exit_forced", "error", "worker", "A worker that was told to stop had threads that did not."),
     LogEvent("worker_metrics_not_served", "error", "worker", "Its metrics' port is taken."),
     LogEvent(

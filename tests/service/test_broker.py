@@ -59,7 +59,7 @@ def test_certificates_are_checked_unless_the_url_says_otherwise(monkeypatch: pyt
 
 
 def test_short_jobs_keep_the_name_that_the_version_before_listens_to() -> None:
-    assert [queue_name(queue) for queue in Queue] == ["evenkeel", "evenkeel.long"]
+    assert [queue_name(queue) for queue in Queue] == ["evenkeel", "evenkeel.long", "evenkeel.stream"]
 
 
 class TestFault:

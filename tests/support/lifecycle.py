@@ -35,6 +35,8 @@ SPEC: dict[str, Any] = {
     "tables": {"orders": {"format": "parquet", "path": "orders.parquet"}},
     "sql": "SELECT uid, COUNT(*) AS orders FROM orders GROUP BY uid",
 }
+STREAM_TABLES = {"orders": {**SPEC["tables"]["orders"], "path": "arriving/"}}
+"""The same table as a directory to which files are added."""
 
 REPORT = PlanReport(
     before=PlanTree(nodes=(), text="Scan orders"),

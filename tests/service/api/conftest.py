@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 from service.main import create_app
 from service.settings import Settings
 from service.store.session import Database
-from tests.support.lifecycle import SPEC
+from tests.support.lifecycle import SPEC, STREAM_TABLES
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,9 @@ class Api:
         return [path.read_text() for path in (self.settings.broker_dir / "messages").iterdir()]
 
     def submit(self, **changes: object) -> httpx.Response:
-        """Posts the usual job with some fields changed."""
-        answer: httpx.Response = self.client.post("/v1/jobs", json={**SPEC, **changes})
+        """Posts the usual job with some fields changed; one with a mode reads its table as a stream."""
+        tables = {"tables": STREAM_TABLES} if "mode" in changes else {}
+        answer: httpx.Response = self.client.post("/v1/jobs", json={**SPEC, **tables, **changes})
         return answer
 
 
@@ -70,6 +71,8 @@ def settings(
     settings.data_roots[0].mkdir(parents=True)
     orders = pa.table({"uid": pa.array([1, 1, 2], pa.int64()), "amount": pa.array([1.5, 2.5, None], pa.float64())})
     pq.write_table(orders, settings.data_roots[0] / "orders.parquet")
+    (settings.data_roots[0] / "arriving").mkdir()
+    pq.write_table(orders, settings.data_roots[0] / "arriving" / "0.parquet")
     return settings
 
 

@@ -193,8 +193,15 @@ def test_files_that_are_damaged_are_told(api: Api, accept: str, keep: int) -> No
 def test_a_forged_cursor_is_refused(api: Api) -> None:
     path = finished(api, NUMBERS)
     job_id = path.split("/")[3]
-    for position, status in ((10**30, 400), (2**63 - 1, 200), (-5, 200)):
-        answer = api.client.get(path, params={"cursor": encode_cursor([position], f"result|{job_id}")})
+    forged: list[tuple[list[int | str], int]] = [
+        ([10**30, ""], 400),
+        ([2**63 - 1, ""], 200),
+        ([-5, ""], 200),
+        ([0, "1.2"], 200),
+        ([0], 400),
+    ]
+    for position, status in forged:
+        answer = api.client.get(path, params={"cursor": encode_cursor(position, f"result|{job_id}")})
         assert answer.status_code == status, position
 
 

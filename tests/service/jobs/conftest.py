@@ -20,7 +20,9 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str)
     monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
     settings = Settings()
     settings.data_roots[0].mkdir(parents=True)
-    pq.write_table(pa.table({"uid": pa.array([1, 2], pa.int64())}), settings.data_roots[0] / "orders.parquet")
+    (settings.data_roots[0] / "arriving").mkdir(parents=True)
+    for name in ("orders.parquet", "arriving/0.parquet"):
+        pq.write_table(pa.table({"uid": pa.array([1, 2], pa.int64())}), settings.data_roots[0] / name)
     return settings
 
 

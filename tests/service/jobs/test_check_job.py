@@ -160,6 +160,7 @@ class TestStreamingTables:
         roots = (DirectoryRoot(tmp_path),)
         table = {"format": "csv", "path": "orders", "schema": "uid BIGINT"}
         assert self.check({"orders": table}, roots).table_bytes == 0
-        assert self.refused({"orders": {"format": "parquet", "path": "orders"}}, roots)[0] == "empty_directory"
+        without = {"orders": {"format": "parquet", "path": "orders"}}
+        assert self.refused(without, roots) == ("schema_cannot_be_inferred", "/tables/orders/path")
         static = {"orders": {**table, "role": "static"}, "c": {"format": "stream", "stream": "clicks"}}
         assert self.refused(static, roots)[0] == "empty_directory"

@@ -21,7 +21,7 @@ from service.store.session import Database
 from service.store.tables import JobRow
 from service.store.workers import WorkerFacts
 from tests.support import lifecycle
-from tests.support.lifecycle import SPEC, TENANT
+from tests.support.lifecycle import SPEC, STREAM_TABLES, TENANT
 
 
 def submit(database: Database, settings: Settings, kind: str = jobs.RUN, **changes: Any) -> Job:
@@ -67,7 +67,7 @@ def test_an_explanation_is_short(database: Database, settings: Settings) -> None
 
 
 def test_an_explanation_of_a_stream_is_none(database: Database, settings: Settings) -> None:
-    job = submit(database, settings, kind=jobs.EXPLAIN, mode="continuous")
+    job = submit(database, settings, kind=jobs.EXPLAIN, mode="continuous", tables=STREAM_TABLES)
     assert (job.queue, job.mode) == ("short", Mode.BATCH)
     # Workers of the version before do not know the words, though.
     with database.read() as session:
