@@ -98,6 +98,7 @@ def survive(production: Production, job: StreamJob, feeder: Feeder, *further: Ca
     with feeder.feeding():
         for strike in strikes:
             strike()
+        job.wait_for_attempt(after=kills.struck)
         job.wait_for_batch()
     # For whoever has to find out what happened.
     _log.warning("seed %s: %s", SEED, "; ".join(kills.told))
@@ -200,11 +201,12 @@ def test_a_stream_goes_on_across_a_restart_of_everything(production: Production)
         production.start_again(part)
     feeder.feed(3)
     stopped = job.stream
-    assert (job.row.status, job.row.fence) == (JobStatus.STOPPED, 1)
+    row = job.row
+    assert row.status == JobStatus.STOPPED
     asked(api, job, "resume")
     wait_until_exact(job, read, feeder.posted.groups())
     assert job.stream.generation == stopped.generation
-    assert first_batch(job, fence=2) == (stopped.last_batch or 0) + 1
+    assert first_batch(job, row.fence + 1) == (stopped.last_batch or 0) + 1
 
     # Told to leave, workers give it back; all at once, there is nobody who would take it meanwhile.
     with feeder.feeding():

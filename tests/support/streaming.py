@@ -157,8 +157,10 @@ class Strikes:
         self._production = production
         self._job = job
         self._random = random.Random(seed)
-        self._struck = 0
+        self.struck = 0
+        """The newest attempt that was."""
         self.told: list[str] = []
+        """What was done, in words."""
 
     def kill_worker(self) -> None:
         """`kill -9` of the worker process; its JVM goes with it. A new one is started."""
@@ -179,7 +181,7 @@ class Strikes:
 
         def look() -> Part | None:
             row = self._job.row
-            if row.fence <= self._struck or row.lease_owner is None:
+            if row.fence <= self.struck or row.lease_owner is None:
                 return None
             if moment is Moment.BEGUN and not self._job.begun(row.fence):
                 return None
@@ -195,7 +197,7 @@ class Strikes:
         if part is None:
             # It lost the job meanwhile, on a machine that is slow: another moment.
             return self._wait_for_moment(what)
-        self._struck = row.fence
+        self.struck = row.fence
         self.told.append(f"{what} of attempt {row.fence} {delay:.2f} s after it had {moment.value}")
         return part
 
