@@ -19,6 +19,7 @@ from service.spec import ends
 from service.spec.bound import BoundQuery
 from service.spec.compile import compile_job
 from service.spec.job import JobSpec
+from service.spec.modes import Mode
 from service.spec.queues import Queue
 from service.spec.status import JobStatus
 from service.store import jobs, leases, publication, streams
@@ -39,11 +40,14 @@ from workers.measuring import measure
 from workers.metrics import WorkerMetrics
 from workers.patience import patiently
 from workers.result_files import relative_path, remove_attempt, remove_older_attempts
-from workers.stream_attempt import StreamAttempt
+from workers.stream_attempt import StreamAttempt, resting_verdict
 from workers.stream_runner import HandedOver, StreamRunner
 from workers.streams import StreamSupervisor
 
 _log = structlog.get_logger(__name__)
+
+_PASSING = frozenset({"storage_unavailable", "timed_out"})
+"""Problems of one run of an incremental job, the next of which may fare better."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,8 @@ class JobRunner:
             with driver.labelled(attempt.tag, attempt.claim.tenant, label):
                 return self._plan_and_run(attempt, driver, spec, query, tables, started)
         except Exception as error:  # noqa: BLE001 - every end of a job is told to the client
-            return verdict_of(error, attempt)
+            keeps_state = attempt.claim.kind == jobs.RUN and attempt.claim.spec.get("mode", Mode.BATCH) != Mode.BATCH
+            return resting_verdict(error, attempt) if keeps_state else verdict_of(error, attempt)
 
     def _compile(self, spec: JobSpec) -> tuple[BoundQuery, dict[str, TableInput]]:
         """What submission checked, again, for files may have changed since; but for the settings, of which the version
@@ -287,7 +292,8 @@ class JobRunner:
         def try_once(tried: int) -> bool:
             with self._database.write() as session:
                 now = self._database.now(session)
-                again = given.because is StoppedBecause.CAUGHT_UP and every is not None
+                passes = given.error is not None and given.error.code in _PASSING
+                again = given.because is StoppedBecause.CAUGHT_UP or passes
                 due = now + every.every // timedelta(milliseconds=1) if again and every is not None else None
                 return streams.rest(session, claim, now, because=given.because, error=given.error, next_run_at=due) or (
                     tried > 0 and streams.is_at_rest(session, claim)

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import structlog
 
+from service.spec import ends
 from service.spec.problem import Problem
-from service.spec.status import JobStatus
+from service.spec.status import AttemptStatus, JobStatus
 from service.store import streams
+from service.store.faults import fault_of
 from service.store.publication import Ending
 from service.store.session import Database
 from service.store.stream_state import StoppedBecause
@@ -18,7 +20,7 @@ from workers.attempt import Attempt, StopReason
 from workers.engine.plan.stream_shape import StreamPlanError
 from workers.engine.streaming.query import RunningStream
 from workers.engine.streaming.sinks.sink import FenceLostError, Sink, SinkError
-from workers.failures import LeaseLost, Rest, Verdict, verdict_of
+from workers.failures import HandBack, LeaseLost, Rest, Verdict, verdict_of
 from workers.stream_metrics import measures_of
 
 _log = structlog.get_logger(__name__)
@@ -30,6 +32,8 @@ _CONCURRENT = "Multiple streaming jobs detected"
 """Of CONCURRENT_STREAM_LOG_UPDATE, and of what the log of a directory's files says without a condition."""
 
 _RESTARTS = 5
+_STEADY_SECONDS = 300.0
+"""An attempt that ran for so long is not one that its job brings down."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Opened:
     generation: int
     scans: Mapping[str, int]
     start: Callable[[], RunningStream]
+    ends: bool = True
+    """Whether it ends by itself, once nothing is new."""
 
 
 class StreamAttempt:
@@ -54,6 +60,8 @@ class StreamAttempt:
         self._clock = clock
         self._measured: int | None = None
         self._restarts = 0
+        self._begun = clock()
+        self._is_steady = False
         self._running = opened.start()
 
     def step(self) -> Verdict | None:
@@ -65,15 +73,31 @@ class StreamAttempt:
         if reason is None and self._running.is_active:
             if self._measure():
                 self._tidy()
+            self._note_steadiness()
             return None
         if reason is not None:
             self._stop(reason)
         return self._verdict()
 
     def close(self) -> None:
-        """After the verdict: notes what the last mini-batches were, and lets go of the sink."""
+        """After the verdict: notes what the last mini-batches were, and lets go of the sink.
+
+        Raises what the database raises while it is away.
+        """
         if not self._is_without_driver:
-            self._measure()
+            try:
+                self._measure()
+            except Exception as error:
+                if fault_of(error) is not None:
+                    raise
+                _log.warning("stream_not_measured", exc_info=True)
+        if self.attempt.reason is None:
+            self._tidy()
+        self._opened.sink.close()
+
+    def abandon(self) -> None:
+        """Ends the stream where nobody can look at it any more; another attempt goes on from its last mini-batch."""
+        self._running.stop()
         self._opened.sink.close()
 
     def wait(self, seconds: float) -> bool:
@@ -95,8 +119,11 @@ class StreamAttempt:
             return LeaseLost()
         if attempt.reason is not None:
             return _resting(verdict_of(error or RuntimeError(attempt.reason.value), attempt))
-        if error is None:
+        if error is None and self._opened.ends:
             return Rest(StoppedBecause.CAUGHT_UP)
+        if error is None:
+            claim = attempt.claim
+            return HandBack(AttemptStatus.CRASHED, ends.internal_error(claim.job_id, claim.fence))
         if self._starts_again(error):
             return None
         return resting_verdict(error, attempt)
@@ -118,6 +145,12 @@ class StreamAttempt:
         _log.warning("stream_started_again", restarts=self._restarts)
         self._running = self._opened.start()
         return True
+
+    def _note_steadiness(self) -> None:
+        if self._is_steady or self._clock() - self._begun < _STEADY_SECONDS:
+            return
+        with self._database.write() as session:
+            self._is_steady = streams.mark_steady(session, self.attempt.claim, self._database.now(session))
 
     def _tidy(self) -> None:
         try:

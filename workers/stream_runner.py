@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 from service.datasets.input_streams import stream_directory
 from service.datasets.roots import roots_of
@@ -88,12 +90,16 @@ class StreamRunner:
             return verdict_of(error, attempt) if explained else resting_verdict(error, attempt)
 
     def _to_its_end(self, stream: StreamAttempt) -> Verdict:
-        while True:
-            verdict = patiently(lambda _: stream.step(), pause=self._pause)
-            if verdict is not None:
-                patiently(lambda _: stream.close(), pause=self._pause)
-                return verdict
-            stream.wait(_LOOK_SECONDS)
+        try:
+            while True:
+                verdict = patiently(lambda _: stream.step(), pause=self._pause)
+                if verdict is not None:
+                    patiently(lambda _: stream.close(), pause=self._pause)
+                    return verdict
+                stream.wait(_LOOK_SECONDS)
+        except BaseException:
+            stream.abandon()
+            raise
 
     def _started(self, attempt: Attempt, driver: Driver, spec: JobSpec) -> StreamAttempt | Verdict:
         begun = self._clock()
@@ -121,9 +127,10 @@ class StreamRunner:
             return Ending(JobStatus.SUCCEEDED)
         self._check_layout(stream, planned)
         attempt.check()
-        opened = self._opened(attempt, driver, spec, stream, planned, inputs)
+        # Before the sink: what it takes note of must not be another plan's than that of the next attempt.
         if not patiently(lambda _: self._keep_layout(attempt, planned), pause=self._pause):
             return LeaseLost()
+        opened = self._opened(attempt, driver, spec, stream, planned, inputs)
         if not patiently(lambda _: self._mark_running(attempt), pause=self._pause):
             return LeaseLost()
         return StreamAttempt(attempt, opened, self._database, self._clock)
@@ -187,6 +194,8 @@ class StreamRunner:
         )
         sink = make_sink(spec, target, directory / "result", self._settings.sink_roots, planned.of_nothing)
         sink.prepare()
+        _check_together(stream, sink.committed(), directory / "checkpoint")
+        _remove_older(directory)
         stage = Stage(directory / "stage", claim.fence)
         stage.clear_older()
         guard = StreamGuard(self._database, claim, stream.generation, self._pause)
@@ -198,7 +207,35 @@ class StreamRunner:
             with _labelled(attempt, driver):
                 return RunningStream.start(planned.frame, planned.output, directory / "checkpoint", trigger, batch)
 
-        return Opened(sink, stream.generation, _scans(planned, inputs), start)
+        return Opened(sink, stream.generation, _scans(planned, inputs), start, ends=spec.mode is Mode.INCREMENTAL)
+
+
+def _check_together(stream: Stream, committed: int | None, checkpoint: Path) -> None:
+    """Raises SpecError where the checkpoint or the sink's rows are gone: a stream that went on all the same would leave
+    out what is in the other one alone.
+    """
+    begun = any((checkpoint / "offsets").glob("[0-9]*"))
+    newest = stream.last_batch if committed is None else committed
+    if not begun and newest is not None:
+        raise SpecError.of(
+            "checkpoint_missing",
+            f"The checkpoint of the job is gone, which had come to mini-batch {newest}. Do all workers share "
+            'EVENKEEL_DATA_STREAMS? Put it back, or resume with {"from": "scratch"}.',
+        )
+    if committed is None and stream.rows_out > 0:
+        raise SpecError.of(
+            "result_missing",
+            f"The sink has lost the {stream.rows_out} rows that it was given. Put them back, or resume with "
+            '{"from": "scratch"}, which makes them anew.',
+        )
+
+
+def _remove_older(directory: Path) -> None:
+    """Removes what is left of the states that were thrown away."""
+    own = int(directory.name.removeprefix("g"))
+    for path in directory.parent.glob("g[0-9]*"):
+        if path.name.removeprefix("g").isdecimal() and int(path.name.removeprefix("g")) < own:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _labelled(attempt: Attempt, driver: Driver) -> AbstractContextManager[None]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from service.spec.model import Frozen
 from service.spec.tagged import told_apart_by
@@ -32,6 +33,16 @@ class PostgresSink(Frozen):
         description="The table, with its schema where that is not the connection's own. Made where there is none.",
         examples=["public.uniques"],
     )
+
+    @field_validator("table")
+    @classmethod
+    def _is_none_of_ours(cls, table: str) -> str:
+        name = table.rpartition(".")[2].casefold()
+        if name == "evenkeel_batches" or name.endswith("__parts"):
+            raise PydanticCustomError(
+                "reserved_table", "'evenkeel_batches' and names that end in '__parts' are kept for the service."
+            )
+        return table
 
 
 class DeltaSink(Frozen):

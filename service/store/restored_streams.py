@@ -13,6 +13,9 @@ from service.store.leases import NO_LEASE
 from service.store.stream_state import StoppedBecause, start_over
 from service.store.tables import JobRow, StreamRow
 
+_ATTEMPTS_SINCE = 1_000_000
+"""More attempts of a job than there can have been between its backup and the restore."""
+
 
 def start_streams_over(session: Session, now: int) -> int:
     """Lets every stream that had begun start from scratch, once it is resumed; gives how many there are.
@@ -22,6 +25,9 @@ def start_streams_over(session: Session, now: int) -> int:
     begun = session.execute(select(StreamRow, JobRow).join(JobRow, JobRow.id == StreamRow.job_id)).all()
     for stream, row in begun:
         start_over(stream)
+        # Whatever ran since the backup was made used the numbers behind it, for directories and in sinks.
+        stream.generation = max(stream.generation, now // 10_000)
+        row.fence += _ATTEMPTS_SINCE
         stream.updated_at = now
         status = JobStatus(row.status)
         if status is JobStatus.STOPPED:

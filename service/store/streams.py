@@ -62,15 +62,13 @@ def open_stream(session: Session, held: Claim, now: int) -> Stream:
 
 
 def save_layout(session: Session, held: Claim, layout: dict[str, Any], now: int) -> bool:
-    """Stores how the state of this generation is laid out, once. False, and nothing changed, where the lease is lost.
+    """Stores how the state of this generation is laid out, once: who runs the stream compares before.
 
-    Raises ValueError for another layout than the one that is stored: state cannot change under its job.
+    False, and nothing changed, where the lease is lost.
     """
     if not _holds(session, held):
         return False
     row = stream_row(session, held.job_id, held.tenant, now)
-    if row.layout is not None and row.layout != layout:
-        raise ValueError(f"generation {row.generation} of job {held.job_id} has another layout")
     if row.layout is None:
         row.layout, row.updated_at = layout, now
         session.flush()
@@ -132,6 +130,17 @@ def measure_batches(
             stream.rows_in += one.rows_in
     if measures:
         stream.metrics, stream.updated_at = measures[-1].metrics, now
+    session.flush()
+    return True
+
+
+def mark_steady(session: Session, held: Claim, now: int) -> bool:
+    """Notes that the attempt gets on, though no mini-batch may come: attempts that were lost before do not count any
+    more. False, and nothing changed, where the lease is lost.
+    """
+    if not _holds(session, held):
+        return False
+    stream_row(session, held.job_id, held.tenant, now).steady_fence = held.fence
     session.flush()
     return True
 

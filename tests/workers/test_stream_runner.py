@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,6 +123,24 @@ def test_a_job_that_is_resumed_from_scratch_counts_everything_again(bench: Bench
     assert rows(bench, job_id) == FIRST
 
 
+@pytest.mark.parametrize(("lost", "code"), [("checkpoint", "checkpoint_missing"), ("result", "result_missing")])
+def test_a_half_that_is_lost_is_told_and_not_made_up_for(bench: Bench, lost: str, code: str) -> None:
+    job_id = bench.submit(PER_USER)
+    run(bench, job_id)
+    shutil.rmtree(bench.settings.streams_dir / job_id / "g1" / lost)
+    add_orders(bench, "part-9.parquet", [1, 1, 2], "new")
+    resume(bench, job_id)
+    job = run(bench, job_id)
+    assert (job.status, (job.error or {})["code"]) == (JobStatus.STOPPED, code)
+    assert stream(bench, job_id).stopped_because == StoppedBecause.FAILED
+
+    resume(bench, job_id, from_scratch=True)
+    assert run(bench, job_id).error is None
+    assert rows(bench, job_id) == [[0, 100, 7], [1, 102, 8], [2, 101, 8]]
+    # What was thrown away takes no room.
+    assert sorted(path.name for path in (bench.settings.streams_dir / job_id).glob("g*")) == ["g2"]
+
+
 def test_a_run_with_a_schedule_says_when_it_runs_again(bench: Bench) -> None:
     job_id = bench.submit({**PER_USER, "schedule": {"every": "1h"}})
     job = run(bench, job_id)
@@ -190,7 +209,7 @@ def test_a_stream_is_explained_without_state(bench: Bench) -> None:
     with bench.database.read() as session:
         assert find_stream(session, job_id) is None
         report = report_of(session.scalars(select(PlanRow)).one())
-    assert [trace.rule for trace in report.rules] == ["stream_shape"]
+    assert [trace.rule for trace in report.rules] == ["stream_shape", "stream_state"]
     assert not (bench.settings.streams_dir / job_id).exists()
 
 

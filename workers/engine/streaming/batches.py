@@ -6,13 +6,15 @@ comes again, with the same rows and the same number, and each step knows what it
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from pyspark.sql import DataFrame
 
+from workers.engine.errors import EngineError
 from workers.engine.streaming.sinks.sink import Sink
 from workers.engine.streaming.staging import Stage, run_for_its_state
 
@@ -27,6 +29,12 @@ class BatchDone:
     rows: int | None
     elapsed_ms: int
     sink_version: int | None
+
+
+class StreamOverError(EngineError):
+    """The stream is to stop before its next mini-batch."""
+
+    code: ClassVar[str] = "stream_over"
 
 
 class BatchGuard(Protocol):
@@ -50,6 +58,11 @@ class BatchFunction:
         self._guard = guard
         self._clock = clock
         self.failure: Exception | None = None
+        self._is_over = threading.Event()
+
+    def end_between_batches(self) -> None:
+        """The next mini-batch is not begun; it comes again with the next attempt."""
+        self._is_over.set()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """One mini-batch. The frame is run by exactly one action, to its end: Spark keeps its state by that."""
@@ -61,6 +74,8 @@ class BatchFunction:
             raise
 
     def _run(self, frame: DataFrame, batch_id: int) -> None:
+        if self._is_over.is_set():
+            raise StreamOverError("the stream is to stop")
         begun = self._clock()
         self._guard.begin(batch_id)
         newest = self._sink.committed()

@@ -90,6 +90,8 @@ class RunningStream:
     def stop_between_batches(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         """Stops it when no mini-batch is under way, or after `seconds`: one that is cut short comes again."""
         deadline = clock() + seconds
+        # One after the other, there may be no moment without.
+        self._batch.end_between_batches()
         while self.is_active and self._query.status["isTriggerActive"] and clock() < deadline:
             time.sleep(_LOOK_SECONDS)
         self.stop()

@@ -54,7 +54,7 @@ def _of_state(plan: StreamPlan) -> Iterator[str]:
         return
     yield (
         f"Nothing is ever dropped: the state keeps {kept}, and grows with them for as long as the job goes on. "
-        "GET /v1/jobs/{id}/batches tells its rows and bytes. Group by a window of event time to bound it."
+        "GET /v1/jobs/{id}/batches tells what each mini-batch added. Group by a window of event time to bound it."
     )
 
 

@@ -37,7 +37,8 @@ class DeltaSink:
         self._of_nothing = of_nothing
         # Attempts of older generations write to the same table.
         job = target.app.rpartition("/")[0] or target.app
-        self._fenced = FencedTable(path, target.app, f"{job}/fence", target.fence)
+        self._fence = f"{job}/fence"
+        self._fenced = FencedTable(path, target.app, self._fence, target.fence)
 
     def prepare(self) -> None:
         """See `Sink`."""
@@ -46,6 +47,7 @@ class DeltaSink:
             lambda properties: DeltaTable.create(self._path, schema, mode="error", commit_properties=properties)
         )
         self._check_table(table, schema)
+        self._check_rows(table)
         self._fenced.shut_out_older()
         if self._of_nothing is not None:
             self._begin(one_row(self._of_nothing, schema))
@@ -118,6 +120,21 @@ class DeltaSink:
             names = ", ".join(sorted(missing))
             raise SinkError(f"Rows are told apart by {names}, which the result has not. SELECT it.")
         return schema
+
+    def _check_rows(self, table: DeltaTable) -> None:
+        """What this history of mini-batches would add to, or overwrite, where it has not begun."""
+        keys = self._target.keys
+        if keys or self._fenced.committed() is not None:
+            return
+        if keys is None and table.transaction_version(self._fence) is not None and table.count() > 0:
+            raise SinkError(
+                f"The table at {self._path} has the rows of this job's state before it began from scratch, and all "
+                "would come again. Empty the table, and resume the job."
+            )
+        if keys == () and table.count() > 1:
+            raise SinkError(
+                f"The table at {self._path} has {table.count()} rows, and the result has one. Give it one of its own."
+            )
 
     def _check_table(self, table: DeltaTable, schema: pa.Schema) -> None:
         there = {field.name: field.type for field in pa.schema(table.schema())}

@@ -167,11 +167,13 @@ class PostgresSink:
             )
         with connection.transaction():
             connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_PATIENCE_MS)))
-            # Of two that make the same table one would fail.
-            connection.execute("SELECT pg_advisory_xact_lock(hashtext('evenkeel'), hashtext(%s))", [self._name])
+            # Of two that make the same table one would fail, and all share that of mini-batches.
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext('evenkeel'), 0)")
             self._table, oid = find(connection, self._name)
-            self._fence(connection)
+            follows = self._fence(connection)
             self._have(connection, self._table, oid, self._target.output, self._keys)
+            if follows and self._keys is None:
+                self._require_empty(connection)
             if self._of_nothing is not None and self._standing(connection, lock=True) is None:
                 row = zip(self._target.output, self._of_nothing, strict=True)
                 connection.execute(statements.insert_first(self._table, list(row)))
@@ -179,6 +181,16 @@ class PostgresSink:
                 parts, oid = find(connection, f"{self._table}__parts")
                 final = self._target.final
                 self._have(connection, parts, oid, self._target.columns, (*final.keys, *final.parts))
+                if follows:
+                    # Those of the state that was thrown away would be added to its successor's.
+                    connection.execute(sql.SQL("DELETE FROM {}").format(parts.quoted))
+
+    def _require_empty(self, connection: psycopg.Connection) -> None:
+        if connection.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(self._table.quoted)).fetchone() is not None:
+            raise SinkError(
+                f"{self._table} has the rows of this job's state before it began from scratch, and all would come "
+                "again. Empty the table, and resume the job."
+            )
 
     def _have(
         self,
@@ -193,7 +205,8 @@ class PostgresSink:
         else:
             check(connection, name, oid, columns, keys or ())
 
-    def _fence(self, connection: psycopg.Connection) -> None:
+    def _fence(self, connection: psycopg.Connection) -> bool:
+        """Shuts out older attempts; whether this history of mini-batches is a new one, behind another of its job."""
         batches, oid = find(connection, f"{self._table.schema}.{BATCHES}")
         if oid is None:
             connection.execute(
@@ -210,9 +223,14 @@ class PostgresSink:
             "UPDATE {0} SET fence = %(fence)s WHERE starts_with(app, %(job)s) AND fence < %(fence)s"
         ).format(batches.quoted)
         values = {"app": self._target.app, "job": f"{self._job}/", "fence": self._target.fence}
+        known = sql.SQL(
+            "SELECT count(*) FILTER (WHERE app = %(app)s), count(*) FROM {} WHERE starts_with(app, %(job)s)"
+        ).format(batches.quoted)
+        own, every = connection.execute(known, values).fetchone() or (0, 0)
         if connection.execute(raised, values).fetchone() is None:
             raise self._lost(self._standing_row(connection, lock=False)[0])
         connection.execute(others, values)
+        return every > own and self._standing_row(connection, lock=False)[1] < 0
 
     def _standing(self, connection: psycopg.Connection, *, lock: bool) -> int | None:
         """The newest mini-batch that is in. Raises FenceLostError."""
