@@ -83,7 +83,7 @@ def groups(workers: Fleet, job: StreamJob) -> set[Group]:
 
 
 def wait_until_exact(workers: Fleet, job: StreamJob, feeder: Feeder) -> None:
-    job.wait_for("the result", lambda: job.stream.last_batch is not None)
+    job.wait_for("a mini-batch", lambda: job.known is not None and job.known.last_batch is not None)
     job.wait_for("the result", lambda: groups(workers, job) == feeder.posted.groups())
 
 

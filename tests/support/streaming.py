@@ -59,10 +59,15 @@ class StreamJob:
     @property
     def stream(self) -> Stream:
         """How far it has come."""
-        with self.database.read() as session:
-            found = find_stream(session, self.id)
+        found = self.known
         assert found is not None, self.describe()
         return found
+
+    @property
+    def known(self) -> Stream | None:
+        """The same; None until an attempt has begun."""
+        with self.database.read() as session:
+            return find_stream(session, self.id)
 
     @property
     def attempts(self) -> Sequence[AttemptRow]:
