@@ -160,8 +160,17 @@ class Fleet:
 
 def jvm_of(process: subprocess.Popen[bytes]) -> psutil.Process:
     """The Spark driver of a worker that has one."""
-    (jvm,) = (child for child in _children(process.pid) if child.name() == "java")
+    (jvm,) = (child for child in _children(process.pid) if _is_driver(child))
     return jvm
+
+
+def _is_driver(process: psutil.Process) -> bool:
+    """Whether it is a JVM, and none that is about to become a `chmod` of one, or has been."""
+    try:
+        parent = process.parent()
+        return process.name() == "java" and parent is not None and parent.name() != "java"
+    except psutil.NoSuchProcess:
+        return False
 
 
 def active_tasks(process: subprocess.Popen[bytes]) -> int:
