@@ -12,9 +12,9 @@ from service.jobs.views import Job
 from service.jobs.waiting import Listening
 from service.settings import Settings
 from service.spec import ends
-from service.spec.status import AttemptStatus, JobStatus
+from service.spec.status import JobStatus
 from service.store import jobs
-from service.store.attempts import end_attempt
+from service.store.attempts import end_abandoned_attempt
 from service.store.jobs import effective_status
 from service.store.leases import NO_LEASE
 from service.store.session import Database
@@ -42,16 +42,7 @@ def cancel_job(database: Database, settings: Settings, tenant: str, job_id: str)
 
 def _end(session: Session, row: JobRow, now: int) -> None:
     """No worker holds the job: there is nobody to wait for. One that lost its lease changes nothing any more."""
-    if row.lease_owner is not None:
-        end_attempt(
-            session,
-            job_id=row.id,
-            tenant=row.tenant,
-            fence=row.fence,
-            status=AttemptStatus.CRASHED,
-            error=ends.lease_lost(row.lease_owner),
-            now=now,
-        )
+    end_abandoned_attempt(session, row, now)
     error = ends.cancelled().model_dump(mode="json")
     _move(session, row, JobStatus.CANCELLED, now, {**NO_LEASE, "finished_at": now, "next_run_at": None, "error": error})
 

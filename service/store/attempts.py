@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from sqlalchemy import func, null, select, update
 from sqlalchemy.orm import Session
 
+from service.spec import ends
 from service.spec.problem import Problem
 from service.spec.status import AttemptStatus
 from service.store.events import append_event
 from service.store.session import NO_SYNC
-from service.store.tables import AttemptRow, StreamRow
+from service.store.tables import AttemptRow, JobRow, StreamRow
 
 _OPEN = (AttemptStatus.PLANNING.value, AttemptStatus.RUNNING.value)
 
@@ -76,6 +77,23 @@ def end_attempt(
     ).scalar_one_or_none()
     if ended is not None:
         _tell(session, job_id=job_id, tenant=tenant, fence=fence, status=status.value, now=now)
+
+
+def end_abandoned_attempt(session: Session, row: JobRow, now: int) -> None:
+    """Ends the attempt of a job whose lease has run out, as that of a worker that gave no sign of life; does nothing
+    where no worker had the job.
+    """
+    if row.lease_owner is None:
+        return
+    end_attempt(
+        session,
+        job_id=row.id,
+        tenant=row.tenant,
+        fence=row.fence,
+        status=AttemptStatus.CRASHED,
+        error=ends.lease_lost(row.lease_owner),
+        now=now,
+    )
 
 
 def _tell(session: Session, *, job_id: str, tenant: str, fence: int, status: str, now: int) -> None:

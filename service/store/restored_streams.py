@@ -5,10 +5,9 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.spec import ends
-from service.spec.status import AttemptStatus, JobStatus, sources_of
+from service.spec.status import JobStatus, sources_of
 from service.store import jobs
-from service.store.attempts import end_attempt
+from service.store.attempts import end_abandoned_attempt
 from service.store.leases import NO_LEASE
 from service.store.stream_state import StoppedBecause, start_over
 from service.store.tables import JobRow, StreamRow
@@ -41,16 +40,7 @@ def start_streams_over(session: Session, now: int) -> int:
 
 
 def _lay_to_rest(session: Session, row: JobRow, now: int) -> None:
-    if row.lease_owner is not None:
-        end_attempt(
-            session,
-            job_id=row.id,
-            tenant=row.tenant,
-            fence=row.fence,
-            status=AttemptStatus.CRASHED,
-            error=ends.lease_lost(row.lease_owner),
-            now=now,
-        )
+    end_abandoned_attempt(session, row, now)
     jobs.move_job(
         session,
         job_id=row.id,

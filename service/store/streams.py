@@ -13,11 +13,10 @@ from typing import Any
 from sqlalchemy import case, delete, null, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from service.spec import ends
 from service.spec.problem import Problem
 from service.spec.status import LEASED, AttemptStatus, JobStatus
 from service.store import jobs, outbox
-from service.store.attempts import end_attempt
+from service.store.attempts import end_abandoned_attempt, end_attempt
 from service.store.jobs import effective_status
 from service.store.leases import NO_LEASE, Claim, tell_status, update_fenced
 from service.store.session import NO_SYNC
@@ -141,19 +140,6 @@ def mark_steady(session: Session, held: Claim, now: int) -> bool:
     if not _holds(session, held):
         return False
     stream_row(session, held.job_id, held.tenant, now).steady_fence = held.fence
-    session.flush()
-    return True
-
-
-def save_stream_metrics(session: Session, held: Claim, metrics: dict[str, Any], now: int) -> bool:
-    """Stores what is measured while the stream runs. False, and nothing changed, where the lease is lost.
-
-    The job's version stays: nobody waits for this.
-    """
-    if not _holds(session, held):
-        return False
-    row = stream_row(session, held.job_id, held.tenant, now)
-    row.metrics, row.updated_at = metrics, now
     session.flush()
     return True
 
@@ -348,16 +334,7 @@ def _forget_old_batches(session: Session, job_id: str) -> None:
 
 def _lay_to_rest(session: Session, row: JobRow, now: int) -> None:
     """No worker holds the job: there is nobody to wait for. One that lost its lease changes nothing any more."""
-    if row.lease_owner is not None:
-        end_attempt(
-            session,
-            job_id=row.id,
-            tenant=row.tenant,
-            fence=row.fence,
-            status=AttemptStatus.CRASHED,
-            error=ends.lease_lost(row.lease_owner),
-            now=now,
-        )
+    end_abandoned_attempt(session, row, now)
     _move(session, row, JobStatus.STOPPED, now, **NO_LEASE, stop_requested_at=now, progress=null())
     note_rest(session, row.id, row.tenant, StoppedBecause.STOPPED, now)
 
@@ -390,5 +367,4 @@ __all__ = [
     "request_stop",
     "rest",
     "save_layout",
-    "save_stream_metrics",
 ]

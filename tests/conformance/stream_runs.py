@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -225,6 +226,21 @@ class StreamRun:
         schema = arrow_schema(self.planned.plan.output)
         parts = pa.Table.from_pylist(list(self.sink.parts.values()), arrow_schema(self.planned.plan.columns))
         return [tuple(row.values()) for table in finals([parts], final, schema) for row in table.to_pylist()]
+
+
+def catch_up_roughly(run: StreamRun, random: Random, story: list[str]) -> None:
+    """Runs until nothing is new, with an end in the midst of it now and then; `story` is told which."""
+    if random.random() < 0.5:
+        point = random.choice(["begin", "staged", "sunk", "finished"])
+        run.at.point, run.at.batch = point, run.next_batch + random.randint(0, 1)
+        story.append(f"{point} of {run.at.batch}")
+        if run.catch_up() is None:
+            run.at.point = ""
+            return
+    run.catch_up()
+    if run.next_batch and random.random() < 0.3:
+        story.append(f"{run.next_batch - 1} again")
+        run.forget_commit()
 
 
 def in_batch(

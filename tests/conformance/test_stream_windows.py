@@ -21,7 +21,7 @@ from service.spec.ddl import parse_schema
 from service.spec.modes import OutputMode
 from service.spec.options import StateProvider
 from tests.conformance.conftest import SEED
-from tests.conformance.stream_runs import StreamRun
+from tests.conformance.stream_runs import StreamRun, catch_up_roughly
 from tests.support.rows import difference
 
 pytestmark = pytest.mark.spark
@@ -183,21 +183,6 @@ def _watermark(rows: Sequence[Cells]) -> datetime:
     return late.replace(microsecond=late.microsecond // 1000 * 1000)
 
 
-def _catch_up(run: StreamRun, random: Random, story: list[str]) -> None:
-    """Until nothing is new, with an end in the midst of it now and then."""
-    if random.random() < 0.5:
-        point = random.choice(["begin", "staged", "sunk", "finished"])
-        run.at.point, run.at.batch = point, run.next_batch + random.randint(0, 1)
-        story.append(f"{point} of {run.at.batch}")
-        if run.catch_up() is None:
-            run.at.point = ""
-            return
-    run.catch_up()
-    if run.next_batch and random.random() < 0.3:
-        story.append(f"{run.next_batch - 1} again")
-        run.forget_commit()
-
-
 @pytest.mark.parametrize("name", QUERIES)
 def test_each_closed_window_comes_out_once(spark: SparkSession, tmp_path: Path, name: str) -> None:
     random, query = Random(f"{SEED} {name}"), QUERIES[name]
@@ -209,8 +194,8 @@ def test_each_closed_window_comes_out_once(spark: SparkSession, tmp_path: Path, 
     for file in files:
         run.put("s", file)
         if random.random() < 0.5:
-            _catch_up(run, random, story)
-    _catch_up(run, random, story)
+            catch_up_roughly(run, random, story)
+    catch_up_roughly(run, random, story)
     assert run.catch_up() is None
     expected = _in_batch(spark, query, files, _watermark(rows))
     assert expected, "no window was closed"
@@ -230,7 +215,7 @@ def test_open_windows_are_updated(spark: SparkSession, tmp_path: Path, name: str
     story: list[str] = []
     for file in files:
         run.put("s", file)
-    _catch_up(run, random, story)
+    catch_up_roughly(run, random, story)
     assert run.catch_up() is None
     assert difference(_in_batch(spark, query, files, None), run.rows) is None, (len(files), story)
     assert any(state.removed for batch in run.progress for state in batch.state)

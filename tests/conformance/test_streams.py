@@ -16,7 +16,7 @@ from service.spec.options import StateProvider
 from service.spec.strategies import DistinctMethod
 from service.spec.types import Schema
 from tests.conformance.conftest import FACTS, SEED, facts
-from tests.conformance.stream_runs import StreamRun, in_batch
+from tests.conformance.stream_runs import StreamRun, catch_up_roughly, in_batch
 from tests.support.rows import difference
 from workers.engine.plan.stream_shape import Shape
 
@@ -145,8 +145,8 @@ def test_a_stream_gives_what_its_rows_give_in_one_piece(
         run.put("s", file)
         if random.random() < 0.5:
             continue
-        _catch_up(run, random, story)
-    _catch_up(run, random, story)
+        catch_up_roughly(run, random, story)
+    catch_up_roughly(run, random, story)
     assert run.catch_up() is None
     expected = in_batch(spark, sql, {"s": files}, {"s": _DDL})
     assert difference(expected, run.rows) is None, (provider, len(files), story)
@@ -166,8 +166,8 @@ def test_two_streams_in_any_order_give_what_their_join_gives(spark: SparkSession
     for table, file in steps:
         run.put(table, file)
         if random.random() < 0.4:
-            _catch_up(run, random, story)
-    _catch_up(run, random, story)
+            catch_up_roughly(run, random, story)
+    catch_up_roughly(run, random, story)
     assert run.catch_up() is None
     expected = in_batch(spark, sql, files, dict.fromkeys(files, _DDL))
     assert difference(expected, run.rows) is None, (provider, steps, story)
@@ -185,7 +185,7 @@ def test_a_stream_beside_a_static_table(spark: SparkSession, tmp_path: Path, nam
     for file in files:
         run.put("s", file)
     story: list[str] = []
-    _catch_up(run, random, story)
+    catch_up_roughly(run, random, story)
     assert run.catch_up() is None
     expected = in_batch(spark, sql, {"s": files, "n": [static / "n.parquet"]}, {"s": _DDL})
     assert difference(expected, run.rows) is None, story
@@ -194,18 +194,3 @@ def test_a_stream_beside_a_static_table(spark: SparkSession, tmp_path: Path, nam
 def _made(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def _catch_up(run: StreamRun, random: Random, story: list[str]) -> None:
-    """Until nothing is new, with an end in the midst of it now and then."""
-    if random.random() < 0.5:
-        point = random.choice(["begin", "staged", "sunk", "finished"])
-        run.at.point, run.at.batch = point, run.next_batch + random.randint(0, 1)
-        story.append(f"{point} of {run.at.batch}")
-        if run.catch_up() is None:
-            run.at.point = ""
-            return
-    run.catch_up()
-    if run.next_batch and random.random() < 0.3:
-        story.append(f"{run.next_batch - 1} again")
-        run.forget_commit()

@@ -209,7 +209,7 @@ class TestBatches:
         assert not begin(database, old, 1)
         assert not finish(database, old, 0)
         assert not writing(database, lambda session, now: streams.save_layout(session, old, {}, now))
-        assert not writing(database, lambda session, now: streams.save_stream_metrics(session, old, {}, now))
+        assert not writing(database, lambda session, now: streams.measure_batches(session, old, 1, (), now))
         assert not rest(database, old)
         assert stream_of(database, stream_id) == before
         assert begin(database, new, 0)
@@ -252,7 +252,12 @@ class TestBatches:
     def test_metrics_wake_nobody(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
         version = row_of(database, stream_id).version
-        assert writing(database, lambda session, now: streams.save_stream_metrics(session, held, {"behind_ms": 5}, now))
+        assert writing(
+            database,
+            lambda session, now: streams.measure_batches(
+                session, held, 1, [BatchMeasures(0, 0, {"behind_ms": 5})], now
+            ),
+        )
         assert stream_of(database, stream_id).metrics == {"behind_ms": 5}
         assert row_of(database, stream_id).version == version
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,22 +14,16 @@ from deltalake import DeltaTable, write_deltalake
 from service.spec.final_level import FinalLevel
 from service.spec.types import (
     BIGINT,
-    BINARY,
-    BOOLEAN,
-    DATE,
     DOUBLE,
-    FLOAT,
     INT,
     STRING,
-    TIMESTAMP,
-    TIMESTAMP_NTZ,
-    TINYINT,
     DataType,
     Field,
     array,
     decimal,
     struct,
 )
+from tests.support.every_type import EVERY_TYPE
 from tests.support.staged import staged
 from workers.engine.streaming.sinks.delta import DeltaSink
 from workers.engine.streaming.sinks.sink import FenceLostError, SinkError, SinkTarget
@@ -124,23 +117,7 @@ def test_the_one_row_of_an_aggregate_over_everything(tmp_path: Path) -> None:
     assert rows_at(tmp_path / "out") == [(2, Decimal("1.50"))]
 
 
-ALL: tuple[tuple[DataType, list[Any]], ...] = (
-    (BOOLEAN, [True, False]),
-    (TINYINT, [-128, 127]),
-    (INT, [-(2**31), 2**31 - 1]),
-    (BIGINT, [-(2**63), 2**63 - 1]),
-    (FLOAT, [1.5, float("inf")]),
-    (DOUBLE, [0.1, float("-inf")]),
-    (decimal(38, 10), [Decimal("9" * 28 + ".0000000001"), Decimal("-1.5000000000")]),
-    (STRING, ["", "ä'\"\\\n\x01"]),
-    (BINARY, [b"", b"\x00\xff"]),
-    (DATE, [date(1, 1, 1), date(9999, 12, 31)]),
-    (TIMESTAMP, [datetime(1, 1, 2, tzinfo=UTC), datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=UTC)]),
-    (TIMESTAMP_NTZ, [datetime.fromisoformat("0001-01-01"), datetime.fromisoformat("9999-12-31T23:59:59.999999")]),
-)
-
-
-@pytest.mark.parametrize(("type_", "values"), ALL, ids=[str(type_) for type_, _ in ALL])
+@pytest.mark.parametrize(("type_", "values"), EVERY_TYPE, ids=[str(type_) for type_, _ in EVERY_TYPE])
 def test_values_and_keys_of_every_type(tmp_path: Path, type_: DataType, values: list[Any]) -> None:
     columns = (Field('Key-"of".all', type_), Field("j", INT), Field("v", array(struct([Field("x", type_)]))))
     first, second = values

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, LiteralString
@@ -16,17 +15,12 @@ import pytest
 from service.spec.final_level import FinalColumn, FinalLevel, Merge, MergedColumn
 from service.spec.types import (
     BIGINT,
-    BINARY,
     BOOLEAN,
-    DATE,
     DOUBLE,
     FLOAT,
     INT,
     NULL,
     STRING,
-    TIMESTAMP,
-    TIMESTAMP_NTZ,
-    TINYINT,
     DataType,
     Field,
     array,
@@ -34,6 +28,7 @@ from service.spec.types import (
     struct,
 )
 from tests.support.databases import PostgresDatabases
+from tests.support.every_type import EVERY_TYPE
 from tests.support.staged import staged
 from workers.engine.streaming.sinks import postgres
 from workers.engine.streaming.sinks.postgres import PostgresSink
@@ -313,23 +308,7 @@ def test_one_group_from_its_parts(url: str, tmp_path: Path, sink_at: Any) -> Non
     assert rows_of(url) == [(7,)]
 
 
-ALL: tuple[tuple[DataType, list[Any]], ...] = (
-    (BOOLEAN, [True, False]),
-    (TINYINT, [-128, 127]),
-    (INT, [-(2**31), 2**31 - 1]),
-    (BIGINT, [-(2**63), 2**63 - 1]),
-    (FLOAT, [1.5, float("inf")]),
-    (DOUBLE, [0.1, float("-inf")]),
-    (decimal(38, 10), [Decimal("9" * 28 + ".0000000001"), Decimal("-1.5000000000")]),
-    (STRING, ["", "ä'\"\\\n\x01"]),
-    (BINARY, [b"", b"\x00\xff"]),
-    (DATE, [date(1, 1, 1), date(9999, 12, 31)]),
-    (TIMESTAMP, [datetime(1, 1, 2, tzinfo=UTC), datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=UTC)]),
-    (TIMESTAMP_NTZ, [datetime.fromisoformat("0001-01-01"), datetime.fromisoformat("9999-12-31T23:59:59.999999")]),
-)
-
-
-@pytest.mark.parametrize(("type_", "values"), ALL, ids=[str(type_) for type_, _ in ALL])
+@pytest.mark.parametrize(("type_", "values"), EVERY_TYPE, ids=[str(type_) for type_, _ in EVERY_TYPE])
 def test_values_and_keys_of_every_type(
     url: str, tmp_path: Path, sink_at: Any, type_: DataType, values: list[Any]
 ) -> None:
