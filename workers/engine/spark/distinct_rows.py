@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -18,13 +20,16 @@ def rows_once(frame: DataFrame) -> DataFrame:
     no row of an earlier mini-batch is in it. So the operator is put there by itself: a sort by the columns, and the
     first row of each group of equals, before the shuffle and behind it.
     """
-    session = frame.sparkSession
-    jvm = session._jvm  # type: ignore[attr-defined]
+    session: Any = frame.sparkSession
     # As it was analysed, by which the names of its columns are told from others alike.
-    plan = frame._jdf.queryExecution().analyzed()  # type: ignore[operator]
-    catalyst = jvm.org.apache.spark.sql.catalyst
-    # It wants an order among equals, for which any will do.
-    order = frame.sort(F.lit(""))._jdf.queryExecution().analyzed().order()  # type: ignore[operator]
-    first = catalyst.plans.logical.WindowGroupLimit(plan.output(), order, catalyst.expressions.RowNumber(), 1, plan)
-    made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, first)  # type: ignore[attr-defined]
-    return ClassicDataFrame(made, session)  # type: ignore[arg-type]
+    plan = _plan(frame)
+    # The operator wants an order among equals, for which any will do.
+    order = _plan(frame.sort(F.lit(""))).order()
+    spark = session._jvm.org.apache.spark.sql
+    number = spark.catalyst.expressions.RowNumber()
+    first = spark.catalyst.plans.logical.WindowGroupLimit(plan.output(), order, number, 1, plan)
+    return ClassicDataFrame(spark.classic.Dataset.ofRows(session._jsparkSession, first), session)
+
+
+def _plan(frame: Any) -> Any:
+    return frame._jdf.queryExecution().analyzed()

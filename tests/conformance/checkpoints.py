@@ -1,0 +1,145 @@
+"""Checkpoints of earlier releases: made once by each release that lays state out anew, and kept in `tests/data`.
+
+    python -m tests.conformance.checkpoints tests/data/checkpoints/NAME.tar.xz
+
+writes those of the code that runs it. An archive has a directory for each of `KEPT`: the checkpoint as it was after two
+mini-batches, its layout as the database had it, what the sink had by then, and the rows that were read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from service.results.arrow_types import arrow_schema
+from service.spec.ddl import parse_schema
+from service.spec.options import StateProvider
+from service.spec.strategies import DistinctMethod
+from tests.conformance.stream_runs import StreamRun
+from workers.engine.streaming.sinks.sink import Staged
+
+DDL = "id BIGINT, k STRING, i INT, d DOUBLE, ts TIMESTAMP"
+_BATCHES = 2
+
+
+@dataclass(frozen=True)
+class KeptQuery:
+    """`batch` asks a batch the same, where it is not asked as the stream is."""
+
+    sql: str
+    streams: tuple[str, ...] = ("s",)
+    provider: StateProvider = StateProvider.ROCKSDB
+    method: DistinctMethod = DistinctMethod.NATIVE
+    event_time: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    batch: str | None = None
+
+
+KEPT = {
+    "rows": KeptQuery("SELECT id, k, i + 1 AS j FROM s WHERE i > 1"),
+    "distinct_rows": KeptQuery("SELECT DISTINCT k, d FROM s", provider=StateProvider.MEMORY),
+    "plain": KeptQuery("SELECT k, COUNT(*) AS n, SUM(i) AS si, AVG(d) AS ad, MIN(ts) AS mt FROM s GROUP BY k"),
+    "plain_in_memory": KeptQuery(
+        "SELECT k, COUNT(*) AS n, MAX(d) AS md FROM s GROUP BY k", provider=StateProvider.MEMORY
+    ),
+    "distinct": KeptQuery("SELECT k, COUNT(DISTINCT i) AS c FROM s GROUP BY k"),
+    "united": KeptQuery("SELECT k, COUNT(DISTINCT i) AS c, COUNT(DISTINCT d) AS e, SUM(i) AS si FROM s GROUP BY k"),
+    "bitmap": KeptQuery(
+        "SELECT k, COUNT(DISTINCT i) AS c, COUNT(*) AS n, AVG(i) AS a FROM s GROUP BY k", method=DistinctMethod.BITMAP
+    ),
+    "joined": KeptQuery(
+        "SELECT s.k, COUNT(*) AS n, SUM(t.i) AS ti, COUNT(DISTINCT s.d) AS c FROM s LEFT JOIN t ON s.k = t.k "
+        "GROUP BY s.k",
+        streams=("s", "t"),
+    ),
+    "windows": KeptQuery(
+        "SELECT k, TUMBLE_START(ts, INTERVAL '1' HOUR) AS b, COUNT(*) AS n, COUNT(DISTINCT i) AS c FROM s "
+        "GROUP BY k, TUMBLE(ts, INTERVAL '1' HOUR)",
+        event_time={"s": ("ts", "2h")},
+        batch="SELECT k, window.start AS b, COUNT(*) AS n, COUNT(DISTINCT i) AS c FROM s "
+        "WHERE ts < TIMESTAMP'2025-01-01' GROUP BY k, window(ts, '1 hour')",
+    ),
+}
+
+
+def rows_of(spark: SparkSession, stream: str, batch: int, directory: Path) -> Path:
+    """The rows that a stream brings in its mini-batch `batch`, as a file: some of the keys of the one before, some of
+    its own; the third has an hour far in the future, which ends all windows before it.
+    """
+    start = 20 * batch + (0 if stream == "s" else 7)
+    frame = spark.range(start, start + 30).selectExpr(
+        "id",
+        "IF(id % 7 = 0, NULL, CONCAT('k', id % 9)) AS k",
+        "CAST(id % 5 AS INT) AS i",
+        "id % 4 / 2D AS d",
+        "TIMESTAMP'2024-03-01 00:00:00' + make_dt_interval(0, 0, CAST(id * 2 AS INT)) AS ts",
+    )
+    if batch == _BATCHES:
+        frame = frame.union(spark.sql("SELECT 9999L, 'k1', 1, 1D, TIMESTAMP'2030-01-01 00:00:00'"))
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{stream}{batch}.parquet"
+    pq.write_table(frame.toArrow(), path)
+    return path
+
+
+def run_of(spark: SparkSession, root: Path, kept: KeptQuery) -> StreamRun:
+    """The query's stream below `root`."""
+    schemas = dict.fromkeys(kept.streams, parse_schema(DDL, "/tables/s/schema"))
+    return StreamRun(
+        spark, root, kept.sql, schemas, provider=kept.provider, method=kept.method, event_time=kept.event_time
+    )
+
+
+def write_one(spark: SparkSession, kept: KeptQuery, target: Path) -> None:
+    """Runs the query's first mini-batches, and leaves in `target` what is to be kept of them."""
+    root = target.parent / f"{target.name}.run"
+    run = run_of(spark, root, kept)
+    for batch in range(_BATCHES):
+        for stream in kept.streams:
+            run.put(stream, rows_of(spark, stream, batch, target / "rows"))
+        run.catch_up()
+    shutil.copytree(root / "checkpoint", target / "checkpoint")
+    columns = arrow_schema(run.planned.plan.columns)
+    pq.write_table(pa.Table.from_pylist(list(run.sink.parts.values()), columns), target / "sink.parquet")
+    told = {"layout": run.planned.layout, "newest": run.sink.newest}
+    (target / "told.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    shutil.rmtree(root)
+
+
+def reopened(spark: SparkSession, root: Path, archived: Path, kept: KeptQuery) -> tuple[StreamRun, dict[str, Any]]:
+    """The stream below `root` as it goes on from what was archived, and the layout that it had then."""
+    run = run_of(spark, root, kept)
+    shutil.copytree(archived / "checkpoint", root / "checkpoint")
+    told = json.loads((archived / "told.json").read_text(encoding="utf-8"))
+    sunk = archived / "sink.parquet"
+    run.sink.commit(told["newest"], Staged((sunk,), pq.read_metadata(sunk).num_rows, sunk.stat().st_size))
+    layout: dict[str, Any] = told["layout"]
+    return run, layout
+
+
+def main(archive: Path) -> None:
+    """Writes an archive of this code's checkpoints."""
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    spark = SparkSession.builder.master("local[2]").config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, kept in KEPT.items():
+            write_one(spark, kept, Path(scratch) / name)
+        with tarfile.open(archive, "w:xz") as tar:
+            for name in KEPT:
+                tar.add(Path(scratch) / name, name)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,32 @@
+"""Each row once, by the operator that Spark keeps for the first rows of a group."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.rows import difference
+from workers.engine.spark.distinct_rows import rows_once
+
+pytestmark = pytest.mark.spark
+
+
+def test_each_row_is_there_once_whatever_it_holds(spark: SparkSession) -> None:
+    frame = spark.range(0, 2000, 1, 5).selectExpr(
+        "id % 3 AS `a.b`",
+        "IF(id % 5 = 0, NULL, CAST(id % 7 AS STRING)) AS `a``c`",
+        "NAMED_STRUCT('x', id % 2, 'y', ARRAY(id % 4)) AS nested",
+        "IF(id % 11 = 0, DOUBLE('NaN'), DOUBLE(id % 2)) AS d",
+        "UNHEX(HEX(id % 2)) AS raw",
+    )
+    once = rows_once(frame)
+    assert once.columns == frame.columns
+    assert difference(frame.distinct().collect(), once.collect()) is None
+
+
+def test_rows_are_dropped_before_the_shuffle_and_behind_it(spark: SparkSession) -> None:
+    once = rows_once(spark.range(100).selectExpr("id % 3 AS k"))
+    physical = once._jdf.queryExecution().executedPlan().toString()
+    operators = [line.strip(" +-*:()0123456789").split(" ")[0] for line in physical.splitlines()]
+    wanted = ["WindowGroupLimit", "Sort", "Exchange", "WindowGroupLimit", "Sort"]
+    assert [one for one in operators if one in wanted] == wanted
