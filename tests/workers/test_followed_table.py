@@ -10,8 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from service.datasets.roots import Root, roots_of
+from service.settings import Settings
 from service.spec.errors import SpecError
 from service.spec.job import TableFormat, TableSource
+from tests.support.object_store import ObjectStore
 from workers.dimension_versions import DimensionVersions
 from workers.followed_table import FollowedTable
 
@@ -35,16 +38,12 @@ class Table:
             pq.write_table(pa.table({column: list(values)}), path)
             self._written = path.stat().st_mtime_ns
 
-    def follow(self) -> FollowedTable:
-        """Another attempt's."""
+    def opened(self, *roots: Root) -> FollowedTable:
+        """Another attempt's, which is open."""
         self._fence += 1
         source = TableSource(format=TableFormat.PARQUET, path="t/")
         versions = DimensionVersions(self._kept, "t", self._fence)
-        return FollowedTable("t", source, [self.files.parent], versions, lambda: self.while_copied())
-
-    def opened(self) -> FollowedTable:
-        """One that is open."""
-        followed = self.follow()
+        followed = FollowedTable("t", source, roots or [self.files.parent], versions, lambda: self.while_copied())
         followed.open(self.pause)
         return followed
 
@@ -165,3 +164,20 @@ def test_a_version_that_is_gone_is_told(table: Table) -> None:
     with pytest.raises(SpecError) as caught:
         followed.version(7)
     assert caught.value.code == "dimension_missing"
+
+
+def test_a_table_in_a_store_is_copied_too(
+    table: Table, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in object_store.variables("s3a://followed").items():
+        monkeypatch.setenv(name, value)
+    object_store.make_bucket("followed")
+    object_store.put("followed", {"t/0.parquet": (table.files / "0.parquet").read_bytes()})
+    followed = table.opened(*roots_of(Settings()))
+    table.write(*range(100))
+    object_store.put("followed", {"t/0.parquet": (table.files / "0.parquet").read_bytes()})
+    assert [followed.look(), followed.look(), values(followed, 1)] == [False, True, [1, 2]]
+    assert values(followed) == list(range(100))
+    object_store.delete("followed", "t/0.parquet")
+    assert (followed.look(), followed.look(), len(values(followed))) == (False, False, 100)
+    roots_of.cache_clear()
