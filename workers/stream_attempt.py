@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import structlog
 
 from service.spec import ends
+from service.spec.errors import SpecError
 from service.spec.problem import Problem
 from service.spec.status import AttemptStatus, JobStatus
 from service.store import streams
@@ -81,6 +83,7 @@ class StreamAttempt:
         self._is_steady = False
         self._changes_over = False
         self._tells_versions = opened.following is not None
+        self._told: list[dict[str, Any]] = []
         self._running = opened.start()
 
     def step(self) -> Verdict | None:
@@ -202,10 +205,17 @@ class StreamAttempt:
         following = self._opened.following
         if following is None or not self._tells_versions:
             return
-        told = following.dimensions.told(following.planned())
-        with self._database.write() as session:
-            now = self._database.now(session)
-            streams.note_followed(session, self.attempt.claim, self._opened.generation, told, now)
+        try:
+            told = following.dimensions.told(following.planned())
+        except (SpecError, OSError):
+            # A version is gone, or its disk: what needs it fails, and says so.
+            _log.warning("versions_not_told", exc_info=True)
+            told = self._told
+        if told != self._told:
+            with self._database.write() as session:
+                now = self._database.now(session)
+                streams.note_followed(session, self.attempt.claim, self._opened.generation, told, now)
+            self._told = told
         self._tells_versions = False
 
     def _note_steadiness(self) -> None:
