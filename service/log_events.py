@@ -92,6 +92,13 @@ LOG_EVENTS = (
         "The results directory bears the id of another database: no file in it is removed.",
     ),
     LogEvent("files_not_removed", "warning", "both", "Files of a job that is gone stay behind, with the reason."),
+    LogEvent(
+        "dimension_not_taken",
+        "warning",
+        "worker",
+        "What a table that a stream follows has become cannot be taken (`code` tells why): it goes on with the version "
+        "before.",
+    ),
     LogEvent("loop_failed", "warning", "worker", "A background thread (`loop`) failed, and goes on after a pause."),
     LogEvent("request", "info", "API", "A request was answered, with status and milliseconds."),
     LogEvent("worker_started", "info", "worker", "It listens for jobs."),
@@ -101,6 +108,7 @@ LOG_EVENTS = (
     LogEvent("spark_started", "info", "worker", "Its driver is up."),
     LogEvent("attempt_started", "info", "worker", "It claimed a job."),
     LogEvent("attempt_ended", "info", "worker", "It published a job's end, with status and rows."),
+    LogEvent("dimension_taken", "info", "worker", "A table that a stream follows was copied as a new version."),
     LogEvent("query_failed", "info", "worker", "A job FAILED by its own doing, with the code that its client sees."),
     LogEvent("retention_applied", "info", "worker", "Old jobs and results were removed, with their numbers."),
 )

@@ -168,6 +168,13 @@ class WorkerSettings(_Group):
         default=0.2, ge=0.05, le=10, description="How often cancel requests and time limits are looked at."
     )
     progress_seconds: float = Field(default=1, ge=0.1, le=60, description="How often progress is stored.")
+    follow_seconds: float = Field(
+        default=10,
+        ge=0.1,
+        le=86_400,
+        description="How often a continuous job looks whether a table with `follow` has changed. A change is taken "
+        "when it looks the same twice.",
+    )
     drain_seconds: float = Field(
         default=30,
         ge=0,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import structlog
 
 from service.spec import ends
+from service.spec.errors import SpecError
 from service.spec.problem import Problem
 from service.spec.status import AttemptStatus, JobStatus
 from service.store import streams
@@ -16,8 +18,11 @@ from service.store.faults import fault_of
 from service.store.publication import Ending
 from service.store.session import Database
 from service.store.stream_state import StoppedBecause
+from service.store.streams import BatchMeasures
 from workers.attempt import Attempt, StopReason
+from workers.dimensions import Dimensions, OtherVersionsError, Versions
 from workers.engine.plan.stream_shape import StreamPlanError
+from workers.engine.streaming.batches import StreamOverError
 from workers.engine.streaming.query import RunningStream
 from workers.engine.streaming.sinks.sink import FenceLostError, Sink, SinkError
 from workers.failures import HandBack, LeaseLost, Rest, Verdict, verdict_of
@@ -31,21 +36,35 @@ STOP_SECONDS = 10.0
 _CONCURRENT = "Multiple streaming jobs detected"
 """Of CONCURRENT_STREAM_LOG_UPDATE, and of what the log of a directory's files says without a condition."""
 
+_CHANGE_SECONDS = 0.5
+"""How long a look waits for the mini-batch that is under way, before other versions are used; the next look goes on."""
+
 _RESTARTS = 5
 _STEADY_SECONDS = 300.0
 """An attempt that ran for so long is not one that its job brings down."""
 
 
 @dataclass(frozen=True)
+class Following:
+    """The tables that a stream follows, and `planned`: the versions of them that it was planned with last."""
+
+    dimensions: Dimensions
+    planned: Callable[[], Versions]
+
+
+@dataclass(frozen=True)
 class Opened:
-    """What a stream needs to be started, and started again. `scans` is by directory: how often the plan reads it."""
+    """What a stream needs to be started, and started again: then with the newest versions of the tables that it
+    follows. `scans` is by directory: how often the plan reads it.
+    """
 
     sink: Sink
     generation: int
     scans: Mapping[str, int]
     start: Callable[[], RunningStream]
     ends: bool = True
-    """Whether it ends by itself, once nothing is new."""
+    """Whether it ends by itself, once nothing is new. If not, it takes up tables that it follows as they change."""
+    following: Following | None = None
 
 
 class StreamAttempt:
@@ -62,6 +81,9 @@ class StreamAttempt:
         self._restarts = 0
         self._begun = clock()
         self._is_steady = False
+        self._changes_over = False
+        self._tells_versions = opened.following is not None
+        self._told: list[dict[str, Any]] = []
         self._running = opened.start()
 
     def step(self) -> Verdict | None:
@@ -70,10 +92,13 @@ class StreamAttempt:
         Raises what the database raises while it is away: nothing is lost by that, and the next step goes on.
         """
         reason = self.attempt.reason
+        if reason is None and self._changes_over:
+            return self._change_over()
         if reason is None and self._running.is_active:
             if self._measure():
                 self._tidy()
             self._note_steadiness()
+            self._look_at_tables()
             return None
         if reason is not None:
             self._stop(reason)
@@ -93,6 +118,7 @@ class StreamAttempt:
                 _log.warning("stream_not_measured", exc_info=True)
         if self.attempt.reason is None:
             self._tidy()
+            self._tell_versions()
         self._opened.sink.close()
 
     def abandon(self) -> None:
@@ -119,6 +145,9 @@ class StreamAttempt:
             return LeaseLost()
         if attempt.reason is not None:
             return _resting(verdict_of(error or RuntimeError(attempt.reason.value), attempt))
+        if isinstance(error, OtherVersionsError):
+            self._changes_over = True
+            return None
         if error is None and self._opened.ends:
             return Rest(StoppedBecause.CAUGHT_UP)
         if error is None:
@@ -146,6 +175,49 @@ class StreamAttempt:
         self._running = self._opened.start()
         return True
 
+    def _look_at_tables(self) -> None:
+        following = self._opened.following
+        if following is None:
+            return
+        if not self._opened.ends and following.dimensions.is_due:
+            self._changes_over = following.dimensions.look()
+            self._tells_versions = True
+        self._tell_versions()
+
+    def _change_over(self) -> Verdict | None:
+        """Starts the stream anew, with the versions that its next mini-batch runs with, once none is under way."""
+        if not self._running.ends_between_batches(_CHANGE_SECONDS, self._clock):
+            # No other one begins after it.
+            return None
+        error = self._running.error()
+        if error is not None and not isinstance(error, OtherVersionsError | StreamOverError):
+            self._changes_over = False
+            return self._verdict()
+        self._measure()
+        try:
+            self._running = self._opened.start()
+        except Exception as failure:  # noqa: BLE001 - every end of a job is told to the client
+            return resting_verdict(failure, self.attempt)
+        self._changes_over, self._tells_versions = False, True
+        return None
+
+    def _tell_versions(self) -> None:
+        following = self._opened.following
+        if following is None or not self._tells_versions:
+            return
+        try:
+            told = following.dimensions.told(following.planned())
+        except (SpecError, OSError):
+            # A version is gone, or its disk: what needs it fails, and says so.
+            _log.warning("versions_not_told", exc_info=True)
+            told = self._told
+        if told != self._told:
+            with self._database.write() as session:
+                now = self._database.now(session)
+                streams.note_followed(session, self.attempt.claim, self._opened.generation, told, now)
+            self._told = told
+        self._tells_versions = False
+
     def _note_steadiness(self) -> None:
         if self._is_steady or self._clock() - self._begun < _STEADY_SECONDS:
             return
@@ -155,6 +227,8 @@ class StreamAttempt:
     def _tidy(self) -> None:
         try:
             self._opened.sink.tidy()
+            if self._opened.following is not None:
+                self._opened.following.dimensions.tidy()
         except Exception:  # noqa: BLE001 - the result is sound without, and mini-batches tell what is wrong
             _log.warning("sink_not_tidied", exc_info=True)
 
@@ -163,12 +237,20 @@ class StreamAttempt:
         found = self._running.progress(self._measured)
         if not found:
             return False
-        measures = tuple(measures_of(one, self._opened.scans) for one in found)
+        measures = tuple(self._with_versions(measures_of(one, self._opened.scans)) for one in found)
         with self._database.write() as session:
             now = self._database.now(session)
             streams.measure_batches(session, self.attempt.claim, self._opened.generation, measures, now)
         self._measured = found[-1].batch_id
+        self._tells_versions = True
         return True
+
+    def _with_versions(self, measures: BatchMeasures) -> BatchMeasures:
+        following = self._opened.following
+        if following is None:
+            return measures
+        versions = dict(following.dimensions.of_batch(measures.batch_id))
+        return replace(measures, metrics={**measures.metrics, "versions": versions})
 
 
 def resting_verdict(error: Exception, attempt: Attempt) -> Verdict:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from service.datasets.files import TableFiles, find_stream_files, find_table_files, pointer_of
 from service.datasets.roots import Root
@@ -17,6 +18,8 @@ from service.spec.streaming import RateTable, StreamTable
 from service.spec.types import Schema
 from workers.engine.spark.sources import TableInput
 from workers.engine.streaming.sources import Input, RateInput, StreamInput
+
+_NONE: Mapping[str, TableInput] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -38,13 +41,21 @@ class Inputs:
         """The columns of every table."""
         return {name: table.schema for name, table in self.tables.items()}
 
+    def with_tables(self, others: Mapping[str, TableInput]) -> Inputs:
+        """The same with other versions of some tables."""
+        return Inputs({**self.tables, **others})
 
-def find_inputs(spec: JobSpec, roots: Sequence[Root], posted: Mapping[str, Posted]) -> Inputs:
-    """What the tables of a job are now; `posted` are the streams of its tenant that it names. Raises SpecError and
-    StoreUnavailableError."""
+
+def find_inputs(
+    spec: JobSpec, roots: Sequence[Root], posted: Mapping[str, Posted], followed: Mapping[str, TableInput] = _NONE
+) -> Inputs:
+    """What the tables of a job are now; `posted` are the streams of its tenant that it names, `followed` the tables of
+    which a version is chosen. Raises SpecError and StoreUnavailableError."""
     inputs = Inputs()
     for name, table in spec.tables.items():
-        if isinstance(table, RateTable):
+        if name in followed:
+            inputs.tables[name] = followed[name]
+        elif isinstance(table, RateTable):
             inputs.tables[name] = RateInput(table.rows_per_second)
         elif isinstance(table, StreamTable):
             _add_posted(inputs, name, table, posted)

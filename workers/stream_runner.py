@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from pathlib import Path
 from service.datasets.input_streams import stream_directory
 from service.datasets.roots import roots_of
 from service.settings import Settings
-from service.spec.compile import compile_job
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from service.spec.modes import Mode
@@ -25,24 +23,23 @@ from service.store.publication import Ending
 from service.store.session import Database
 from service.store.stream_state import Stream
 from workers.attempt import Attempt
-from workers.engine.plan.nodes import Scan
-from workers.engine.plan.stream_layout import differences
-from workers.engine.plan.transform import walk_up
+from workers.batch_versions import BatchVersions
+from workers.dimension_versions import DimensionVersions, directory_name
+from workers.dimensions import Dimensions, VersionGuard, Versions
 from workers.engine.spark.driver import Driver
 from workers.engine.streaming.batches import BatchFunction
-from workers.engine.streaming.bounds import bound_of
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
 from workers.engine.streaming.query import RunningStream, Trigger
 from workers.engine.streaming.sinks.sink import SinkTarget
-from workers.engine.streaming.sources import BatchBound, StreamInput
 from workers.engine.streaming.staging import Stage
-from workers.engine.streaming.state import StateOptions
 from workers.failures import LeaseLost, Verdict, verdict_of
+from workers.followed_table import FollowedTable
 from workers.metrics import WorkerMetrics
 from workers.patience import patiently
-from workers.stream_attempt import Opened, StreamAttempt, resting_verdict
+from workers.stream_attempt import Following, Opened, StreamAttempt, resting_verdict
 from workers.stream_guard import StreamGuard
-from workers.stream_inputs import Inputs, Posted, find_inputs
+from workers.stream_inputs import Posted, find_inputs
+from workers.stream_plans import StreamPlans, check_layout, state_of
 from workers.stream_sinks import make_sink
 
 _LOOK_SECONDS = 0.2
@@ -103,37 +100,51 @@ class StreamRunner:
 
     def _started(self, attempt: Attempt, driver: Driver, spec: JobSpec) -> StreamAttempt | Verdict:
         begun = self._clock()
-        inputs = find_inputs(spec, self._roots, self._posted(attempt.claim.tenant, spec))
-        query = compile_job(spec, inputs.schemas, is_accepted=True)
         attempt.check()
         explained = attempt.claim.kind == jobs.EXPLAIN
         stream = None if explained else patiently(lambda _: self._open(attempt), pause=self._pause)
+        dimensions = None if stream is None else self._dimensions(attempt, spec, stream)
+        versions = {} if dimensions is None else dimensions.of_next_batch()
+        followed = {} if dimensions is None else dimensions.inputs(versions)
+        inputs = find_inputs(spec, self._roots, self._posted(attempt.claim.tenant, spec), followed)
+        attempt.check()
         engine = StreamEngine(driver.session_for_job(), driver.slots)
-        planned = engine.plan(
-            query,
-            inputs.tables,
-            _state(spec, stream, driver.slots),
-            _bounds(spec, inputs),
-            output=spec.output,
-            settings=spec.settings,
-            puts_parts_together=spec.sink.kind in {"managed", "postgres"},
-            kept=None if stream is None else stream.layout,
-        )
+        plans = StreamPlans(spec, engine, inputs, state_of(spec, stream, driver.slots))
+        planned = plans.plan(None if stream is None else stream.layout)
         planning_ms = round((self._clock() - begun) * 1000)
         self._metrics.planned(planning_ms)
         if not patiently(lambda _: self._save_plan(attempt, planned, planning_ms), pause=self._pause):
             return LeaseLost()
         if stream is None:
             return Ending(JobStatus.SUCCEEDED)
-        self._check_layout(stream, planned)
+        check_layout(stream.layout, planned)
         attempt.check()
         # Before the sink: what it takes note of must not be another plan's than that of the next attempt.
         if not patiently(lambda _: self._keep_layout(attempt, planned), pause=self._pause):
             return LeaseLost()
-        opened = self._opened(attempt, driver, spec, stream, planned, inputs)
+        opened = self._opened(attempt, driver, spec, stream, _Planned(plans, planned, versions), dimensions)
         if not patiently(lambda _: self._mark_running(attempt), pause=self._pause):
             return LeaseLost()
         return StreamAttempt(attempt, opened, self._database, self._clock)
+
+    def _dimensions(self, attempt: Attempt, spec: JobSpec, stream: Stream) -> Dimensions | None:
+        """The tables that the job follows, with their newest versions."""
+        if not spec.followed:
+            return None
+        directory = self._directory(stream)
+        tables = []
+        for name, source in spec.followed.items():
+            versions = DimensionVersions(directory / "dimensions" / directory_name(name), name, attempt.claim.fence)
+            tables.append(FollowedTable(name, source, self._roots, versions, attempt.check))
+        decided = BatchVersions(directory / "versions")
+        every = self._settings.worker.follow_seconds
+        dimensions = Dimensions(tables, decided, directory / "checkpoint", every, self._clock)
+        dimensions.open(self._pause)
+        return dimensions
+
+    def _directory(self, stream: Stream) -> Path:
+        """Where a job keeps all of one generation."""
+        return self._settings.streams_dir / stream.job_id / f"g{stream.generation}"
 
     def _posted(self, tenant: str, spec: JobSpec) -> dict[str, Posted]:
         """The streams of posted rows that the job names, those that are there."""
@@ -161,28 +172,18 @@ class StreamRunner:
         with self._database.write() as session:
             return streams.save_layout(session, attempt.claim, planned.layout, self._database.now(session))
 
-    def _check_layout(self, stream: Stream, planned: PlannedStream) -> None:
-        if stream.layout is None:
-            return
-        found = differences(stream.layout, planned.layout)
-        if found:
-            raise SpecError.of(
-                "state_not_compatible",
-                f'{"; ".join(map(str, found))}. Resume with it as it was, or with {{"from": "scratch"}}: all input '
-                "that is still there is read again, into a new generation of the result.",
-            )
-
     def _opened(
         self,
         attempt: Attempt,
         driver: Driver,
         spec: JobSpec,
         stream: Stream,
-        planned: PlannedStream,
-        inputs: Inputs,
+        at_hand: _Planned,
+        dimensions: Dimensions | None,
     ) -> Opened:
-        claim, plan = attempt.claim, planned.plan
-        directory = self._settings.streams_dir / claim.job_id / f"g{stream.generation}"
+        claim, planned = attempt.claim, at_hand.planned
+        plan = planned.plan
+        directory = self._directory(stream)
         directory.mkdir(parents=True, exist_ok=True)
         target = SinkTarget(
             app=f"evenkeel/{claim.job_id}/{stream.generation}",
@@ -202,12 +203,39 @@ class StreamRunner:
         trigger = _trigger(spec)
 
         def start() -> RunningStream:
-            batch = BatchFunction(stage, sink, guard)
             # What the thread carries that starts a stream, the stream carries all its life.
             with _labelled(attempt, driver):
-                return RunningStream.start(planned.frame, planned.output, directory / "checkpoint", trigger, batch)
+                if dimensions is not None:
+                    at_hand.follow(dimensions)
+                guarded = guard if dimensions is None else VersionGuard(guard, dimensions, at_hand.versions)
+                batch = BatchFunction(stage, sink, guarded)
+                frame, output = at_hand.planned.frame, at_hand.planned.output
+                return RunningStream.start(frame, output, directory / "checkpoint", trigger, batch)
 
-        return Opened(sink, stream.generation, _scans(planned, inputs), start, ends=spec.mode is Mode.INCREMENTAL)
+        following = None if dimensions is None else Following(dimensions, lambda: at_hand.versions)
+        scans = at_hand.plans.scans(planned)
+        return Opened(sink, stream.generation, scans, start, spec.mode is Mode.INCREMENTAL, following)
+
+
+@dataclass
+class _Planned:
+    """The plan at hand, and the versions of followed tables that it reads."""
+
+    plans: StreamPlans
+    planned: PlannedStream
+    versions: Versions
+
+    def follow(self, dimensions: Dimensions) -> None:
+        """Plans anew where the next mini-batch runs with other versions. Raises as `StreamPlans.plan`, and SpecError
+        where the new plan cannot go on from the state of the one before.
+        """
+        versions = dimensions.of_next_batch()
+        if versions == self.versions:
+            return
+        layout = self.planned.layout
+        planned = self.plans.plan(layout, dimensions.inputs(versions))
+        check_layout(layout, planned)
+        self.planned, self.versions = planned, versions
 
 
 def _check_together(stream: Stream, committed: int | None, checkpoint: Path) -> None:
@@ -248,26 +276,3 @@ def _trigger(spec: JobSpec) -> Trigger:
         return Trigger(None)
     gathers = spec.settings.mini_batch.enabled is not Toggle.FALSE
     return Trigger(spec.settings.mini_batch.allow_latency if gathers else Trigger.AT_ONCE)
-
-
-def _state(spec: JobSpec, stream: Stream | None, slots: int) -> StateOptions:
-    """By default as many partitions as tasks run at once, and those of the state that is there."""
-    kept = (stream.layout or {}).get("partitions") if stream is not None else None
-    return StateOptions(spec.settings.state.provider, spec.settings.state.partitions or kept or slots)
-
-
-def _bounds(spec: JobSpec, inputs: Inputs) -> dict[str, BatchBound]:
-    return {
-        name: bound_of(spec.settings.mini_batch, table.source.format, table.files)
-        for name, table in inputs.tables.items()
-        if isinstance(table, StreamInput)
-    }
-
-
-def _scans(planned: PlannedStream, inputs: Inputs) -> dict[str, int]:
-    counted = Counter(node.table for node in walk_up(planned.plan.node) if isinstance(node, Scan))
-    return {
-        table.directory.removeprefix("file://"): counted[name]
-        for name, table in inputs.tables.items()
-        if isinstance(table, StreamInput)
-    }

@@ -13,6 +13,7 @@ from service.spec.model import Frozen
 from service.spec.modes import Mode
 from service.store.session import Database
 from service.store.stream_state import StoppedBecause, Stream, find_stream
+from service.store.streams import FOLLOWED
 from service.store.tables import JobRow
 
 BecauseText = Annotated[
@@ -29,6 +30,25 @@ BecauseText = Annotated[
 ]
 
 
+class NotTaken(Frozen):
+    """Why the newest state of a table is not used."""
+
+    code: str = Field(examples=["schema_changed"])
+    detail: str
+
+
+class FollowedTable(Frozen):
+    """A table with `follow`, as mini-batches are joined with it now."""
+
+    table: str
+    version: int = Field(description="Counts from 1 in each generation.")
+    since_batch: int | None = Field(description="The first mini-batch that was joined with it; null before that.")
+    taken_at: datetime = Field(description="When its files were copied.")
+    files: int
+    bytes: int
+    not_taken: NotTaken | None = Field(description="Why what its files are now is not taken; null where it is.")
+
+
 class JobStream(Frozen):
     """A streaming job's state and how far it has come."""
 
@@ -43,6 +63,9 @@ class JobStream(Frozen):
     rows_out: int = Field(description="Rows given to the sink in this generation.")
     sink_version: int | None = Field(description="Version of the result, where its sink counts any.")
     metrics: dict[str, Any] | None = Field(description="What its worker measured last.")
+    followed: tuple[FollowedTable, ...] = Field(
+        default=(), description="The versions in use of tables that are followed; of each mini-batch its metrics tell."
+    )
     stopped_because: BecauseText | None
     next_run_at: datetime | None = Field(description="When an incremental job at rest runs again by itself.")
     updated_at: datetime | None = Field(description="When any of this changed; null before anything has.")
@@ -56,6 +79,8 @@ def get_job_stream(database: Database, tenant: str, job_id: str) -> JobStream:
 
 
 def _view(row: JobRow, stream: Stream | None) -> JobStream:
+    measured = dict((stream.metrics if stream is not None else None) or {})
+    followed = measured.pop(FOLLOWED, [])
     return JobStream(
         job_id=row.id,
         mode=Mode(row.mode),
@@ -65,7 +90,8 @@ def _view(row: JobRow, stream: Stream | None) -> JobStream:
         rows_in=0 if stream is None else stream.rows_in,
         rows_out=0 if stream is None else stream.rows_out,
         sink_version=None if stream is None else stream.sink_version,
-        metrics=None if stream is None else stream.metrics,
+        metrics=measured or None,
+        followed=tuple(FollowedTable.model_validate(table) for table in followed),
         stopped_because=None if stream is None else stream.stopped_because,
         next_run_at=None if row.next_run_at is None else timestamp(row.next_run_at),
         updated_at=None if stream is None else timestamp(stream.updated_at),

@@ -23,14 +23,15 @@ from service.spec.tagged import told_apart_by
 
 MAX_SQL_LENGTH = 100_000
 
-SPEC_VERSION = 4
+SPEC_VERSION = 5
 """Grows with everything that a job may hold and workers of the version before do not know; what a job needs is stored
 with it, so that they leave it to newer ones. 1: the first. 2: `queue`. 3: queries in FROM, UNION, grouping sets, more
 aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all joins or one. `skew.join_strategy`, which did
 nothing until then, is read as `join.skew`: a job that still waits with `forced` runs as ISOLATE, with the same result.
-4: streaming modes, and `state.*`."""
+4: streaming modes, and `state.*`. 5: `follow`."""
 
 _BATCH_VERSION = 3
+_STREAMING_VERSION = 4
 
 
 class TableFormat(StrEnum):
@@ -81,6 +82,12 @@ class TableSource(Frozen):
         "Required where there are several tables.",
     )
     event_time: EventTime | None = Field(default=None, description="Streaming modes: when rows of a stream happened.")
+    follow: bool = Field(
+        default=False,
+        description="Streaming modes, a table of role `static`: once its files have changed, mini-batches that begin "
+        "from then on are joined with the new ones. What was joined before is not corrected. An incremental job looks "
+        "when a run begins, a continuous one every `EVENKEEL_WORKER_FOLLOW_SECONDS`.",
+    )
 
     @model_validator(mode="after")
     def _schema_where_files_have_none(self) -> Self:
@@ -187,7 +194,10 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The least SPEC_VERSION whose words cover this job."""
-        return SPEC_VERSION if self.mode.is_streaming or self.settings.state != StateSettings() else _BATCH_VERSION
+        if self.followed:
+            return SPEC_VERSION
+        streams = self.mode.is_streaming or self.settings.state != StateSettings()
+        return _STREAMING_VERSION if streams else _BATCH_VERSION
 
     def role_of(self, table: str) -> TableRole | None:
         """What a streaming job does with one of its tables; None where that has to be said and is not."""
@@ -200,6 +210,11 @@ class JobSpec(Frozen):
         if not self.mode.is_streaming:
             return ()
         return tuple(name for name in self.tables if self.role_of(name) is TableRole.STREAM)
+
+    @property
+    def followed(self) -> dict[str, TableSource]:
+        """The tables whose changes a streaming job follows."""
+        return {name: table for name, table in self.file_tables.items() if table.follow}
 
     @property
     def file_tables(self) -> dict[str, TableSource]:
@@ -222,4 +237,7 @@ class JobSpec(Frozen):
             for name in names:
                 if part[name] is None:
                     del part[name]
+        for table in stored["tables"].values():
+            if not table.get("follow", True):
+                del table["follow"]
         return stored

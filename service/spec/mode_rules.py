@@ -44,6 +44,8 @@ def _words_of_streams(spec: JobSpec) -> Iterator[Fault]:
         for word in ("role", "event_time"):
             if getattr(table, word) is not None:
                 yield _only_streaming(("tables", name, word), f"'{word}'")
+        if table.follow:
+            yield _only_streaming(("tables", name, "follow"), "'follow'")
     for word in ("output", "schedule"):
         if getattr(spec, word) is not None:
             yield _only_streaming((word,), f"'{word}'")
@@ -66,6 +68,11 @@ def _role_faults(spec: JobSpec) -> Iterator[Fault]:
         elif role is TableRole.STATIC and spec.tables[name].event_time is not None:
             detail = "Only rows of a stream have an event time: remove it, or give the table the role 'stream'."
             yield Fault(("tables", name, "event_time"), "event_time_not_applicable", detail)
+        elif role is TableRole.STREAM and name in spec.followed:
+            detail = (
+                "New files of a stream are read as they come: remove 'follow', or give the table the role 'static'."
+            )
+            yield Fault(("tables", name, "follow"), "follow_not_applicable", detail)
     if not unclear and not spec.streams:
         detail = "No table of the job has the role 'stream': give it to the one that rows are added to."
         yield Fault(("tables",), "no_stream", detail)

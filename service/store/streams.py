@@ -26,6 +26,9 @@ from service.store.tables import JobRow, StreamBatchRow, StreamRow
 BATCHES_KEPT = 1_000
 """The newest mini-batches of a job, of which something is known."""
 
+FOLLOWED = "followed"
+"""What stands so in a stream's metrics is not of a mini-batch."""
+
 _LEASED_VALUES = tuple(sorted(status.value for status in LEASED))
 _GOES_ON: dict[str, Any] = {"stop_requested_at": None, "started_at": None, "next_run_at": None}
 """Columns of a job whose next run begins."""
@@ -128,7 +131,21 @@ def measure_batches(
             row.rows_in, row.metrics = one.rows_in, one.metrics
             stream.rows_in += one.rows_in
     if measures:
-        stream.metrics, stream.updated_at = measures[-1].metrics, now
+        known = {key: told for key, told in (stream.metrics or {}).items() if key == FOLLOWED}
+        stream.metrics, stream.updated_at = {**measures[-1].metrics, **known}, now
+    session.flush()
+    return True
+
+
+def note_followed(session: Session, held: Claim, generation: int, told: Sequence[dict[str, Any]], now: int) -> bool:
+    """Stores which versions of the tables that it follows a stream uses, beside what was measured of it.
+
+    False, and nothing changed, where the lease or the generation is lost.
+    """
+    if not _holds(session, held) or not _is_current(session, held.job_id, generation):
+        return False
+    stream = stream_row(session, held.job_id, held.tenant, now)
+    stream.metrics, stream.updated_at = {**(stream.metrics or {}), FOLLOWED: list(told)}, now
     session.flush()
     return True
 
@@ -353,6 +370,7 @@ def _move(session: Session, row: JobRow, target: JobStatus, now: int, **values: 
 
 __all__ = [
     "BATCHES_KEPT",
+    "FOLLOWED",
     "BatchFacts",
     "StoppedBecause",
     "Stream",
@@ -362,6 +380,7 @@ __all__ = [
     "find_stream",
     "finish_batch",
     "is_at_rest",
+    "note_followed",
     "open_stream",
     "request_resume",
     "request_stop",

@@ -298,6 +298,23 @@ class TestReading:
         assert stream["next_run_at"] == read(api, job_id)["next_run_at"] is not None
         assert post(api, job_id, "stop").json()["next_run_at"] is None
 
+    def test_which_versions_of_tables_it_uses(self, api: Api) -> None:
+        job_id = submitted(api)
+        held = running(api, job_id)
+        used = {
+            "table": "u",
+            "version": 3,
+            "since_batch": 7,
+            "taken_at": "2026-01-31T12:00:00Z",
+            "files": 1,
+            "bytes": 9,
+        }
+        told = [{**used, "not_taken": {"code": "schema_changed", "detail": "It has another column."}}]
+        with api.database.write() as session:
+            assert streams.note_followed(session, held, 1, told, api.database.now(session))
+        stream = read(api, job_id, "/stream")
+        assert (stream["followed"], stream["metrics"]) == (told, None)
+
     def test_batches_page_by_page(self, api: Api) -> None:
         job_id = submitted(api)
         held = running(api, job_id, batches=5)

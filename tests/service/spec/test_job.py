@@ -99,6 +99,16 @@ def test_what_is_younger_is_not_stored_where_it_says_nothing() -> None:
         ({"settings": {"state.partitions": 4}}, 4),
         ({"mode": "incremental"}, 4),
         ({"mode": "continuous"}, 4),
+        (
+            {
+                "mode": "continuous",
+                "tables": {
+                    "s": {"format": "rate"},
+                    "t": {"format": "parquet", "path": "t/", "role": "static", "follow": True},
+                },
+            },
+            5,
+        ),
     ],
 )
 def test_a_job_is_for_the_oldest_workers_that_can_run_it(parts: dict[str, Any], version: int) -> None:

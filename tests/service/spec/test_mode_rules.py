@@ -29,7 +29,7 @@ def test_a_job_with_everything_reads_back() -> None:
             "o": {**FILES, "role": "stream", "event_time": {"column": "ts", "delay": "10m"}},
             "c": {**CLICKS, "event_time": {"column": "at"}},
             "r": RATE,
-            "u": {"format": "csv", "path": "u", "schema": "id INT", "role": "static"},
+            "u": {"format": "csv", "path": "u", "schema": "id INT", "role": "static", "follow": True},
         },
         output="append",
         schedule={"every": "90s"},
@@ -42,6 +42,7 @@ def test_a_job_with_everything_reads_back() -> None:
     assert (given.output, given.schedule and given.schedule.every) == (OutputMode.APPEND, timedelta(seconds=90))
     assert given.streams == ("o", "c", "r")
     assert list(given.file_tables) == ["o", "u"]
+    assert list(given.followed) == ["u"]
     assert JobSpec.model_validate(given.stored()) == given
 
 
@@ -77,6 +78,9 @@ def test_sinks(sink: dict[str, Any], kind: type[object]) -> None:
             "only_for_streams",
             "tables.t.event_time",
         ),
+        ({"mode": "batch", "tables": {"t": {**FILES, "follow": True}}}, "only_for_streams", "tables.t.follow"),
+        ({"tables": {"t": {**FILES, "follow": True}}}, "follow_not_applicable", "tables.t.follow"),
+        ({"tables": {"t": {**CLICKS, "follow": True}}}, "extra_forbidden", "tables.t.follow"),
         ({"mode": "batch", "output": "update"}, "only_for_streams", "output"),
         ({"mode": "batch", "schedule": {"every": "1m"}}, "only_for_streams", "schedule"),
         ({"mode": "batch", "sink": {"kind": "delta", "path": "x"}}, "only_for_streams", "sink"),

@@ -167,6 +167,17 @@ class TestBatches:
         late = replace(held, fence=held.fence - 1)
         assert not writing(database, lambda session, now: streams.measure_batches(session, late, 1, [], now))
 
+    def test_versions_that_it_follows_stay_beside_what_is_measured(self, database: Database, stream_id: str) -> None:
+        held = opened(database, stream_id)
+        told = [{"table": "u", "version": 2}]
+        assert writing(database, lambda session, now: streams.note_followed(session, held, 1, told, now))
+        measures = [BatchMeasures(0, 5, {"rows": 5})]
+        assert writing(database, lambda session, now: streams.measure_batches(session, held, 1, measures, now))
+        assert stream_of(database, stream_id).metrics == {"rows": 5, streams.FOLLOWED: told}
+        assert not writing(database, lambda session, now: streams.note_followed(session, held, 2, [], now))
+        late = replace(held, fence=held.fence - 1)
+        assert not writing(database, lambda session, now: streams.note_followed(session, late, 1, [], now))
+
     def test_rows_are_counted_once(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
         version = row_of(database, stream_id).version

@@ -89,12 +89,20 @@ class RunningStream:
 
     def stop_between_batches(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         """Stops it when no mini-batch is under way, or after `seconds`: one that is cut short comes again."""
+        self.ends_between_batches(seconds, clock)
+        self.stop()
+
+    def ends_between_batches(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> bool:
+        """Whether it ended within `seconds`, with no mini-batch under way. If not, it does after the one that is."""
         deadline = clock() + seconds
         # One after the other, there may be no moment without.
         self._batch.end_between_batches()
-        while self.is_active and self._query.status["isTriggerActive"] and clock() < deadline:
+        while self.is_active and self._query.status["isTriggerActive"]:
+            if clock() >= deadline:
+                return False
             time.sleep(_LOOK_SECONDS)
         self.stop()
+        return True
 
     def stop(self) -> None:
         """Ends it, whatever it is at. Raises nothing where the driver is gone."""

@@ -1,0 +1,163 @@
+"""Which versions mini-batches run with, whatever happens between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from service.spec.job import TableSource
+from workers.batch_versions import BatchVersions
+from workers.dimension_versions import DimensionVersions
+from workers.dimensions import Dimensions, OtherVersionsError
+from workers.followed_table import SETTLE_SECONDS, FollowedTable
+
+EVERY = 60.0
+
+
+class Job:
+    """Two tables that are followed, `u` and `w`, and a checkpoint."""
+
+    def __init__(self, directory: Path) -> None:
+        self.now = 0.0
+        self.directory = directory
+        self._fence = 0
+        self._written = 0
+        for name in ("u", "w"):
+            (directory / "roots" / name).mkdir(parents=True)
+            self.write(name, "1")
+
+    def write(self, name: str, text: str) -> None:
+        """Another state of a table, with another time."""
+        path, before = self.directory / "roots" / name / "0.csv", self._written
+        while self._written <= before:
+            path.write_text(f"{text}\n")
+            self._written = path.stat().st_mtime_ns
+
+    def opened(self) -> Dimensions:
+        """Those of another attempt."""
+        self._fence += 1
+        tables = [
+            FollowedTable(
+                name,
+                TableSource.model_validate({"format": "csv", "path": f"{name}/", "schema": "k INT"}),
+                [self.directory / "roots"],
+                DimensionVersions(self.directory / name, name, self._fence),
+                lambda: None,
+            )
+            for name in ("u", "w")
+        ]
+        decided = BatchVersions(self.directory / "versions")
+        dimensions = Dimensions(tables, decided, self.directory / "checkpoint", EVERY, lambda: self.now)
+        dimensions.open(lambda _: None)
+        return dimensions
+
+    def commit(self, batch_id: int) -> None:
+        """What Spark notes once a mini-batch is done."""
+        path = self.directory / "checkpoint" / "commits" / str(batch_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+    def kept(self, name: str) -> list[str]:
+        """The versions of a table that are there."""
+        return sorted(path.name for path in (self.directory / name).iterdir())
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def versions(u: int, w: int = 1) -> Mapping[str, int]:
+    return {"u": u, "w": w}
+
+
+def test_a_mini_batch_that_was_cut_short_comes_again_with_what_it_began_with(job: Job) -> None:
+    job.opened().begin(0, versions(1))
+    job.write("u", "2")
+    later = job.opened()
+    assert (later.newest, later.of_next_batch()) == (versions(2), versions(1))
+    with pytest.raises(OtherVersionsError):
+        later.begin(0, versions(2))
+    later.begin(0, versions(1))
+    with pytest.raises(OtherVersionsError):
+        later.begin(1, versions(1))
+    job.commit(0)
+    assert later.of_next_batch() == versions(2)
+    later.begin(1, versions(2))
+    assert (later.of_batch(0), later.of_batch(1)) == (versions(1), versions(2))
+
+
+def test_one_that_was_not_begun_takes_the_newest(job: Job) -> None:
+    # Spark planned it, and no attempt came to run it.
+    job.opened().begin(0, versions(1))
+    job.commit(0)
+    job.write("u", "2")
+    assert job.opened().of_next_batch() == versions(2)
+
+
+def test_a_late_attempt_and_a_new_one_run_a_mini_batch_alike(job: Job) -> None:
+    late = job.opened()
+    job.write("u", "2")
+    newer = job.opened()
+    late.begin(0, versions(1))
+    with pytest.raises(OtherVersionsError):
+        newer.begin(0, versions(2))
+    assert newer.of_next_batch() == versions(1)
+    newer.begin(0, versions(1))
+
+
+def test_old_versions_go_when_no_mini_batch_can_need_them(job: Job) -> None:
+    job.opened().begin(0, versions(1))
+    job.write("u", "2")
+    later = job.opened()
+    later.tidy()
+    assert job.kept("u") == ["v1", "v2"]
+    job.commit(0)
+    later.tidy()
+    # The plan at hand may be that of before, until the next one begins.
+    assert job.kept("u") == ["v1", "v2"]
+    later.begin(1, versions(2))
+    later.tidy()
+    assert (job.kept("u"), job.kept("w")) == (["v2"], ["v1"])
+
+
+def test_changes_are_looked_for_now_and_then_and_soon_again_once_there_is_one(job: Job) -> None:
+    dimensions = job.opened()
+    assert not dimensions.is_due
+    job.now += EVERY
+    assert dimensions.is_due
+    assert not dimensions.look()
+    assert not dimensions.is_due
+    job.write("w", "2")
+    job.now += EVERY
+    assert not dimensions.look()
+    job.now += SETTLE_SECONDS
+    assert dimensions.is_due
+    assert dimensions.look()
+    assert dimensions.newest == versions(1, 2)
+    job.now += SETTLE_SECONDS
+    assert not dimensions.is_due
+
+
+def test_it_is_told_what_is_in_use_and_since_when(job: Job) -> None:
+    dimensions = job.opened()
+    assert [(table["table"], table["version"], table["since_batch"]) for table in dimensions.told(versions(1))] == [
+        ("u", 1, None),
+        ("w", 1, None),
+    ]
+    for number in range(3):
+        dimensions.begin(number, versions(1))
+        job.commit(number)
+    job.write("u", "2")
+    (job.directory / "roots" / "w" / "0.csv").unlink()
+    later = job.opened()
+    later.begin(3, versions(2))
+    told = later.told(versions(2))
+    assert [(table["version"], table["since_batch"], table["files"], table["bytes"]) for table in told] == [
+        (2, 3, 1, 2),
+        (1, 0, 1, 2),
+    ]
+    assert told[0]["not_taken"] is None
+    assert told[1]["not_taken"]["code"] == "empty_directory"

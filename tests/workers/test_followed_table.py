@@ -1,0 +1,183 @@
+"""When a table that is followed has a new version, and when it goes on with the old one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from service.datasets.roots import Root, roots_of
+from service.settings import Settings
+from service.spec.errors import SpecError
+from service.spec.job import TableFormat, TableSource
+from tests.support.object_store import ObjectStore
+from workers.dimension_versions import DimensionVersions
+from workers.followed_table import FollowedTable
+
+
+class Table:
+    """A directory of Parquet files, below a root, that is followed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.files = directory / "roots" / "t"
+        self.files.mkdir(parents=True)
+        self.paused = 0
+        self.while_copied: Callable[[], object] = lambda: None
+        self._kept = directory / "kept"
+        self._fence = 0
+        self._written = 0
+
+    def write(self, *values: object, name: str = "0.parquet", column: str = "v") -> None:
+        """A file of one column, in the place of one that may be there, with another time."""
+        path, before = self.files / name, self._written
+        while self._written <= before:
+            pq.write_table(pa.table({column: list(values)}), path)
+            self._written = path.stat().st_mtime_ns
+
+    def opened(self, *roots: Root) -> FollowedTable:
+        """Another attempt's, which is open."""
+        self._fence += 1
+        source = TableSource(format=TableFormat.PARQUET, path="t/")
+        versions = DimensionVersions(self._kept, "t", self._fence)
+        followed = FollowedTable("t", source, roots or [self.files.parent], versions, lambda: self.while_copied())
+        followed.open(self.pause)
+        return followed
+
+    def pause(self, _seconds: float) -> None:
+        """Time passes."""
+        self.paused += 1
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = Table(tmp_path)
+    table.write(1, 2)
+    return table
+
+
+def values(followed: FollowedTable, number: int | None = None) -> list[object]:
+    version = followed.newest if number is None else followed.version(number)
+    return [value for file in version.files.files for value in pq.read_table(str(file)).column("v").to_pylist()]
+
+
+def test_a_change_is_taken_once_it_looks_the_same_twice(table: Table) -> None:
+    followed = table.opened()
+    assert (followed.newest.number, values(followed), followed.look()) == (1, [1, 2], False)
+    table.write(3)
+    assert (followed.look(), followed.is_changing) == (False, True)
+    table.write(4, name="1.parquet")
+    assert (followed.look(), followed.is_changing) == (False, True)
+    assert (followed.look(), followed.is_changing) == (True, False)
+    assert (followed.newest.number, values(followed), values(followed, 1)) == (2, [3, 4], [1, 2])
+    assert followed.look() is False
+
+
+@pytest.mark.parametrize("gone", ["files", "directory"])
+def test_a_table_without_a_file_is_not_one_without_rows(table: Table, gone: str) -> None:
+    followed = table.opened()
+    shutil.rmtree(table.files)
+    if gone == "files":
+        table.files.mkdir()
+    for _ in range(3):
+        assert followed.look() is False
+    assert followed.held_back is not None
+    assert followed.held_back.code == ("empty_directory" if gone == "files" else "path_not_found")
+    # An attempt that begins now goes on with what there is.
+    assert values(table.opened()) == [1, 2]
+    table.files.mkdir(exist_ok=True)
+    table.write(5)
+    assert [followed.look(), followed.look(), values(followed)] == [False, True, [5]]
+    assert followed.held_back is None
+
+
+def test_other_columns_are_not_taken_and_copied_once(table: Table) -> None:
+    followed = table.opened()
+    table.write("a")
+    assert [followed.look(), followed.look()] == [False, False]
+    assert followed.held_back is not None
+    assert followed.held_back.code == "schema_changed"
+    assert "v BIGINT" in followed.held_back.detail
+    table.while_copied = lambda: pytest.fail("it was copied again")
+    assert [followed.look(), followed.look(), followed.is_changing] == [False, False, False]
+    # The next attempt looks for itself, and comes to the same.
+    table.while_copied = lambda: None
+    later = table.opened()
+    assert (values(later), later.held_back) == ([1, 2], followed.held_back)
+    table.write(7)
+    assert [followed.look(), followed.look(), values(followed), followed.held_back] == [False, True, [7], None]
+
+
+def test_what_changes_while_it_is_copied_is_not_taken(table: Table) -> None:
+    followed = table.opened()
+    table.write(3)
+    followed.look()
+    table.while_copied = lambda: table.write(4, name="1.parquet")
+    assert (followed.look(), followed.newest.number) == (False, 1)
+    table.while_copied = lambda: None
+    assert [followed.look(), followed.look(), values(followed)] == [False, True, [3, 4]]
+
+
+def test_a_file_that_goes_while_it_is_copied_is_waited_for(table: Table) -> None:
+    followed = table.opened()
+    table.write(3)
+    table.write(4, name="1.parquet")
+    followed.look()
+    table.while_copied = lambda: (table.files / "1.parquet").unlink(missing_ok=True)
+    assert (followed.look(), followed.newest.number, followed.held_back) == (False, 1, None)
+    assert [followed.look(), followed.look(), values(followed)] == [False, True, [3]]
+
+
+def test_an_attempt_begins_with_the_newest_version(table: Table) -> None:
+    table.opened()
+    assert table.opened().newest.number == 1
+    assert table.paused == 0
+    table.write(3)
+    later = table.opened()
+    assert (later.newest.number, values(later), table.paused) == (2, [3], 1)
+
+
+def test_a_table_that_is_never_left_alone_stays_as_it_was(table: Table) -> None:
+    table.opened()
+    table.write(3)
+    table.while_copied = lambda: table.write(4)
+    later = table.opened()
+    assert (later.newest.number, values(later), later.is_changing) == (1, [1, 2], True)
+
+
+def test_without_a_version_there_must_be_a_first_one(table: Table) -> None:
+    table.while_copied = lambda: table.write(4)
+    with pytest.raises(SpecError) as changing:
+        table.opened()
+    assert changing.value.code == "table_keeps_changing"
+    shutil.rmtree(table.files)
+    with pytest.raises(SpecError) as gone:
+        table.opened()
+    assert gone.value.code == "path_not_found"
+
+
+def test_a_version_that_is_gone_is_told(table: Table) -> None:
+    followed = table.opened()
+    with pytest.raises(SpecError) as caught:
+        followed.version(7)
+    assert caught.value.code == "dimension_missing"
+
+
+def test_a_table_in_a_store_is_copied_too(
+    table: Table, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in object_store.variables("s3a://followed").items():
+        monkeypatch.setenv(name, value)
+    object_store.make_bucket("followed")
+    object_store.put("followed", {"t/0.parquet": (table.files / "0.parquet").read_bytes()})
+    followed = table.opened(*roots_of(Settings()))
+    table.write(*range(100))
+    object_store.put("followed", {"t/0.parquet": (table.files / "0.parquet").read_bytes()})
+    assert [followed.look(), followed.look(), values(followed, 1)] == [False, True, [1, 2]]
+    assert values(followed) == list(range(100))
+    object_store.delete("followed", "t/0.parquet")
+    assert (followed.look(), followed.look(), len(values(followed))) == (False, False, 100)
+    roots_of.cache_clear()

@@ -1,0 +1,163 @@
+"""The versions of a table that a stream follows: copies of its files, of which Spark reads nothing else.
+
+    <streams>/<job>/g<generation>/dimensions/<table>/v<number>/manifest.json
+    <streams>/<job>/g<generation>/dimensions/<table>/v<number>/<place>-<name>     a file as it was
+
+Copies and not links: a file that is written again in its place would change under a link. A version is made aside and
+shown by one rename, with its manifest in it, so that one is there wholly or not at all; it never changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.datasets.files import TableFiles
+from service.datasets.reading import DataFile, UriFile, opened, size_of, version_of
+from workers.durable_files import make_directory, sync_directory
+
+_MANIFEST = "manifest.json"
+_CHUNK = 4 << 20
+_SHOWN = re.compile(r"v([1-9][0-9]*)")
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version. `fingerprint` tells what the table's own files were like; `taken_at` in milliseconds since the
+    epoch.
+    """
+
+    number: int
+    fingerprint: str
+    taken_at: int
+    files: TableFiles
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A copy that is no version yet."""
+
+    fingerprint: str
+    files: TableFiles
+
+
+def fingerprint_of(found: TableFiles) -> str | None:
+    """What is other once somebody has added, removed or written a file of those that were listed; None where a store
+    does not tell.
+    """
+    if None in found.versions:
+        return None
+    told = [[_path_of(file), *(version or ())] for file, version in zip(found.files, found.versions, strict=True)]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def directory_name(table: str) -> str:
+    """What the directory of a table's versions is called, whatever characters its name has."""
+    plain = re.sub(r"[^A-Za-z0-9_]", "-", table)[:40]
+    return f"{plain}-{hashlib.sha256(table.encode()).hexdigest()[:8]}"
+
+
+class DimensionVersions:
+    """Those of one table, in a directory of their own. `fence` keeps apart what attempts leave half done."""
+
+    def __init__(self, directory: Path, table: str, fence: int) -> None:
+        self._directory = directory
+        self._table = table
+        self._draft = directory / f".draft-{fence}"
+
+    def newest(self) -> Version | None:
+        """The one with the highest number. Raises OSError."""
+        return self.find(max(self._numbers(), default=0))
+
+    def find(self, number: int) -> Version | None:
+        """The version of that number, with all its files; None where it is not there, or not whole. Raises OSError."""
+        directory = self._directory / f"v{number}"
+        try:
+            told = json.loads((directory / _MANIFEST).read_text(encoding="utf-8"))
+            files = tuple(directory / name for name, _ in told["files"])
+            sizes = [file.stat().st_size for file in files]
+        except FileNotFoundError:
+            return None
+        if sizes != [size for _, size in told["files"]]:
+            return None
+        found = TableFiles(self._table, directory, files, sum(sizes), tuple(map(version_of, files)))
+        return Version(number, told["fingerprint"], told["taken_at"], found)
+
+    def copy(self, found: TableFiles, fingerprint: str, check: Callable[[], object]) -> Draft:
+        """Copies the table's files. `check` is called every few megabytes, and may end it by what it raises.
+
+        Raises OSError, FileNotFoundError among them for a file that is gone, and StoreUnavailableError.
+        """
+        shutil.rmtree(self._draft, ignore_errors=True)
+        make_directory(self._draft)
+        copies = []
+        for place, file in enumerate(found.files):
+            copies.append(self._draft / f"{place:05d}-{file.name}")
+            _copy(file, copies[-1], check)
+        size = sum(copy.stat().st_size for copy in copies)
+        return Draft(fingerprint, TableFiles(self._table, self._draft, tuple(copies), size))
+
+    def keep(self, draft: Draft) -> Version:
+        """Makes the draft the newest version. Raises OSError."""
+        told = {
+            "fingerprint": draft.fingerprint,
+            "taken_at": time.time_ns() // 1_000_000,
+            "files": [[file.name, size_of(file)] for file in draft.files.files],
+        }
+        with (self._draft / _MANIFEST).open("x", encoding="utf-8") as file:
+            json.dump(told, file)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(self._draft)
+        number = max(self._numbers(), default=0) + 1
+        while (self._directory / f"v{number}").exists():
+            number += 1
+        # Onto a directory with files in it, another attempt's, no rename leads.
+        self._draft.rename(self._directory / f"v{number}")
+        sync_directory(self._directory)
+        version = self.find(number)
+        if version is None:
+            raise FileNotFoundError(f"version {number} is gone")
+        return version
+
+    def drop_drafts(self) -> None:
+        """Removes what this attempt and those before it left half done."""
+        own = _fence_of(self._draft)
+        for path in self._directory.glob(".draft-*"):
+            if _fence_of(path) <= own:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def remove_before(self, number: int) -> None:
+        """Removes older versions."""
+        for old in self._numbers():
+            if old < number:
+                shutil.rmtree(self._directory / f"v{old}", ignore_errors=True)
+
+    def _numbers(self) -> list[int]:
+        found = (_SHOWN.fullmatch(path.name) for path in self._directory.glob("v*"))
+        return [int(shown[1]) for shown in found if shown is not None]
+
+
+def _copy(file: DataFile, target: Path, check: Callable[[], object]) -> None:
+    with opened(file) as source, target.open("xb") as copy:
+        while chunk := source.read(_CHUNK):
+            copy.write(chunk)
+            check()
+        copy.flush()
+        os.fsync(copy.fileno())
+
+
+def _path_of(file: DataFile) -> str:
+    return file.path if isinstance(file, UriFile) else str(file)
+
+
+def _fence_of(draft: Path) -> int:
+    told = draft.name.rpartition("-")[2]
+    return int(told) if told.isdecimal() else 0

@@ -1,0 +1,149 @@
+"""The tables that a stream follows: which versions of them its mini-batches run with, and when others are to be used.
+
+Rows that were joined before a change keep the values of before: nothing is corrected.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from workers.attempt import AttemptStopped
+from workers.batch_versions import BatchVersions
+from workers.engine.spark.sources import TableInput
+from workers.engine.streaming.batches import BatchDone, BatchGuard
+from workers.followed_table import SETTLE_SECONDS, FollowedTable
+
+Versions = Mapping[str, int]
+"""By table."""
+
+
+class OtherVersionsError(Exception):
+    """The mini-batch that begins is to run with other versions than those that the stream was planned with."""
+
+
+class Dimensions:
+    """Those of one attempt. One thread at a time looks; the stream's own thread begins mini-batches meanwhile.
+
+    `every` is how often, in seconds, a running stream looks for changes.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[FollowedTable],
+        decided: BatchVersions,
+        checkpoint: Path,
+        every: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tables = {table.name: table for table in tables}
+        self._decided = decided
+        self._commits = checkpoint / "commits"
+        self._every = every
+        self._clock = clock
+        self._due = clock() + every
+
+    def open(self, pause: Callable[[float], object]) -> None:
+        """Takes the newest versions. Raises as `FollowedTable.open`, and OSError."""
+        for table in self._tables.values():
+            table.open(pause)
+        self._due = self._clock() + self._every
+        self.tidy()
+
+    @property
+    def newest(self) -> Versions:
+        """What mini-batches run with of which nothing is decided yet."""
+        return {name: table.newest.number for name, table in self._tables.items()}
+
+    def of_next_batch(self) -> Versions:
+        """What the mini-batch that comes next runs with: what it began with, where it was cut short. Raises OSError."""
+        last = self._decided.newest()
+        if last is None or (self._commits / str(last)).exists():
+            return self.newest
+        return {**self.newest, **self.of_batch(last)}
+
+    def of_batch(self, batch_id: int) -> Versions:
+        """What was decided of a mini-batch; nothing where that is forgotten. Raises OSError."""
+        return {name: use.version for name, use in (self._decided.of(batch_id) or {}).items() if name in self._tables}
+
+    def inputs(self, versions: Versions) -> dict[str, TableInput]:
+        """The tables as the engine reads them. Raises SpecError `dimension_missing`."""
+        return {name: table.input(versions[name]) for name, table in self._tables.items()}
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look."""
+        return self._clock() >= self._due
+
+    def look(self) -> bool:
+        """Whether there are newer versions now, found just here."""
+        try:
+            found = [table.look() for table in self._tables.values()]
+        except AttemptStopped:
+            # In the midst of a copy.
+            return False
+        changing = any(table.is_changing for table in self._tables.values())
+        self._due = self._clock() + (min(SETTLE_SECONDS, self._every) if changing else self._every)
+        return any(found)
+
+    def begin(self, batch_id: int, planned: Versions) -> None:
+        """Before a mini-batch of a stream that was planned with these versions: decides that it runs with them.
+
+        Raises OtherVersionsError where it is to run with others, and OSError.
+        """
+        of_batch = self.of_batch(batch_id)
+        if not of_batch and planned == self.newest:
+            self._decided.decide(batch_id, planned)
+            of_batch = self.of_batch(batch_id)
+        if of_batch != planned:
+            raise OtherVersionsError(f"mini-batch {batch_id} runs with other versions of tables that are followed")
+
+    def tidy(self) -> None:
+        """Removes versions that no mini-batch can need any more. Raises OSError."""
+        last = self._decided.newest()
+        for name, version in ({} if last is None else self.of_batch(last)).items():
+            self._tables[name].remove_before(version)
+
+    def told(self, planned: Versions) -> list[dict[str, Any]]:
+        """For clients, as JSON values: of each table the version that is in use, and why a newer one is not."""
+        last = self._decided.newest()
+        uses = (None if last is None else self._decided.of(last)) or {}
+        told = []
+        for name, table in self._tables.items():
+            version = table.version(planned[name])
+            use = uses.get(name)
+            told.append(
+                {
+                    "table": name,
+                    "version": version.number,
+                    "since_batch": use.since if use is not None and use.version == version.number else None,
+                    "taken_at": datetime.fromtimestamp(version.taken_at / 1000, UTC).isoformat(),
+                    "files": len(version.files.files),
+                    "bytes": version.files.bytes,
+                    "not_taken": None
+                    if table.held_back is None
+                    else {"code": table.held_back.code, "detail": table.held_back.detail},
+                }
+            )
+        return told
+
+
+class VersionGuard:
+    """A `BatchGuard` for a stream that was planned with these versions: it begins no mini-batch that needs others."""
+
+    def __init__(self, inner: BatchGuard, dimensions: Dimensions, planned: Versions) -> None:
+        self._inner = inner
+        self._dimensions = dimensions
+        self._planned = planned
+
+    def begin(self, batch_id: int) -> None:
+        """See `BatchGuard`. Raises OtherVersionsError."""
+        self._inner.begin(batch_id)
+        self._dimensions.begin(batch_id, self._planned)
+
+    def finish(self, done: BatchDone) -> None:
+        """See `BatchGuard`."""
+        self._inner.finish(done)

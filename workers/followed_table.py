@@ -1,0 +1,208 @@
+"""One table that a stream follows: looked at now and then, and copied as a new version once it has changed and settled.
+
+What is caught in the midst of being written is not taken: a change has to look the same twice in a row, and once more
+when its files are copied. A table without a file is never taken for one without rows, nor one whose columns are others:
+the stream goes on with the version that it has, and says so. (A table without rows is a file without rows.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from service.datasets.files import TableFiles, find_table_files, pointer_of
+from service.datasets.roots import Root
+from service.datasets.schemas import read_schema
+from service.datasets.stores import StoreUnavailableError
+from service.spec.errors import SpecError
+from service.spec.job import TableSource
+from service.spec.types import Schema
+from workers.dimension_versions import DimensionVersions, Draft, Version, fingerprint_of
+from workers.engine.spark.sources import TableInput
+
+_log = structlog.get_logger(__name__)
+
+SETTLE_SECONDS = 2.0
+"""A change that looks the same after so long is a change that is complete."""
+
+_LOOKS = 5
+"""How often a table that keeps changing is looked at before the stream starts without its newest version."""
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """Why the table as it is now is not taken."""
+
+    code: str
+    detail: str
+
+
+class FollowedTable:
+    """One table of one attempt. `check` is called while files are copied, and ends that by what it raises."""
+
+    def __init__(
+        self,
+        name: str,
+        source: TableSource,
+        roots: Sequence[Root],
+        versions: DimensionVersions,
+        check: Callable[[], object],
+    ) -> None:
+        self.name = name
+        self.held_back: HeldBack | None = None
+        self._source = source
+        self._roots = roots
+        self._versions = versions
+        self._check = check
+        self._newest: Version | None = None
+        self._schema: Schema | None = None
+        self._changing: str | None = None
+        self._refused: dict[str, HeldBack] = {}
+
+    @property
+    def newest(self) -> Version:
+        """The newest version that was taken; `open` comes first."""
+        if self._newest is None:
+            raise RuntimeError(f"the table '{self.name}' was not opened")
+        return self._newest
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the last look found a change that may not be complete."""
+        return self._changing is not None
+
+    def open(self, pause: Callable[[float], object]) -> None:
+        """Takes the first version, or a newer one than there is; waits a few seconds for a change to be complete.
+
+        Raises SpecError and StoreUnavailableError where there is no version yet and none can be taken.
+        """
+        self._versions.drop_drafts()
+        self._newest = self._versions.newest()
+        if self._newest is None:
+            self._take_first(pause)
+            return
+        self._schema = read_schema(self.name, self._source, self._newest.files)
+        for _ in range(_LOOKS):
+            self.look()
+            if not self.is_changing:
+                return
+            pause(SETTLE_SECONDS)
+
+    def look(self) -> bool:
+        """Whether there is a newer version now. A change is seen by one look, and taken by the next."""
+        try:
+            found, fingerprint = self._listed()
+            if fingerprint == self.newest.fingerprint:
+                self._changing = self.held_back = None
+            elif fingerprint in self._refused:
+                self._changing = None
+                self._hold_back(self._refused[fingerprint])
+            elif fingerprint != self._changing:
+                self._changing = fingerprint
+            else:
+                return self._take(found, fingerprint)
+        except SpecError as error:
+            self._changing = None
+            self._hold_back(HeldBack(error.code, error.issues[0].detail))
+        except StoreUnavailableError as error:
+            self._changing = None
+            self._hold_back(HeldBack(error.code, str(error)))
+        return False
+
+    def version(self, number: int) -> Version:
+        """One of the versions. Raises SpecError `dimension_missing`."""
+        if number == self.newest.number:
+            return self.newest
+        found = self._versions.find(number)
+        if found is None:
+            raise SpecError.of(
+                "dimension_missing",
+                f"Version {number} of the table '{self.name}' is gone, with which a mini-batch was begun that is not "
+                'done. Put it back into EVENKEEL_DATA_STREAMS, or resume with {"from": "scratch"}.',
+                pointer=pointer_of(self.name),
+            )
+        return found
+
+    def input(self, number: int) -> TableInput:
+        """A version as the engine reads it. Raises SpecError `dimension_missing`."""
+        if self._schema is None:
+            raise RuntimeError(f"the table '{self.name}' was not opened")
+        return TableInput(self._source, self.version(number).files, self._schema)
+
+    def remove_before(self, number: int) -> None:
+        """Removes versions that nothing can need any more."""
+        self._versions.remove_before(number)
+
+    def _take_first(self, pause: Callable[[float], object]) -> None:
+        for _ in range(_LOOKS):
+            if self._take(*self._listed()):
+                return
+            pause(SETTLE_SECONDS)
+        raise SpecError.of(
+            "table_keeps_changing",
+            f"'{self._source.path}' changes while it is copied, each time. Resume once it is left alone, and replace "
+            "its files by renaming whole ones.",
+            pointer=f"{pointer_of(self.name)}/path",
+        )
+
+    def _listed(self) -> tuple[TableFiles, str]:
+        found = find_table_files(self.name, self._source, self._roots)
+        fingerprint = fingerprint_of(found)
+        if fingerprint is None:
+            raise SpecError.of(
+                "table_not_followable",
+                f"The store of '{self._source.path}' does not tell when files change: remove 'follow'.",
+                pointer=f"{pointer_of(self.name)}/follow",
+            )
+        return found, fingerprint
+
+    def _take(self, found: TableFiles, fingerprint: str) -> bool:
+        """Copies the files, unless they change meanwhile. Raises SpecError and StoreUnavailableError."""
+        try:
+            draft = self._versions.copy(found, fingerprint, self._check)
+            if self._listed()[1] != fingerprint:
+                return False
+            self._newest = self._accepted(draft)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise SpecError.of(
+                "dimension_not_copied",
+                f"'{self._source.path}' could not be copied: {error.strerror or 'it cannot be read or written'}.",
+                pointer=f"{pointer_of(self.name)}/path",
+            ) from error
+        finally:
+            self._versions.drop_drafts()
+        self._changing = self.held_back = None
+        self._refused.clear()
+        _log.info("dimension_taken", table=self.name, version=self._newest.number, bytes=self._newest.files.bytes)
+        return True
+
+    def _accepted(self, draft: Draft) -> Version:
+        """The draft as a version, unless its columns are others. Raises SpecError."""
+        try:
+            schema = read_schema(self.name, self._source, draft.files)
+            if self._schema is not None and schema != self._schema:
+                raise SpecError.of(
+                    "schema_changed",
+                    f"'{self._source.path}' had the columns {_told(self._schema)}, and has {_told(schema)} now. Give "
+                    'it those of before, or resume with {"from": "scratch"}.',
+                    pointer=f"{pointer_of(self.name)}/path",
+                )
+        except SpecError as error:
+            # It will not be another one by copying it again.
+            self._refused[draft.fingerprint] = HeldBack(error.code, error.issues[0].detail)
+            raise
+        self._schema = schema
+        return self._versions.keep(draft)
+
+    def _hold_back(self, held_back: HeldBack) -> None:
+        if held_back != self.held_back:
+            self.held_back = held_back
+            _log.warning("dimension_not_taken", table=self.name, code=held_back.code, detail=held_back.detail)
+
+
+def _told(schema: Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema.fields)

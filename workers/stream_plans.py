@@ -1,0 +1,85 @@
+"""Plans one attempt's stream, and again whenever a table that it follows has changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from service.spec.compile import compile_job
+from service.spec.errors import SpecError
+from service.spec.job import JobSpec
+from service.store.stream_state import Stream
+from workers.engine.plan.nodes import Scan
+from workers.engine.plan.stream_layout import differences
+from workers.engine.plan.transform import walk_up
+from workers.engine.spark.sources import TableInput
+from workers.engine.streaming.bounds import bound_of
+from workers.engine.streaming.engine import PlannedStream, StreamEngine
+from workers.engine.streaming.sources import BatchBound, StreamInput
+from workers.engine.streaming.state import StateOptions
+from workers.stream_inputs import Inputs
+
+
+class StreamPlans:
+    """The plans of one job, all of which keep the same state."""
+
+    def __init__(self, spec: JobSpec, engine: StreamEngine, inputs: Inputs, state: StateOptions) -> None:
+        self._spec = spec
+        self._engine = engine
+        self._inputs = inputs
+        self._state = state
+
+    def plan(self, layout: Mapping[str, Any] | None, changed: Mapping[str, TableInput] | None = None) -> PlannedStream:
+        """For the state that is laid out so, with other versions of the tables that have `changed`. Streams stay as
+        they were found. Raises SpecError, StreamPlanError, and what Spark raises when it analyses a plan.
+        """
+        if changed is not None:
+            self._inputs = self._inputs.with_tables(changed)
+        spec, inputs = self._spec, self._inputs
+        return self._engine.plan(
+            compile_job(spec, inputs.schemas, is_accepted=True),
+            inputs.tables,
+            self._state,
+            _bounds(spec, inputs),
+            output=spec.output,
+            settings=spec.settings,
+            puts_parts_together=spec.sink.kind in {"managed", "postgres"},
+            kept=layout,
+        )
+
+    def scans(self, planned: PlannedStream) -> dict[str, int]:
+        """By directory: how often the plan reads it."""
+        counted = Counter(node.table for node in walk_up(planned.plan.node) if isinstance(node, Scan))
+        return {
+            table.directory.removeprefix("file://"): counted[name]
+            for name, table in self._inputs.tables.items()
+            if isinstance(table, StreamInput)
+        }
+
+
+def state_of(spec: JobSpec, stream: Stream | None, slots: int) -> StateOptions:
+    """By default as many partitions as tasks run at once, and those of the state that is there."""
+    kept = (stream.layout or {}).get("partitions") if stream is not None else None
+    return StateOptions(spec.settings.state.provider, spec.settings.state.partitions or kept or slots)
+
+
+def check_layout(before: Mapping[str, Any] | None, planned: PlannedStream) -> None:
+    """Raises SpecError where a state is there that the plan does not agree with."""
+    if before is None:
+        return
+    found = differences(dict(before), planned.layout)
+    if found:
+        raise SpecError.of(
+            "state_not_compatible",
+            f'{"; ".join(map(str, found))}. Resume with it as it was, or with {{"from": "scratch"}}: all input '
+            "that is still there is read again, into a new generation of the result.",
+        )
+
+
+def _bounds(spec: JobSpec, inputs: Inputs) -> dict[str, BatchBound]:
+    return {
+        name: bound_of(spec.settings.mini_batch, table.source.format, table.files)
+        for name, table in inputs.tables.items()
+        if isinstance(table, StreamInput)
+    }
