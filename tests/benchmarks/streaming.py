@@ -37,6 +37,7 @@ _HEAD = (
     "| case | to reach | Evenkeel | kept as | Flink, its best on RocksDB | with | ratio | Flink, heap |\n"
     "| --- | --- | ---: | --- | ---: | --- | ---: | ---: |\n"
 )
+_OWN_COMMAND = [sys.executable, str(_HERE / "streaming_evenkeel.py")]
 _LIMIT_SECONDS = 900
 
 
@@ -70,15 +71,12 @@ def main() -> None:
 
 def measure(case: Case, arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     """What each side told, round by round."""
-    tables = {
-        name: {"columns": STREAMS[name].columns, "path": str(generate(name, arguments.data, arguments.scale))}
-        for name in case.streams
-    }
+    tables = _tables(case, arguments.data, arguments.scale)
     sides: list[tuple[str, list[str], dict[str, Any]]] = []
     with tempfile.TemporaryDirectory(dir=arguments.data) as scratch:
         asked = {"tables": tables, "sql": case.sql, "rounds": 2}
         own = {**asked, "work": f"{scratch}/evenkeel", "sink": arguments.sink, "settings": arguments.job}
-        sides.append((_EVENKEEL, [sys.executable, str(_HERE / "streaming_evenkeel.py")], own))
+        sides.append((_EVENKEEL, _OWN_COMMAND, own))
         if arguments.flink is not None:
             command = [str(arguments.flink / "bin" / "python"), str(_HERE / "streaming_flink.py")]
             for number, name in enumerate(FLINK_SETTINGS):
@@ -90,6 +88,18 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, list[dict[st
             for name, command, given in sides[number % len(sides) :] + sides[: number % len(sides)]:
                 found[name].append(_ask(command, given))
     return found
+
+
+def evenkeel(case: Case, data: Path, scale: float, settings: dict[str, Any]) -> dict[str, Any]:
+    """What Evenkeel's side told of one process; what it emits goes nowhere. Raises as `subprocess.run` with `check`."""
+    tables = _tables(case, data, scale)
+    with tempfile.TemporaryDirectory(dir=data) as scratch:
+        asked = {"tables": tables, "sql": case.sql, "rounds": 2, "settings": settings}
+        return _ask(_OWN_COMMAND, {**asked, "work": f"{scratch}/evenkeel", "sink": "blackhole"})
+
+
+def _tables(case: Case, data: Path, scale: float) -> dict[str, dict[str, str]]:
+    return {name: {"columns": STREAMS[name].columns, "path": str(generate(name, data, scale))} for name in case.streams}
 
 
 def line(case: Case, found: dict[str, list[dict[str, Any]]], rows: int) -> str:
