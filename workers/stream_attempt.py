@@ -65,6 +65,8 @@ class Opened:
     ends: bool = True
     """Whether it ends by itself, once nothing is new. If not, it takes up tables that it follows as they change."""
     following: Following | None = None
+    let_go: Callable[[], None] = lambda: None
+    """Lets go of what the stream alone had, once it has ended."""
 
 
 class StreamAttempt:
@@ -119,12 +121,17 @@ class StreamAttempt:
         if self.attempt.reason is None:
             self._tidy()
             self._tell_versions()
-        self._opened.sink.close()
+        self._let_go()
 
     def abandon(self) -> None:
         """Ends the stream where nobody can look at it any more; another attempt goes on from its last mini-batch."""
         self._running.stop()
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._opened.sink.close()
+        if self._running.has_ended:
+            self._opened.let_go()
 
     def wait(self, seconds: float) -> bool:
         """Whether the stream has ended, now or within `seconds`."""

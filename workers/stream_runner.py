@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from service.datasets.input_streams import stream_directory
@@ -108,7 +108,8 @@ class StreamRunner:
         followed = {} if dimensions is None else dimensions.inputs(versions)
         inputs = find_inputs(spec, self._roots, self._posted(attempt.claim.tenant, spec), followed)
         attempt.check()
-        engine = StreamEngine(driver.session_for_job(), driver.slots)
+        session = driver.session_for_job() if stream is None else driver.session_for_stream()
+        engine = StreamEngine(session, driver.slots)
         plans = StreamPlans(spec, engine, inputs, state_of(spec, stream, driver.slots))
         planned = plans.plan(None if stream is None else stream.layout)
         planning_ms = round((self._clock() - begun) * 1000)
@@ -125,6 +126,7 @@ class StreamRunner:
         opened = self._opened(attempt, driver, spec, stream, _Planned(plans, planned, versions), dimensions)
         if not patiently(lambda _: self._mark_running(attempt), pause=self._pause):
             return LeaseLost()
+        opened = replace(opened, let_go=lambda: driver.give_back(session))
         return StreamAttempt(attempt, opened, self._database, self._clock)
 
     def _dimensions(self, attempt: Attempt, spec: JobSpec, stream: Stream) -> Dimensions | None:

@@ -254,6 +254,7 @@ def test_an_order_to_stop_is_carried_out_though_the_driver_ended_meanwhile(lane:
         """Whoever asks it gets what a JVM that is gone answers."""
 
         is_active = True
+        has_ended = False
 
         def stop_between_batches(self, _seconds: float, _clock: Callable[[], float]) -> None:
             """Nobody is there to stop."""

@@ -92,6 +92,16 @@ def supervised(bench: Bench, probe: Callable[[], object]) -> None:
     wait_for("the stream to get on", look, 60)
 
 
+def test_one_run_after_the_other_uses_the_same_session(bench: Bench) -> None:
+    before = len(bench.driver.sessions_at_rest)
+    job_id = bench.submit(PER_USER)
+    run(bench, job_id)
+    resume(bench, job_id)
+    run(bench, job_id)
+    # Spark would keep a listener for each.
+    assert len(bench.driver.sessions_at_rest) == max(1, before)
+
+
 def test_an_incremental_job_counts_what_is_new_each_time(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
     job = run(bench, job_id)
@@ -178,12 +188,12 @@ def test_one_that_is_told_to_end_while_it_is_planned_does_not_start(
     job_id = bench.submit({**PER_USER, "mode": mode})
 
     class Telling(Driver):
-        def session_for_job(self) -> SparkSession:
+        def session_for_stream(self) -> SparkSession:
             with bench.database.write() as session:
                 streams.request_stop(session, session.get_one(JobRow, job_id), bench.database.now(session))
                 if cancelled:
                     session.execute(update(JobRow).values(status="CANCELLING", cancel_requested_at=1))
-            return super().session_for_job()
+            return super().session_for_stream()
 
     known = {name: getattr(bench.driver, name) for name in Driver.__dataclass_fields__}
     runner = JobRunner(bench.settings, bench.database, SharedDriver(Telling(**known)), bench.at_hand, "w1", bench.ring)

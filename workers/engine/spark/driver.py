@@ -6,7 +6,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from py4j.protocol import Py4JError
@@ -41,12 +41,26 @@ class Driver:
     """As last seen by `look`; None before."""
     stopped: bool = False
     """Whether Spark had ended itself when last seen by `look`."""
+    sessions_at_rest: list[SparkSession] = field(default_factory=list)
+    """Of streams that have ended."""
 
     def session_for_job(self) -> SparkSession:
         """A session of its own for a job: settings and temporary views are not shared, the executors are."""
         session = self.root.newSession()
         session.conf.set("spark.sql.shuffle.partitions", str(self.shuffle_partitions or 2 * self.slots))
         return session
+
+    def session_for_stream(self) -> SparkSession:
+        """As for a job, but used again by one stream after the other: Spark keeps a listener for every session that
+        ever ran one, and would pass its events to more of them with each run of a job that runs every minute.
+        """
+        with suppress(IndexError):
+            return self.sessions_at_rest.pop()
+        return self.session_for_job()
+
+    def give_back(self, session: SparkSession) -> None:
+        """Takes back the session of a stream that has ended."""
+        self.sessions_at_rest.append(session)
 
     @contextmanager
     def labelled(self, tag: str, pool: str, description: str) -> Iterator[None]:

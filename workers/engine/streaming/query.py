@@ -62,6 +62,13 @@ class RunningStream:
         """Whether it goes on."""
         return bool(self._query.isActive)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is known to have ended; a driver that is gone tells nothing."""
+        with suppress(Py4JError, OSError):
+            return not self.is_active
+        return False
+
     def wait(self, seconds: float) -> bool:
         """Whether it has ended, now or within `seconds`."""
         try:

@@ -60,7 +60,9 @@ class StateOptions:
 
 
 def prepare_session(session: SparkSession, options: StateOptions) -> None:
-    """Sets what streaming queries that are started from `session` take up."""
+    """Sets what streaming queries that are started from `session` take up, whatever it was prepared for before."""
+    for name in _ROCKSDB:
+        session.conf.unset(name)
     properties = {
         **_EVERY_STREAM,
         "spark.sql.shuffle.partitions": str(options.partitions),
