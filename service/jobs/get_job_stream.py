@@ -38,6 +38,11 @@ class JobStream(Frozen):
     layout: dict[str, Any] | None = Field(
         description="How its state is laid out, which settings may not contradict; null before its first mini-batch."
     )
+    schemas: dict[str, str] = Field(
+        description="The columns of tables of CSV and JSON files, as DDL: as declared, or as inferred when the job was "
+        "submitted, and then kept for all of its runs, those from scratch included.",
+        examples=[{"orders": "uid BIGINT, category STRING"}],
+    )
     last_batch: int | None = Field(description="The newest mini-batch that its sink has.")
     rows_in: int = Field(description="Rows read in this generation, of committed mini-batches.")
     rows_out: int = Field(description="Rows given to the sink in this generation.")
@@ -51,7 +56,7 @@ class JobStream(Frozen):
 def get_job_stream(database: Database, tenant: str, job_id: str) -> JobStream:
     """The stream of a job. Raises JobNotFoundError and NotAStreamError."""
     with database.read() as session:
-        row = require_streaming(session, tenant, job_id)
+        row = require_streaming(session, tenant, job_id, with_spec=True)
         return _view(row, find_stream(session, row.id))
 
 
@@ -61,6 +66,7 @@ def _view(row: JobRow, stream: Stream | None) -> JobStream:
         mode=Mode(row.mode),
         generation=1 if stream is None else stream.generation,
         layout=None if stream is None else stream.layout,
+        schemas=_schemas(row.spec),
         last_batch=None if stream is None else stream.last_batch,
         rows_in=0 if stream is None else stream.rows_in,
         rows_out=0 if stream is None else stream.rows_out,
@@ -70,3 +76,8 @@ def _view(row: JobRow, stream: Stream | None) -> JobStream:
         next_run_at=None if row.next_run_at is None else timestamp(row.next_run_at),
         updated_at=None if stream is None else timestamp(stream.updated_at),
     )
+
+
+def _schemas(spec: dict[str, Any]) -> dict[str, str]:
+    tables: dict[str, dict[str, Any]] = spec["tables"]
+    return {name: schema for name, table in sorted(tables.items()) if (schema := table.get("schema")) is not None}

@@ -127,7 +127,7 @@ class Job(JobSummary):
     """A job as posted and as it stands."""
 
     spec: Annotated[dict[str, Any], _LooksLike(JobSpec)] = Field(
-        description="What was posted, every setting under its canonical name, defaults filled in."
+        description="What was posted, every setting under its canonical name, defaults and inferred columns filled in."
     )
 
     @classmethod

@@ -112,6 +112,19 @@ class TestSubmitting:
             row = session.scalars(select(JobRow)).one()
         assert (row.mode, row.spec_version) == ("batch", 3)
 
+    def test_columns_that_nobody_declared_are_told_and_kept(self, api: Api) -> None:
+        directory = api.settings.data_roots[0] / "text"
+        directory.mkdir()
+        (directory / "1.json").write_text('{"uid": 1, "at": "2026-01-01T00:00:00Z"}')
+        tables = {"orders": {"format": "json", "path": "text"}}
+        job_id = submitted(api, tables=tables)
+        assert read(api, job_id, "/stream")["schemas"] == {"orders": "uid BIGINT, at TIMESTAMP"}
+        rest(api, running(api, job_id))
+        (directory / "0.json").write_text('{"uid": "one"}')
+        assert post(api, job_id, "resume", {"from": "scratch", "settings": {"mini_batch.size": 7}}).status_code == 202
+        assert read(api, job_id, "/stream")["schemas"] == {"orders": "uid BIGINT, at TIMESTAMP"}
+        assert read(api, job_id)["spec"]["tables"]["orders"]["schema"] == "uid BIGINT, at TIMESTAMP"
+
     def test_refusals_point_at_the_place(self, api: Api) -> None:
         problem = refused(
             api.submit(mode="continuous", limits={"timeout": "1h"}), 422, "limits_timeout_not_for_streams"
