@@ -169,6 +169,30 @@ def test_a_continuous_job_leaves_its_thread_and_goes_on(bench: Bench) -> None:
     assert (job.status, job.error, stream(bench, job_id).stopped_because) == ("STOPPED", None, StoppedBecause.STOPPED)
 
 
+def test_rows_that_are_made_up_come_until_the_job_is_stopped(bench: Bench) -> None:
+    job_id = bench.submit(
+        {
+            "mode": "continuous",
+            "tables": {"r": {"format": "rate", "rows_per_second": 1000}},
+            "sql": "SELECT value % 2 AS k, COUNT(*) AS n, MAX(value) AS newest FROM r GROUP BY value % 2",
+            "settings": {"mini_batch": {"allow_latency": "50ms"}, "state": {"partitions": 1}},
+        }
+    )
+    assert run(bench, job_id).status == JobStatus.RUNNING
+    (attempt,) = bench.at_hand.all()
+    supervised(bench, lambda: stream(bench, job_id).rows_in)
+    seen = sum(n for _, n, _ in rows(bench, job_id))
+    supervised(bench, lambda: sum(n for _, n, _ in rows(bench, job_id)) > seen)
+    with bench.database.write() as session:
+        streams.request_stop(session, session.get_one(JobRow, job_id), bench.database.now(session))
+    attempt.stop(StopReason.STOP_REQUESTED)
+    supervised(bench, lambda: not bench.at_hand.all())
+    assert bench.job(job_id).status == JobStatus.STOPPED
+    # They count from 0, and each came once.
+    found = rows(bench, job_id)
+    assert sum(n for _, n, _ in found) == max(newest for _, _, newest in found) + 1 == stream(bench, job_id).rows_in
+
+
 @pytest.mark.parametrize("mode", ["continuous", "incremental"])
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_one_that_is_told_to_end_while_it_is_planned_does_not_start(
