@@ -41,8 +41,10 @@ from workers.failures import LeaseLost, Verdict, verdict_of
 from workers.metrics import WorkerMetrics
 from workers.patience import patiently
 from workers.stream_attempt import Opened, StreamAttempt, resting_verdict
+from workers.stream_backlog import BacklogWatch, watched
 from workers.stream_guard import StreamGuard
 from workers.stream_inputs import Inputs, Posted, find_inputs
+from workers.stream_measuring import StreamMeasuring
 from workers.stream_sinks import make_sink
 
 _LOOK_SECONDS = 0.2
@@ -207,7 +209,12 @@ class StreamRunner:
             with _labelled(attempt, driver):
                 return RunningStream.start(planned.frame, planned.output, directory / "checkpoint", trigger, batch)
 
-        return Opened(sink, stream.generation, _scans(planned, inputs), start, ends=spec.mode is Mode.INCREMENTAL)
+        backlog = BacklogWatch(
+            watched(spec, inputs, self._roots, claim.tenant), directory / "checkpoint", self._database
+        )
+        measuring = StreamMeasuring(directory / "checkpoint", backlog, trigger.every)
+        ends = spec.mode is Mode.INCREMENTAL
+        return Opened(sink, stream.generation, _scans(planned, inputs), start, ends, measuring)
 
 
 def _check_together(stream: Stream, committed: int | None, checkpoint: Path) -> None:

@@ -7,10 +7,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
+from service.jobs.batch_metrics import apart
 from service.jobs.streaming import require_streaming
-from service.jobs.views import timestamp
+from service.jobs.views import LooksLike, timestamp
 from service.spec.model import Frozen
 from service.spec.modes import Mode
+from service.spec.stream_metrics import Backlog, BatchMetrics
 from service.store.session import Database
 from service.store.stream_state import StoppedBecause, Stream, find_stream
 from service.store.tables import JobRow
@@ -47,7 +49,12 @@ class JobStream(Frozen):
     rows_in: int = Field(description="Rows read in this generation, of committed mini-batches.")
     rows_out: int = Field(description="Rows given to the sink in this generation.")
     sink_version: int | None = Field(description="Version of the result, where its sink counts any.")
-    metrics: dict[str, Any] | None = Field(description="What its worker measured last.")
+    metrics: Annotated[dict[str, Any], LooksLike(BatchMetrics)] | None = Field(
+        description="What its worker measured of its newest mini-batch."
+    )
+    backlog: Annotated[dict[str, Any], LooksLike(Backlog)] | None = Field(
+        description="How far it was behind its streams when its worker last looked; null before it has."
+    )
     stopped_because: BecauseText | None
     next_run_at: datetime | None = Field(description="When an incremental job at rest runs again by itself.")
     updated_at: datetime | None = Field(description="When any of this changed; null before anything has.")
@@ -71,7 +78,7 @@ def _view(row: JobRow, stream: Stream | None) -> JobStream:
         rows_in=0 if stream is None else stream.rows_in,
         rows_out=0 if stream is None else stream.rows_out,
         sink_version=None if stream is None else stream.sink_version,
-        metrics=None if stream is None else stream.metrics,
+        **apart(None if stream is None else stream.metrics),
         stopped_because=None if stream is None else stream.stopped_because,
         next_run_at=None if row.next_run_at is None else timestamp(row.next_run_at),
         updated_at=None if stream is None else timestamp(stream.updated_at),

@@ -26,6 +26,9 @@ from service.store.tables import JobRow, StreamBatchRow, StreamRow
 BATCHES_KEPT = 1_000
 """The newest mini-batches of a job, of which something is known."""
 
+BACKLOG = "backlog"
+"""Of a `Backlog` among stored metrics, of mini-batches and of streams."""
+
 _LEASED_VALUES = tuple(sorted(status.value for status in LEASED))
 _GOES_ON: dict[str, Any] = {"stop_requested_at": None, "started_at": None, "next_run_at": None}
 """Columns of a job whose next run begins."""
@@ -49,6 +52,7 @@ class BatchMeasures:
     batch_id: int
     rows_in: int
     metrics: dict[str, Any]
+    """A `BatchMetrics`, and under BACKLOG what was waiting after it."""
 
 
 def open_stream(session: Session, held: Claim, now: int) -> Stream:
@@ -129,6 +133,19 @@ def measure_batches(
             stream.rows_in += one.rows_in
     if measures:
         stream.metrics, stream.updated_at = measures[-1].metrics, now
+    session.flush()
+    return True
+
+
+def note_backlog(session: Session, held: Claim, generation: int, backlog: dict[str, Any], now: int) -> bool:
+    """Stores how far the job is behind, beside what was measured of its newest mini-batch.
+
+    False, and nothing changed, where the lease or the generation is lost.
+    """
+    if not _holds(session, held) or not _is_current(session, held.job_id, generation):
+        return False
+    stream = stream_row(session, held.job_id, held.tenant, now)
+    stream.metrics, stream.updated_at = {**(stream.metrics or {}), BACKLOG: backlog}, now
     session.flush()
     return True
 
@@ -362,6 +379,7 @@ __all__ = [
     "find_stream",
     "finish_batch",
     "is_at_rest",
+    "note_backlog",
     "open_stream",
     "request_resume",
     "request_stop",

@@ -101,6 +101,16 @@ def test_an_incremental_job_counts_what_is_new_each_time(bench: Bench) -> None:
     assert rows(bench, job_id) == FIRST
     assert stream(bench, job_id).rows_in == 10_000
     done = stream(bench, job_id).last_batch
+    metrics = stream(bench, job_id).metrics
+    assert metrics is not None
+    # The plan reads the table twice, and each time takes its files.
+    nothing = {"files": 0, "rows": None, "bytes": 0, "oldest_seconds": None}
+    assert metrics["backlog"]["tables"] == {"orders": nothing}
+    assert [state["operator"] for state in metrics["state"]] == ["stateStoreSave", "dedupe"]
+    for state in metrics["state"]:
+        assert state["partitions"] == 2
+        assert 0 < state["largest_changed_bytes"] < state["changed_bytes"] < 100_000
+        assert 1 <= state["skew"] < 2
 
     resume(bench, job_id)
     assert run(bench, job_id).status == JobStatus.STOPPED
@@ -159,6 +169,7 @@ def test_a_continuous_job_leaves_its_thread_and_goes_on(bench: Bench) -> None:
     supervised(bench, lambda: stream(bench, job_id).rows_in == 10_000)
     add_orders(bench, "part-9.parquet", [1, 1, 2], "new")
     supervised(bench, lambda: stream(bench, job_id).rows_in == 10_003)
+    assert (stream(bench, job_id).metrics or {})["busy"] > 0
     assert rows(bench, job_id) == [[0, 100, 7], [1, 102, 8], [2, 101, 8]]
     with bench.database.write() as session:
         streams.request_stop(session, session.get_one(JobRow, job_id), bench.database.now(session))
