@@ -160,7 +160,22 @@ class BacklogWatch:
         self._logs: dict[Path, TakenFiles] = {}
         self._followed: dict[str, Path] = {}
         self._known: dict[str, Any] | None = None
+        self._tables: tuple[TableBacklog, ...] = ()
         self._looked = self._took = float("-inf")
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of all streams together, as last looked up."""
+        return sum(table.bytes for table in self._tables)
+
+    @property
+    def oldest_waiting_seconds(self) -> float:
+        """Of the stream whose oldest has waited the longest; 0 where nothing waits."""
+        return max((table.oldest_seconds or 0.0 for table in self._tables), default=0.0)
+
+    def forget(self) -> None:
+        """Nothing waits for this attempt any more; the next one counts it, if there is one."""
+        self._tables = ()
 
     def look(self, occasion: Occasion) -> dict[str, Any] | None:
         """A `Backlog` as JSON, found out now where it is time to, else as it was; None where nobody knows.
@@ -192,6 +207,7 @@ class BacklogWatch:
             at = self._database.now(session)
         # Outside of any transaction: a listing takes its time.
         tables = {stream.table: self._waiting(stream, at) for stream in self._streams}
+        self._tables = tuple(table for table in tables.values() if table is not None)
         return Backlog(at=datetime.fromtimestamp(at / 1000, tz=UTC), tables=tables).model_dump(mode="json")
 
     def _waiting(self, stream: Watched, now: int) -> TableBacklog | None:

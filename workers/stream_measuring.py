@@ -15,6 +15,7 @@ from service.store.leases import Claim
 from service.store.streams import BACKLOG, BatchMeasures
 from workers.engine.streaming.progress import BatchProgress
 from workers.engine.streaming.state_changes import StateChanges, changes_of
+from workers.metrics import WorkerMetrics
 from workers.stream_backlog import BacklogWatch, Occasion
 from workers.stream_metrics import measures_of
 
@@ -43,20 +44,28 @@ class Told:
 class StreamMeasuring:
     """For one attempt; one thread at a time. `allow_latency` is None where mini-batches do not wait for it."""
 
-    def __init__(self, checkpoint: Path, backlog: BacklogWatch, allow_latency: timedelta | None) -> None:
+    def __init__(
+        self, checkpoint: Path, backlog: BacklogWatch, allow_latency: timedelta | None, metrics: WorkerMetrics
+    ) -> None:
         self._checkpoint = checkpoint
         self._backlog = backlog
         self._allow_latency = allow_latency
         self._noted: dict[str, Any] | None = None
+        self._counted = -1
+        self._metrics = metrics
+        metrics.watch_stream(backlog)
 
     def tell(self, found: Sequence[BatchProgress], scans: Mapping[str, int], *, at_end: bool) -> Told:
         """Of the mini-batches `found` since the last time, oldest first. Raises what the database raises."""
         behind = self._backlog.look(Occasion.END if at_end else Occasion.BATCH if found else Occasion.IDLE)
+        if at_end:
+            self._backlog.forget()
         if not found:
             is_new = behind is not None and behind.get("tables") != (self._noted or {}).get("tables")
             self._noted = behind
             return Told(backlog=behind) if is_new else Told()
         self._noted = behind
+        self._count(found)
         measures = [
             measures_of(one, scans, self._allow_latency, self._changes(one) if place >= len(found) - _NEWEST else ())
             for place, one in enumerate(found)
@@ -65,6 +74,13 @@ class StreamMeasuring:
             newest = measures[-1]
             measures[-1] = BatchMeasures(newest.batch_id, newest.rows_in, {**newest.metrics, BACKLOG: behind})
         return Told(tuple(measures))
+
+    def _count(self, found: Sequence[BatchProgress]) -> None:
+        """Each once, though what was told of it may have to be told again."""
+        for one in found:
+            if one.batch_id > self._counted:
+                self._metrics.mini_batch(one.duration_ms)
+                self._counted = one.batch_id
 
     def _changes(self, one: BatchProgress) -> tuple[StateChanges, ...]:
         try:

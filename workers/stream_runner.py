@@ -212,7 +212,7 @@ class StreamRunner:
         backlog = BacklogWatch(
             watched(spec, inputs, self._roots, claim.tenant), directory / "checkpoint", self._database
         )
-        measuring = StreamMeasuring(directory / "checkpoint", backlog, trigger.every)
+        measuring = StreamMeasuring(directory / "checkpoint", backlog, trigger.every, self._metrics)
         ends = spec.mode is Mode.INCREMENTAL
         return Opened(sink, stream.generation, _scans(planned, inputs), start, ends, measuring)
 

@@ -65,7 +65,8 @@ def test_files_wait_until_a_mini_batch_has_taken_them(tmp_path: Path, database: 
     watch = BacklogWatch([directory_of(rows)], tmp_path / "checkpoint", database, Clock())
     found = tables(watch.look(Occasion.BATCH))["t"]
     assert (found["files"], found["bytes"], found["rows"]) == (3, 11, None)
-    assert found["oldest_seconds"] > 1e9
+    assert found["oldest_seconds"] == watch.oldest_waiting_seconds > 1e9
+    assert watch.waiting_bytes == 11
     begin(tmp_path / "checkpoint", 0, f"file://{rows}/deep/2.csv", f"file://{rows}/link.csv")
     found = tables(watch.look(Occasion.BATCH))["t"]
     assert (found["files"], found["bytes"]) == (1, 3)
