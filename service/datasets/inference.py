@@ -28,8 +28,8 @@ from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, STRING, TIMESTAMP,
 FILES_READ = 16
 """So many files, spread evenly over those that are there, with the first and the last among them."""
 
-HEAD_BYTES = 1 << 20
-"""So much of the beginning of each."""
+HEAD_BYTES = 1 << 18
+"""So much of the beginning of each: a second of work for JSON, which somebody waits for."""
 
 _COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate", ".xz"})
 _INT64 = range(-(2**63), 2**63)
@@ -284,7 +284,7 @@ def _texts(head: _Head, reading: _Reading) -> Iterable[bytes]:
     if not head.is_whole:
         raise SpecError.of(
             "schema_cannot_be_inferred",
-            f"'{head.name}' is one document of more than {HEAD_BYTES >> 20} MB. Declare the table's 'schema'.",
+            f"'{head.name}' is one document of more than {HEAD_BYTES >> 10} KB. Declare the table's 'schema'.",
             pointer=f"{reading.pointer}/path",
         )
     return [head.data]
