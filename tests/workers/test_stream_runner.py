@@ -266,6 +266,11 @@ def test_another_layout_than_the_state_has_stops_the_job_before_it_touches_it(be
     resume(bench, job_id, from_scratch=True)
     assert run(bench, job_id).error is None
     assert rows(bench, job_id) == FIRST
+    # Of a state in memory Spark tells keys and size.
+    for state in (stream(bench, job_id).metrics or {})["state"]:
+        assert state["rows"] == state["updated"] > 0
+        assert state["state_bytes"] > 0
+        assert state["skew"] >= 1
 
 
 def add_text(directory: Path, name: str, text: str) -> None:
