@@ -6,7 +6,9 @@ Names, labels and meanings are declared in `service.spec.worker_metrics`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from typing import Protocol
+from weakref import WeakSet
 from wsgiref.simple_server import WSGIServer
 
 import structlog
@@ -20,6 +22,18 @@ from service.store.leases import Claim
 from workers.memory import Resident
 
 _log = structlog.get_logger(__name__)
+
+
+class StreamBehind(Protocol):
+    """A stream that may be behind its sources, as it was last looked up."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What waits."""
+
+    @property
+    def oldest_waiting_seconds(self) -> float:
+        """For how long the oldest of it has; 0 where there is none."""
 
 
 class WorkerMetrics:
@@ -37,6 +51,16 @@ class WorkerMetrics:
         self._spark_losses = self._counter(declared.SPARK_LOSSES)
         self._running = self._gauge(declared.RUNNING)
         self._memory = self._gauge(declared.MEMORY)
+        self._mini_batches = self._histogram(declared.MINI_BATCHES)
+        # Those that are gone count for nothing, however they went.
+        self._streams: WeakSet[StreamBehind] = WeakSet()
+        self._streams_lock = Lock()
+        self._gauge(declared.WAITING_BYTES).set_function(
+            lambda: sum(stream.waiting_bytes for stream in self._watched_streams())
+        )
+        self._gauge(declared.OLDEST_WAITING).set_function(
+            lambda: max((stream.oldest_waiting_seconds for stream in self._watched_streams()), default=0.0)
+        )
 
     def claimed(self, claim: Claim) -> None:
         """A job was claimed."""
@@ -50,6 +74,15 @@ class WorkerMetrics:
     def executed(self, milliseconds: int) -> None:
         """An attempt's query ran for this time."""
         self._execution.observe(milliseconds / 1000)
+
+    def mini_batch(self, milliseconds: int) -> None:
+        """A mini-batch took this time."""
+        self._mini_batches.observe(milliseconds / 1000)
+
+    def watch_stream(self, stream: StreamBehind) -> None:
+        """Reads this at every scrape, for as long as somebody else keeps it."""
+        with self._streams_lock:
+            self._streams.add(stream)
 
     def ended(self, claim: Claim, status: JobStatus) -> None:
         """The end of a job was published."""
@@ -94,6 +127,10 @@ class WorkerMetrics:
             )
             return None
         return server
+
+    def _watched_streams(self) -> list[StreamBehind]:
+        with self._streams_lock:
+            return list(self._streams)
 
     def _counter(self, metric: DeclaredMetric) -> Counter:
         return Counter(metric.name, metric.meaning, metric.labels, registry=self.registry)

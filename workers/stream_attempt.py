@@ -26,7 +26,7 @@ from workers.engine.streaming.batches import StreamOverError
 from workers.engine.streaming.query import RunningStream
 from workers.engine.streaming.sinks.sink import FenceLostError, Sink, SinkError
 from workers.failures import HandBack, LeaseLost, Rest, Verdict, verdict_of
-from workers.stream_metrics import measures_of
+from workers.stream_measuring import StreamMeasuring, tell
 
 _log = structlog.get_logger(__name__)
 
@@ -67,6 +67,8 @@ class Opened:
     following: Following | None = None
     let_go: Callable[[], None] = lambda: None
     """Lets go of what the stream alone had, once it has ended."""
+    measuring: StreamMeasuring | None = None
+    """Tells more of its mini-batches than Spark, and how far it is behind."""
 
 
 class StreamAttempt:
@@ -113,7 +115,7 @@ class StreamAttempt:
         """
         if not self._is_without_driver:
             try:
-                self._measure()
+                self._measure(at_end=True)
             except Exception as error:
                 if fault_of(error) is not None:
                     raise
@@ -239,15 +241,18 @@ class StreamAttempt:
         except Exception:  # noqa: BLE001 - the result is sound without, and mini-batches tell what is wrong
             _log.warning("sink_not_tidied", exc_info=True)
 
-    def _measure(self) -> bool:
-        """Stores what Spark told since the last time; whether that was anything."""
+    def _measure(self, *, at_end: bool = False) -> bool:
+        """Stores what there is to tell since the last time; whether that was of a mini-batch."""
         found = self._running.progress(self._measured)
+        opened, claim = self._opened, self.attempt.claim
+        told = tell(opened.measuring, found, opened.scans, at_end=at_end)
+        if not told:
+            return False
+        told = replace(told, measures=tuple(map(self._with_versions, told.measures)))
+        with self._database.write() as session:
+            told.store(session, claim, opened.generation, self._database.now(session))
         if not found:
             return False
-        measures = tuple(self._with_versions(measures_of(one, self._opened.scans)) for one in found)
-        with self._database.write() as session:
-            now = self._database.now(session)
-            streams.measure_batches(session, self.attempt.claim, self._opened.generation, measures, now)
         self._measured = found[-1].batch_id
         self._tells_versions = True
         return True

@@ -1,39 +1,63 @@
-"""What is told of a mini-batch, from what Spark tells of it."""
+"""What is told of a mini-batch, from what Spark tells of it and what it left in the checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
+from service.spec.stream_metrics import BatchMetrics, StateMetrics
 from service.store.streams import BatchMeasures
 from workers.engine.streaming.progress import BatchProgress, StateProgress
+from workers.engine.streaming.state_changes import StateChanges
+
+_MILLISECOND = timedelta(milliseconds=1)
 
 
-def measures_of(progress: BatchProgress, scans: Mapping[str, int]) -> BatchMeasures:
-    """`scans` tells, by directory, how often the plan reads it: Spark counts a row as often as it is read."""
+def measures_of(
+    progress: BatchProgress,
+    scans: Mapping[str, int],
+    allow_latency: timedelta | None = None,
+    changes: Sequence[StateChanges] = (),
+) -> BatchMeasures:
+    """`scans` tells, by directory, how often the plan reads it: Spark counts a row as often as it is read.
+    `allow_latency` is what the job asks for, None where its mini-batches do not wait; `changes` are those of the state,
+    as far as they are known.
+    """
     rows = sum(source.rows // _times(source.description, scans) for source in progress.sources)
     operations = sum(map(_operations, progress.state))
-    metrics: dict[str, Any] = {
-        "duration_ms": progress.duration_ms,
-        "rows_per_second": round(1000 * rows / progress.duration_ms, 1) if progress.duration_ms else None,
-        "durations_ms": dict(progress.durations_ms),
-        "watermark": progress.watermark,
-        "state_operations_per_row": round(operations / rows, 4) if rows else None,
-        "state": [
-            {
-                "operator": one.operator,
-                "rows": one.rows,
-                "updated": one.updated,
-                "removed": one.removed,
-                "bytes": one.bytes,
-                "late_rows": one.late_rows,
-                "partitions": one.partitions,
-                "commit_ms": one.commit_ms,
-            }
-            for one in progress.state
-        ],
-    }
-    return BatchMeasures(progress.batch_id, rows, metrics)
+    metrics = BatchMetrics(
+        duration_ms=progress.duration_ms,
+        busy=round(progress.duration_ms * _MILLISECOND / allow_latency, 3) if allow_latency else None,
+        rows_per_second=round(1000 * rows / progress.duration_ms, 1) if progress.duration_ms else None,
+        durations_ms=dict(progress.durations_ms),
+        watermark=progress.watermark,
+        state_operations_per_row=round(operations / rows, 4) if rows else None,
+        state=tuple(_state(one, _changes_of(changes, place, one.operator)) for place, one in enumerate(progress.state)),
+    )
+    return BatchMeasures(progress.batch_id, rows, metrics.model_dump(mode="json"))
+
+
+def _state(told: StateProgress, changes: StateChanges | None) -> StateMetrics:
+    return StateMetrics(
+        operator=told.operator,
+        rows=told.rows,
+        updated=told.updated,
+        removed=told.removed,
+        late_rows=told.late_rows,
+        memory_bytes=told.memory_bytes,
+        state_bytes=told.state_bytes,
+        partitions=told.partitions,
+        commit_ms=told.commit_ms,
+        changed_bytes=None if changes is None else sum(changes.bytes),
+        largest_changed_bytes=None if changes is None else max(changes.bytes),
+        skew=None if changes is None or changes.skew is None else round(changes.skew, 2),
+    )
+
+
+def _changes_of(changes: Sequence[StateChanges], place: int, operator: str) -> StateChanges | None:
+    """Spark tells of operators in the order of their numbers."""
+    found = changes[place] if place < len(changes) else None
+    return found if found is not None and found.operator == operator else None
 
 
 def _operations(state: StateProgress) -> int:

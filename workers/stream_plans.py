@@ -30,6 +30,11 @@ class StreamPlans:
         self._inputs = inputs
         self._state = state
 
+    @property
+    def inputs(self) -> Inputs:
+        """What the newest plan reads."""
+        return self._inputs
+
     def plan(self, layout: Mapping[str, Any] | None, changed: Mapping[str, TableInput] | None = None) -> PlannedStream:
         """For the state that is laid out so, with other versions of the tables that have `changed`. Streams stay as
         they were found. Raises SpecError, StreamPlanError, and what Spark raises when it analyses a plan.

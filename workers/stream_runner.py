@@ -37,8 +37,10 @@ from workers.followed_table import FollowedTable
 from workers.metrics import WorkerMetrics
 from workers.patience import patiently
 from workers.stream_attempt import Following, Opened, StreamAttempt, resting_verdict
+from workers.stream_backlog import BacklogWatch, watched
 from workers.stream_guard import StreamGuard
 from workers.stream_inputs import Posted, find_inputs
+from workers.stream_measuring import StreamMeasuring
 from workers.stream_plans import StreamPlans, check_layout, state_of
 from workers.stream_sinks import make_sink
 
@@ -216,7 +218,11 @@ class StreamRunner:
 
         following = None if dimensions is None else Following(dimensions, lambda: at_hand.versions)
         scans = at_hand.plans.scans(planned)
-        return Opened(sink, stream.generation, scans, start, spec.mode is Mode.INCREMENTAL, following)
+        tables = watched(spec, at_hand.plans.inputs, self._roots, claim.tenant)
+        backlog = BacklogWatch(tables, directory / "checkpoint", self._database)
+        measuring = StreamMeasuring(directory / "checkpoint", backlog, trigger.every, self._metrics)
+        ends = spec.mode is Mode.INCREMENTAL
+        return Opened(sink, stream.generation, scans, start, ends, following, measuring=measuring)
 
 
 @dataclass

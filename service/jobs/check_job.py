@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from service.datasets.files import find_stream_files, find_table_files, pointer_of
+from service.datasets.inference import infer_schema
 from service.datasets.roots import Root
 from service.datasets.schemas import RATE_SCHEMA, read_schema
 from service.datasets.stores import StoreUnavailableError
 from service.errors import StorageUnavailableError
 from service.spec.bound import BoundQuery
 from service.spec.compile import compile_job
-from service.spec.ddl import parse_schema
+from service.spec.ddl import parse_schema, schema_text
 from service.spec.errors import SpecError, did_you_mean, nearest_names
 from service.spec.job import JobSpec, Table
 from service.spec.streaming import RateTable, StreamTable
@@ -26,10 +27,22 @@ _NO_STREAMS: Mapping[str, Schema] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class CheckedJob:
-    """The compiled query, and how large the files of all its tables are together."""
+    """The compiled query, how large the files of all its tables are together, and the job with the columns that were
+    inferred, as if they had been declared.
+    """
 
     query: BoundQuery
     table_bytes: int
+    spec: JobSpec
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A table with its columns, and the bytes of its files."""
+
+    table: Table
+    schema: Schema
+    bytes: int = 0
 
 
 def check_job(spec: JobSpec, roots: Sequence[Root], streams: Mapping[str, Schema] = _NO_STREAMS) -> CheckedJob:
@@ -38,13 +51,13 @@ def check_job(spec: JobSpec, roots: Sequence[Root], streams: Mapping[str, Schema
     Raises SpecError with every place that is wrong, and StorageUnavailableError where a store of the data roots cannot
     be used.
     """
-    schemas = {}
-    table_bytes = 0
+    found: dict[str, _Found] = {}
     for name, table in spec.tables.items():
-        schemas[name], size = _look_at(name, table, roots, streams, grows=name in spec.streams)
-        table_bytes += size
-        _check_event_time(name, table, schemas[name])
-    return CheckedJob(compile_job(spec, schemas), table_bytes)
+        found[name] = _look_at(name, table, roots, streams, grows=name in spec.streams)
+        _check_event_time(name, table, found[name].schema)
+    query = compile_job(spec, {name: one.schema for name, one in found.items()})
+    known = spec.model_copy(update={"tables": {name: one.table for name, one in found.items()}})
+    return CheckedJob(query, sum(one.bytes for one in found.values()), known)
 
 
 def posted_schemas(database: Database, tenant: str, spec: JobSpec) -> dict[str, Schema]:
@@ -57,25 +70,27 @@ def posted_schemas(database: Database, tenant: str, spec: JobSpec) -> dict[str, 
         return {stream.name: stream.schema for stream in found if stream is not None}
 
 
-def _look_at(
-    name: str, table: Table, roots: Sequence[Root], streams: Mapping[str, Schema], *, grows: bool
-) -> tuple[Schema, int]:
-    """Columns and bytes of a table; one that `grows` may have no file yet."""
+def _look_at(name: str, table: Table, roots: Sequence[Root], streams: Mapping[str, Schema], *, grows: bool) -> _Found:
+    """What a table is; one that `grows` may have no file yet."""
     if isinstance(table, RateTable):
-        return RATE_SCHEMA, 0
+        return _Found(table, RATE_SCHEMA)
     if isinstance(table, StreamTable):
-        return _posted(name, table, streams), 0
+        return _Found(table, _posted(name, table, streams))
     try:
         files = find_stream_files(name, table, roots) if grows else find_table_files(name, table, roots)
         if not files.files and table.declared_schema is not None:
-            return parse_schema(table.declared_schema, f"{pointer_of(name)}/schema"), 0
+            return _Found(table, parse_schema(table.declared_schema, f"{pointer_of(name)}/schema"))
         if not files.files:
             raise SpecError.of(
                 "schema_cannot_be_inferred",
-                f"'{table.path}' holds no file yet that would tell the columns. Put a first one there.",
+                f"'{table.path}' holds no file yet that would tell the columns. Put a first one there"
+                f"{', or declare its schema' if table.lacks_schema else ''}.",
                 pointer=f"{pointer_of(name)}/path",
             )
-        return read_schema(name, table, files), files.bytes
+        if table.lacks_schema:
+            schema = schema_text(infer_schema(name, table, files))
+            table = table.model_copy(update={"declared_schema": schema})
+        return _Found(table, read_schema(name, table, files), files.bytes)
     except StoreUnavailableError as error:
         raise StorageUnavailableError(f"{error} Nothing was stored; try again.") from None
 

@@ -7,10 +7,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
+from service.jobs.batch_metrics import apart
 from service.jobs.streaming import require_streaming
-from service.jobs.views import timestamp
+from service.jobs.views import LooksLike, timestamp
 from service.spec.model import Frozen
 from service.spec.modes import Mode
+from service.spec.stream_metrics import Backlog, BatchMetrics
 from service.store.session import Database
 from service.store.stream_state import StoppedBecause, Stream, find_stream
 from service.store.streams import FOLLOWED
@@ -58,13 +60,23 @@ class JobStream(Frozen):
     layout: dict[str, Any] | None = Field(
         description="How its state is laid out, which settings may not contradict; null before its first mini-batch."
     )
+    schemas: dict[str, str] = Field(
+        description="The columns of tables of CSV and JSON files, as DDL: as declared, or as inferred when the job was "
+        "submitted, and then kept for all of its runs, those from scratch included.",
+        examples=[{"orders": "uid BIGINT, category STRING"}],
+    )
     last_batch: int | None = Field(description="The newest mini-batch that its sink has.")
     rows_in: int = Field(description="Rows read in this generation, of committed mini-batches.")
     rows_out: int = Field(description="Rows given to the sink in this generation.")
     sink_version: int | None = Field(description="Version of the result, where its sink counts any.")
-    metrics: dict[str, Any] | None = Field(description="What its worker measured last.")
     followed: tuple[FollowedTable, ...] = Field(
         default=(), description="The versions in use of tables that are followed; of each mini-batch its metrics tell."
+    )
+    metrics: Annotated[dict[str, Any], LooksLike(BatchMetrics)] | None = Field(
+        description="What its worker measured of its newest mini-batch."
+    )
+    backlog: Annotated[dict[str, Any], LooksLike(Backlog)] | None = Field(
+        description="How far it was behind its streams when its worker last looked; null before it has."
     )
     stopped_because: BecauseText | None
     next_run_at: datetime | None = Field(description="When an incremental job at rest runs again by itself.")
@@ -74,7 +86,7 @@ class JobStream(Frozen):
 def get_job_stream(database: Database, tenant: str, job_id: str) -> JobStream:
     """The stream of a job. Raises JobNotFoundError and NotAStreamError."""
     with database.read() as session:
-        row = require_streaming(session, tenant, job_id)
+        row = require_streaming(session, tenant, job_id, with_spec=True)
         return _view(row, find_stream(session, row.id))
 
 
@@ -86,13 +98,19 @@ def _view(row: JobRow, stream: Stream | None) -> JobStream:
         mode=Mode(row.mode),
         generation=1 if stream is None else stream.generation,
         layout=None if stream is None else stream.layout,
+        schemas=_schemas(row.spec),
         last_batch=None if stream is None else stream.last_batch,
         rows_in=0 if stream is None else stream.rows_in,
         rows_out=0 if stream is None else stream.rows_out,
         sink_version=None if stream is None else stream.sink_version,
-        metrics=measured or None,
         followed=tuple(FollowedTable.model_validate(table) for table in followed),
+        **apart(measured),
         stopped_because=None if stream is None else stream.stopped_because,
         next_run_at=None if row.next_run_at is None else timestamp(row.next_run_at),
         updated_at=None if stream is None else timestamp(stream.updated_at),
     )
+
+
+def _schemas(spec: dict[str, Any]) -> dict[str, str]:
+    tables: dict[str, dict[str, Any]] = spec["tables"]
+    return {name: schema for name, table in sorted(tables.items()) if (schema := table.get("schema")) is not None}

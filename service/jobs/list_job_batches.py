@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from service.jobs.batch_metrics import apart
 from service.jobs.cursors import decode_cursor, encode_cursor
 from service.jobs.streaming import require_streaming
-from service.jobs.views import timestamp
+from service.jobs.views import LooksLike, timestamp
 from service.spec.model import Frozen
+from service.spec.stream_metrics import Backlog, BatchMetrics
 from service.store.session import Database
 from service.store.streams import batches_before
 from service.store.tables import StreamBatchRow
@@ -31,7 +33,11 @@ class JobBatch(Frozen):
     rows_out: int | None
     elapsed_ms: int | None = Field(description="From its begin until the sink had it.")
     sink_version: int | None
-    metrics: dict[str, Any] | None
+    metrics: Annotated[dict[str, Any], LooksLike(BatchMetrics)] | None
+    backlog: Annotated[dict[str, Any], LooksLike(Backlog)] | None = Field(
+        description="How far the job was behind its streams, as it was last looked up before this was measured; null "
+        "where several mini-batches were measured together, for all but the newest."
+    )
 
 
 class JobBatchPage(Frozen):
@@ -75,5 +81,5 @@ def _view(row: StreamBatchRow) -> JobBatch:
         rows_out=row.rows_out,
         elapsed_ms=row.elapsed_ms,
         sink_version=row.sink_version,
-        metrics=row.metrics,
+        **apart(row.metrics),
     )

@@ -56,7 +56,6 @@ def submit_job(database: Database, dispatcher: Dispatcher, settings: Settings, s
 
     Raises SpecError for a job that cannot run and IdempotencyKeyReusedError for a key given before with another body.
     """
-    spec = submission.spec.stored()
     payload = _payload_sha256(submission)
     # First: a repeated submission is answered even when its files have gone since.
     earlier = _earlier(database, settings, submission, payload)
@@ -67,7 +66,8 @@ def submit_job(database: Database, dispatcher: Dispatcher, settings: Settings, s
     )
     queue = _queue(submission, checked.table_bytes, settings.api.long_job_bytes)
     try:
-        job = _store(database, settings, submission, spec, queue, payload)
+        # With the columns that were inferred: every run of the job reads its files by them.
+        job = _store(database, settings, submission, checked.spec.stored(), queue, payload)
     except IntegrityError:
         # The same key was committed between our look and our insert.
         earlier = _earlier(database, settings, submission, payload)

@@ -76,7 +76,7 @@ def _optional_timestamp(milliseconds: int | None) -> datetime | None:
 
 
 @dataclass(frozen=True)
-class _LooksLike:
+class LooksLike:
     """Documents JSON by the model that it is usually read as."""
 
     model: type[BaseModel]
@@ -126,8 +126,8 @@ class JobSummary(Frozen):
 class Job(JobSummary):
     """A job as posted and as it stands."""
 
-    spec: Annotated[dict[str, Any], _LooksLike(JobSpec)] = Field(
-        description="What was posted, every setting under its canonical name, defaults filled in."
+    spec: Annotated[dict[str, Any], LooksLike(JobSpec)] = Field(
+        description="What was posted, every setting under its canonical name, defaults and inferred columns filled in."
     )
 
     @classmethod

@@ -22,6 +22,7 @@ from service.spec.streaming import EventTime, RateTable, Schedule, StreamTable, 
 from service.spec.tagged import told_apart_by
 
 MAX_SQL_LENGTH = 100_000
+MAX_SCHEMA_LENGTH = 100_000
 
 SPEC_VERSION = 5
 """Grows with everything that a job may hold and workers of the version before do not know; what a job needs is stored
@@ -71,8 +72,10 @@ class TableSource(Frozen):
     declared_schema: str | None = Field(
         default=None,
         alias="schema",
-        max_length=100_000,
-        description="Columns as DDL; required for CSV and JSON, refused for Parquet, which carries its own.",
+        max_length=MAX_SCHEMA_LENGTH,
+        description="Columns as DDL; refused for Parquet, which carries its own. CSV and JSON need it, streams aside: "
+        "theirs may be left to be inferred from the files that are there when the job is submitted. What was inferred "
+        "stands here from then on, and later files have to fit it.",
         examples=["uid BIGINT, name STRING"],
     )
     options: ReadOptions = ReadOptions()
@@ -90,18 +93,17 @@ class TableSource(Frozen):
     )
 
     @model_validator(mode="after")
-    def _schema_where_files_have_none(self) -> Self:
+    def _no_schema_where_files_have_one(self) -> Self:
         if self.format is TableFormat.PARQUET and self.declared_schema is not None:
             raise PydanticCustomError(
                 "schema_not_applicable", "Parquet files carry their schema: remove 'schema' from this table."
             )
-        if self.format is not TableFormat.PARQUET and self.declared_schema is None:
-            raise PydanticCustomError(
-                "schema_required",
-                "A {format} table needs its 'schema', for example \"uid BIGINT, name STRING\".",
-                {"format": self.format.value},
-            )
         return self
+
+    @property
+    def lacks_schema(self) -> bool:
+        """Whether nothing tells its columns but the rows themselves."""
+        return self.format is not TableFormat.PARQUET and self.declared_schema is None
 
 
 Table = Annotated[

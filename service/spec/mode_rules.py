@@ -26,6 +26,7 @@ class Fault(NamedTuple):
 def mode_faults(spec: JobSpec) -> Iterator[Fault]:
     """Every place of `spec` that does not go with its mode."""
     yield from _role_faults(spec) if spec.mode.is_streaming else _words_of_streams(spec)
+    yield from _schema_faults(spec)
     if spec.mode is Mode.CONTINUOUS and spec.schedule is not None:
         detail = "A continuous job runs until it is stopped: remove 'schedule', or use the mode 'incremental'."
         yield Fault(("schedule",), "schedule_not_applicable", detail)
@@ -34,6 +35,14 @@ def mode_faults(spec: JobSpec) -> Iterator[Fault]:
         yield Fault(("limits", "timeout"), "limits_timeout_not_for_streams", detail)
     if spec.mode is not Mode.CONTINUOUS and spec.limits.timeout is None:
         yield Fault(("limits", "timeout"), "timeout_required", "Only a continuous job has no time limit: give one.")
+
+
+def _schema_faults(spec: JobSpec) -> Iterator[Fault]:
+    for name, table in spec.file_tables.items():
+        may_be_inferred = spec.mode.is_streaming and spec.role_of(name) is not TableRole.STATIC
+        if table.lacks_schema and not may_be_inferred:
+            detail = f"A {table.format.value} table needs its 'schema', for example \"uid BIGINT, name STRING\"."
+            yield Fault(("tables", name), "schema_required", detail)
 
 
 def _words_of_streams(spec: JobSpec) -> Iterator[Fault]:

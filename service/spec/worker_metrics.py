@@ -82,6 +82,25 @@ MEMORY = DeclaredMetric(
     ("part",),
     "Resident memory, of the `process` in Python and of its `jvm`.",
 )
+MINI_BATCHES = DeclaredMetric(
+    "evenkeel_worker_mini_batch_seconds",
+    MetricType.HISTOGRAM,
+    (),
+    "Mini-batches of streaming jobs, from the look for new files to the end of all.",
+    _RUN_SECONDS,
+)
+WAITING_BYTES = DeclaredMetric(
+    "evenkeel_worker_stream_waiting_bytes",
+    MetricType.GAUGE,
+    (),
+    "Bytes that the streams of jobs at hand have and no mini-batch has taken, as last looked up.",
+)
+OLDEST_WAITING = DeclaredMetric(
+    "evenkeel_worker_stream_oldest_waiting_seconds",
+    MetricType.GAUGE,
+    (),
+    "How long the oldest of these bytes had been there when it was looked up; 0 where there are none.",
+)
 
 WORKER_METRICS = (
     JOBS_ENDED,
@@ -94,5 +113,8 @@ WORKER_METRICS = (
     SPARK_LOSSES,
     RUNNING,
     MEMORY,
+    MINI_BATCHES,
+    WAITING_BYTES,
+    OLDEST_WAITING,
 )
 """In the order of the documents."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -177,6 +177,37 @@ def find_hidden(session: Session, files: Collection[str]) -> Sequence[Hidden]:
         .where(InputBatchRow.file.in_(files))
     )
     return [Hidden(*row) for row in session.execute(statement)]
+
+
+@dataclass(frozen=True)
+class WaitingBatches:
+    """Accepted batches that a reader has not taken: how many, their rows and bytes, and when the oldest was accepted,
+    in milliseconds.
+    """
+
+    batches: int
+    rows: int
+    bytes: int
+    oldest_at: int | None
+
+
+def waiting_batches(
+    session: Session, tenant: str, name: str, taken_to: int, taken_too: Collection[int]
+) -> WaitingBatches:
+    """The batches of a stream behind number `taken_to`, without those of the numbers `taken_too`, a thousand at most.
+
+    Reads the rows of all of the stream's batches.
+    """
+    statement = select(
+        func.count(), func.sum(InputBatchRow.rows), func.sum(InputBatchRow.bytes), func.min(InputBatchRow.at)
+    ).where(
+        InputBatchRow.tenant == tenant,
+        InputBatchRow.stream == name,
+        InputBatchRow.seq > taken_to,
+        InputBatchRow.seq.not_in(taken_too),
+    )
+    batches, rows, size, oldest_at = session.execute(statement).one()
+    return WaitingBatches(batches, int(rows or 0), int(size or 0), oldest_at)
 
 
 def readers_of(session: Session, tenant: str, name: str) -> Sequence[str]:

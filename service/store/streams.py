@@ -28,6 +28,8 @@ BATCHES_KEPT = 1_000
 
 FOLLOWED = "followed"
 """What stands so in a stream's metrics is not of a mini-batch."""
+BACKLOG = "backlog"
+"""Of a `Backlog` among stored metrics, of mini-batches and of streams."""
 
 _LEASED_VALUES = tuple(sorted(status.value for status in LEASED))
 _GOES_ON: dict[str, Any] = {"stop_requested_at": None, "started_at": None, "next_run_at": None}
@@ -52,6 +54,7 @@ class BatchMeasures:
     batch_id: int
     rows_in: int
     metrics: dict[str, Any]
+    """A `BatchMetrics`, and under BACKLOG what was waiting after it."""
 
 
 def open_stream(session: Session, held: Claim, now: int) -> Stream:
@@ -131,8 +134,8 @@ def measure_batches(
             row.rows_in, row.metrics = one.rows_in, one.metrics
             stream.rows_in += one.rows_in
     if measures:
-        known = {key: told for key, told in (stream.metrics or {}).items() if key == FOLLOWED}
-        stream.metrics, stream.updated_at = {**measures[-1].metrics, **known}, now
+        known = {key: told for key, told in (stream.metrics or {}).items() if key in {FOLLOWED, BACKLOG}}
+        stream.metrics, stream.updated_at = {**known, **measures[-1].metrics}, now
     session.flush()
     return True
 
@@ -146,6 +149,19 @@ def note_followed(session: Session, held: Claim, generation: int, told: Sequence
         return False
     stream = stream_row(session, held.job_id, held.tenant, now)
     stream.metrics, stream.updated_at = {**(stream.metrics or {}), FOLLOWED: list(told)}, now
+    session.flush()
+    return True
+
+
+def note_backlog(session: Session, held: Claim, generation: int, backlog: dict[str, Any], now: int) -> bool:
+    """Stores how far the job is behind, beside what was measured of its newest mini-batch.
+
+    False, and nothing changed, where the lease or the generation is lost.
+    """
+    if not _holds(session, held) or not _is_current(session, held.job_id, generation):
+        return False
+    stream = stream_row(session, held.job_id, held.tenant, now)
+    stream.metrics, stream.updated_at = {**(stream.metrics or {}), BACKLOG: backlog}, now
     session.flush()
     return True
 
@@ -380,6 +396,7 @@ __all__ = [
     "find_stream",
     "finish_batch",
     "is_at_rest",
+    "note_backlog",
     "note_followed",
     "open_stream",
     "request_resume",

@@ -234,6 +234,9 @@ def test_a_stream_goes_on_across_a_restart_of_everything(production: Production)
     asked(api, job, "stop")
     job.wait(JobStatus.STOPPED)
     assert read() == feeder.posted.groups()
+    # Whatever was killed, what is behind is told by what is there.
+    behind = api.http.get(f"/v1/jobs/{job.id}/stream").json()["backlog"]["tables"]["t"]
+    assert behind == {"files": 0, "rows": 0, "bytes": 0, "oldest_seconds": None}
     # What a mini-batch read is measured after its end, and lost with the worker.
     assert job.stream.rows_in <= len(feeder.posted.rows)
     ends = [attempt.status for attempt in job.attempts]

@@ -39,6 +39,7 @@ def used() -> WorkerMetrics:
     metrics.lease_lost()
     metrics.spark_started()
     metrics.spark_lost()
+    metrics.mini_batch(750)
     return metrics
 
 
@@ -67,6 +68,7 @@ def test_what_happened_is_counted() -> None:
     assert values[("evenkeel_worker_running_attempts",)] == 3
     assert values["evenkeel_worker_memory_bytes", "process"] == 10
     assert values["evenkeel_worker_memory_bytes", "jvm"] == 20
+    assert values[("evenkeel_worker_mini_batch_seconds_sum",)] == 0.75
 
 
 def test_explanations_and_later_attempts_are_no_jobs_that_waited() -> None:
@@ -75,6 +77,23 @@ def test_explanations_and_later_attempts_are_no_jobs_that_waited() -> None:
     metrics.ended(EXPLAIN, JobStatus.SUCCEEDED)
     metrics.claimed(Claim("job-1", "default", "run", "a job", {}, 2, "w1", 9_000, 3_500, 60_000, "long", 1_000))
     assert not any("jobs_ended" in name or "queue_wait" in name for name, *_ in scraped(metrics))
+
+
+def test_streams_are_behind_together_for_as_long_as_they_are_there() -> None:
+    class Behind:
+        waiting_bytes = 10
+        oldest_waiting_seconds = 2.5
+
+    metrics = WorkerMetrics()
+    first, second = Behind(), Behind()
+    metrics.watch_stream(first)
+    metrics.watch_stream(second)
+    second.oldest_waiting_seconds = 5.0
+    values = scraped(metrics)
+    assert values[("evenkeel_worker_stream_waiting_bytes",)] == 20
+    assert values[("evenkeel_worker_stream_oldest_waiting_seconds",)] == 5.0
+    del first, second
+    assert scraped(metrics)[("evenkeel_worker_stream_oldest_waiting_seconds",)] == 0
 
 
 def test_drivers_are_counted_as_they_come_and_go() -> None:

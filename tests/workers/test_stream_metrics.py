@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 from workers.engine.streaming.progress import BatchProgress, SourceProgress, StateProgress
+from workers.engine.streaming.state_changes import StateChanges
 from workers.stream_metrics import measures_of
 
 STATE = StateProgress(
@@ -12,7 +14,8 @@ STATE = StateProgress(
     rows=None,
     updated=30,
     removed=1,
-    bytes=4096,
+    memory_bytes=4096,
+    state_bytes=1 << 20,
     late_rows=2,
     reads=50,
     partitions=2,
@@ -44,7 +47,8 @@ def test_the_work_of_the_state_is_told_by_row() -> None:
     measures = measures_of(PROGRESS, SCANS)
     assert measures.metrics["state_operations_per_row"] == round(80 / 120, 4)
     (state,) = measures.metrics["state"]
-    assert (state["updated"], state["removed"], state["late_rows"], state["bytes"]) == (30, 1, 2, 4096)
+    assert (state["updated"], state["removed"], state["late_rows"], state["memory_bytes"]) == (30, 1, 2, 4096)
+    assert (state["state_bytes"], state["skew"]) == (1 << 20, None)
 
 
 def test_a_store_that_does_not_count_its_looks_made_one_for_each_write() -> None:
@@ -55,6 +59,20 @@ def test_a_store_that_does_not_count_its_looks_made_one_for_each_write() -> None
 def test_a_mini_batch_without_rows_has_no_rate() -> None:
     metrics = measures_of(replace(PROGRESS, sources=(), duration_ms=0), SCANS).metrics
     assert (metrics["rows_per_second"], metrics["state_operations_per_row"]) == (None, None)
+
+
+def test_how_evenly_the_state_changed_is_told_of_the_operator_that_it_is_of() -> None:
+    changes = (StateChanges("stateStoreSave", (100, 110, 500)),)
+    (state,) = measures_of(PROGRESS, SCANS, changes=changes).metrics["state"]
+    assert (state["changed_bytes"], state["largest_changed_bytes"], state["skew"]) == (710, 500, 4.55)
+    (other,) = measures_of(PROGRESS, SCANS, changes=(StateChanges("dedupe", (1,)),)).metrics["state"]
+    assert other["changed_bytes"] is None
+    assert StateChanges("dedupe", (0, 0, 5)).skew is None
+
+
+def test_a_mini_batch_that_takes_longer_than_it_may_is_told() -> None:
+    assert measures_of(PROGRESS, SCANS, timedelta(milliseconds=400)).metrics["busy"] == 1.25
+    assert measures_of(PROGRESS, SCANS, timedelta(0)).metrics["busy"] is None
 
 
 def test_a_source_that_is_no_directory_counts_as_it_says() -> None:

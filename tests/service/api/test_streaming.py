@@ -19,6 +19,7 @@ from service.store.tables import JobRow, OutboxRow
 from tests.support import lifecycle
 
 LAYOUT = {"version": 1, "partitions": 8}
+BACKLOG = {"at": "2026-01-01T00:00:00Z", "tables": {"orders": None}}
 
 
 class Api(Protocol):
@@ -111,6 +112,19 @@ class TestSubmitting:
         with api.database.read() as session:
             row = session.scalars(select(JobRow)).one()
         assert (row.mode, row.spec_version) == ("batch", 3)
+
+    def test_columns_that_nobody_declared_are_told_and_kept(self, api: Api) -> None:
+        directory = api.settings.data_roots[0] / "text"
+        directory.mkdir()
+        (directory / "1.json").write_text('{"uid": 1, "at": "2026-01-01T00:00:00Z"}')
+        tables = {"orders": {"format": "json", "path": "text"}}
+        job_id = submitted(api, tables=tables)
+        assert read(api, job_id, "/stream")["schemas"] == {"orders": "uid BIGINT, at TIMESTAMP"}
+        rest(api, running(api, job_id))
+        (directory / "0.json").write_text('{"uid": "one"}')
+        assert post(api, job_id, "resume", {"from": "scratch", "settings": {"mini_batch.size": 7}}).status_code == 202
+        assert read(api, job_id, "/stream")["schemas"] == {"orders": "uid BIGINT, at TIMESTAMP"}
+        assert read(api, job_id)["spec"]["tables"]["orders"]["schema"] == "uid BIGINT, at TIMESTAMP"
 
     def test_refusals_point_at_the_place(self, api: Api) -> None:
         problem = refused(
@@ -290,11 +304,12 @@ class TestReading:
             now = api.database.now(session)
             # The mini-batch was measured before: what is told of it now is the stream's alone.
             assert streams.measure_batches(session, held, 1, [BatchMeasures(2, 10, {"behind_ms": 5})], now)
+            assert streams.note_backlog(session, held, 1, BACKLOG, now)
         rest(api, held, "caught_up", next_run_at=now + 600_000)
         stream = read(api, job_id, "/stream")
         assert (stream["last_batch"], stream["rows_in"], stream["rows_out"], stream["sink_version"]) == (2, 30, 12, 2)
         assert (stream["metrics"], stream["layout"], stream["mode"]) == ({"behind_ms": 5}, LAYOUT, "incremental")
-        assert stream["stopped_because"] == "caught_up"
+        assert (stream["backlog"], stream["stopped_because"]) == (BACKLOG, "caught_up")
         assert stream["next_run_at"] == read(api, job_id)["next_run_at"] is not None
         assert post(api, job_id, "stop").json()["next_run_at"] is None
 

@@ -162,5 +162,7 @@ class TestStreamingTables:
         assert self.check({"orders": table}, roots).table_bytes == 0
         without = {"orders": {"format": "parquet", "path": "orders"}}
         assert self.refused(without, roots) == ("schema_cannot_be_inferred", "/tables/orders/path")
+        undeclared = {"orders": {"format": "csv", "path": "orders"}}
+        assert self.refused(undeclared, roots) == ("schema_cannot_be_inferred", "/tables/orders/path")
         static = {"orders": {**table, "role": "static"}, "c": {"format": "stream", "stream": "clicks"}}
         assert self.refused(static, roots)[0] == "empty_directory"

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from service.spec.job import JobSpec
 
 TABLES = {"t": {"format": "parquet", "path": "t/"}}
+JSON = {"format": "json", "path": "t"}
 
 
 def job(**parts: Any) -> JobSpec:
@@ -47,7 +48,11 @@ def test_a_stored_job_reads_back() -> None:
         ({"sql": None}, "sql_or_query"),
         ({"query": {"source": {"kind": "table", "table": "t"}}}, "sql_or_query"),
         ({"tables": {"t": {"format": "csv", "path": "t"}}}, "schema_required"),
-        ({"tables": {"t": {"format": "json", "path": "t"}}}, "schema_required"),
+        ({"tables": {"t": JSON}}, "schema_required"),
+        (
+            {"mode": "incremental", "tables": {"s": {"format": "rate"}, "t": {**JSON, "role": "static"}}},
+            "schema_required",
+        ),
         ({"tables": {"t": {"format": "parquet", "path": "t", "schema": "a INT"}}}, "schema_not_applicable"),
         ({"tables": {}}, "too_short"),
         ({"tables": {"t": {"format": "orc", "path": "t"}}}, "enum"),

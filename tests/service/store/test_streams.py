@@ -272,6 +272,22 @@ class TestBatches:
         assert stream_of(database, stream_id).metrics == {"behind_ms": 5}
         assert row_of(database, stream_id).version == version
 
+    def test_how_far_it_is_behind_stands_beside_the_newest_figures(self, database: Database, stream_id: str) -> None:
+        def note(held: Claim, files: int, generation: int = 1) -> bool:
+            return writing(
+                database, lambda session, now: streams.note_backlog(session, held, generation, {"files": files}, now)
+            )
+
+        held = opened(database, stream_id)
+        assert note(held, 1)
+        assert stream_of(database, stream_id).metrics == {"backlog": {"files": 1}}
+        measured = [BatchMeasures(0, 0, {"behind_ms": 5})]
+        assert writing(database, lambda session, now: streams.measure_batches(session, held, 1, measured, now))
+        assert note(held, 2)
+        assert not note(held, 3, generation=2)
+        assert not note(replace(held, fence=held.fence + 1), 3)
+        assert stream_of(database, stream_id).metrics == {"behind_ms": 5, "backlog": {"files": 2}}
+
 
 class TestRest:
     """How a stream comes to rest, and why."""

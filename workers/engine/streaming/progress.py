@@ -11,14 +11,16 @@ from typing import Any
 @dataclass(frozen=True)
 class StateProgress:
     """One stateful operator. `rows` is None where the store does not count them; `updated` are keys that the mini-batch
-    wrote, `removed` those that it dropped, `reads` how often it looked one up, where the store tells.
+    wrote, `removed` those that it dropped, `reads` how often it looked one up, where the store tells. `state_bytes` is
+    the size of the state, None where it is not known; `memory_bytes` what is held in memory of it, and beside it.
     """
 
     operator: str
     rows: int | None
     updated: int
     removed: int
-    bytes: int
+    memory_bytes: int
+    state_bytes: int | None
     late_rows: int
     reads: int | None
     partitions: int
@@ -75,7 +77,9 @@ def _state(told: Mapping[str, Any]) -> StateProgress:
         rows=told["numRowsTotal"] or None,
         updated=told["numRowsUpdated"],
         removed=told.get("numRowsRemoved", 0),
-        bytes=told["memoryUsedBytes"],
+        memory_bytes=told["memoryUsedBytes"],
+        # RocksDB's files, of which it has none before it first writes them; of a state in memory, its newest version.
+        state_bytes=custom.get("rocksdbSstFileSize") or custom.get("stateOnCurrentVersionSizeBytes"),
         late_rows=told.get("numRowsDroppedByWatermark", 0),
         reads=reads,
         partitions=told.get("numShufflePartitions", 0),

@@ -32,7 +32,7 @@ RECORDED: dict[str, Any] = {
             "numRowsDroppedByWatermark": 2,
             "numShufflePartitions": 2,
             "numStateStoreInstances": 2,
-            "customMetrics": {"rocksdbGetCount": 9, "rocksdbPutCount": 4},
+            "customMetrics": {"rocksdbGetCount": 9, "rocksdbPutCount": 4, "rocksdbSstFileSize": 788040},
         },
         {
             "operatorName": "dedupe",
@@ -41,7 +41,7 @@ RECORDED: dict[str, Any] = {
             "numRowsRemoved": 0,
             "commitTimeMs": 40,
             "memoryUsedBytes": 1024,
-            "customMetrics": {},
+            "customMetrics": {"rocksdbSstFileSize": 0},
         },
     ],
     "sources": [
@@ -64,13 +64,20 @@ def test_a_mini_batch_is_read_into_numbers() -> None:
     assert told.durations_ms["addBatch"] == 350
     assert told.watermark == "2026-11-22T07:49:00.000Z"
     assert told.sources == (SourceProgress("FileStreamSource[file:/data/s]", 120, '{"logOffset": 7}'),)
-    assert told.state[0] == StateProgress("stateStoreSave", 5, 4, 1, 70208, 2, 9, 2, 33)
+    assert told.state[0] == StateProgress("stateStoreSave", 5, 4, 1, 70208, 788040, 2, 9, 2, 33)
 
 
 def test_rows_that_are_not_counted_and_reads_that_are_not_told_are_unknown() -> None:
     told = progress_of(json.dumps(RECORDED))
     assert told is not None
-    assert told.state[1] == StateProgress("dedupe", None, 60, 0, 1024, 0, None, 0, 40)
+    assert told.state[1] == StateProgress("dedupe", None, 60, 0, 1024, None, 0, None, 0, 40)
+
+
+def test_a_state_in_memory_tells_the_size_of_its_newest_version() -> None:
+    operator = {**RECORDED["stateOperators"][1], "customMetrics": {"stateOnCurrentVersionSizeBytes": 512}}
+    told = progress_of(json.dumps({**RECORDED, "stateOperators": [operator]}))
+    assert told is not None
+    assert told.state[0].state_bytes == 512
 
 
 def test_a_trigger_without_a_mini_batch_tells_nothing() -> None:

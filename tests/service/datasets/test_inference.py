@@ -1,0 +1,141 @@
+"""Columns that nobody declared: what the files tell, what they leave open, and what Spark then reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from service.datasets.files import find_stream_files
+from service.datasets.inference import FILES_READ, HEAD_BYTES, infer_schema
+from service.spec.ddl import schema_text
+from service.spec.errors import SpecError
+from service.spec.job import TableSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def told(root: Path, files: dict[str, str], format_: str = "csv", **options: Any) -> str:
+    (root / "t").mkdir(exist_ok=True)
+    for name, text in files.items():
+        (root / "t" / name).write_text(text)
+    source = TableSource.model_validate({"format": format_, "path": "t", "options": options})
+    return schema_text(infer_schema("t", source, find_stream_files("t", source, [root])))
+
+
+def refused(root: Path, files: dict[str, str], format_: str = "csv", **options: Any) -> str:
+    with pytest.raises(SpecError) as caught:
+        told(root, files, format_, **options)
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    ("values", "type_"),
+    [
+        (["1", "-20", "0", ""], "BIGINT"),
+        (["9223372036854775807"], "BIGINT"),
+        (["9223372036854775808"], "STRING"),
+        (["007", "1"], "STRING"),
+        (["1", "1.5", "-.5", "2e3"], "DOUBLE"),
+        (["1234567890123456", "1.5"], "STRING"),
+        (["true", "False"], "BOOLEAN"),
+        (["2026-02-28", ""], "DATE"),
+        (["2026-02-30"], "STRING"),
+        (["2026-02-28", "2026-02-28 12:00:00"], "TIMESTAMP"),
+        (["2026-02-28T12:00:00.123456Z", "2026-02-28T12:00:00+05:30"], "TIMESTAMP"),
+        (["12:00:00"], "STRING"),
+        (["", ""], "STRING"),
+        ([" 1"], "STRING"),
+    ],
+)
+def test_a_type_is_given_where_every_value_has_it(tmp_path: Path, values: list[str], type_: str) -> None:
+    assert told(tmp_path, {"1.csv": "".join(f"x,{value}\n" for value in values)}) == f"_c0 STRING, _c1 {type_}"
+
+
+def test_files_are_told_by_all_of_them_together(tmp_path: Path) -> None:
+    files = {
+        "1.csv": 'k;v\n"a;b";1\n',
+        "2.csv": "k;v\nc;-\n",
+        "3.csv": "k;v\nd;2.5\n",
+        "4.csv.gz": "no text",
+        "5.csv": "",
+    }
+    assert told(tmp_path, files, header=True, delimiter=";", null_value="-") == "k STRING, v DOUBLE"
+
+
+def test_columns_of_documents_are_those_of_all_of_them(tmp_path: Path) -> None:
+    rows = [
+        {"id": 1, "at": "2026-01-01T00:00:00Z", "nested": {"a": 1}, "mixed": 1},
+        {"id": None, "ok": True, "mixed": "one", "price": 2},
+        {"id": 2, "price": 2.5, "list": [1], "never": None, "wide": 2**63, "of two": 1},
+    ]
+    lines = "\n".join(map(json.dumps, rows))
+    expected = (
+        "id BIGINT, at TIMESTAMP, nested STRING, mixed STRING, ok BOOLEAN, price DOUBLE, list STRING, never STRING, "
+        "wide STRING, `of two` BIGINT"
+    )
+    assert told(tmp_path, {"1.json": lines}, "json") == expected
+    assert told(tmp_path, {"1.json": json.dumps(rows, indent=1)}, "json", multi_line=True) == expected
+
+
+def test_a_sample_of_large_files_and_of_many_suffices(tmp_path: Path) -> None:
+    long = "1\n" * (HEAD_BYTES // 2) + "12345\n" + "text\n"
+    assert told(tmp_path, {"1.csv": long}) == "_c0 BIGINT"
+    (tmp_path / "t" / "1.csv").unlink()
+    many = {f"{number:03d}.csv": "1\n" for number in range(4 * FILES_READ)}
+    assert told(tmp_path, {**many, "999.csv": "text\n"}) == "_c0 STRING"
+
+
+@pytest.mark.parametrize(
+    ("files", "code"),
+    [
+        ({}, "schema_cannot_be_inferred"),
+        ({"1.csv": "a,b\n"}, "schema_cannot_be_inferred"),
+        ({"1.csv": "a,b\n1,2,3\n"}, "corrupt_file"),
+        ({"1.csv": "a,b\n1,2\n", "2.csv": "a,c\n1,2\n"}, "schema_mismatch"),
+        ({"1.csv": "a,A\n1,2\n"}, "duplicate_column"),
+    ],
+)
+def test_what_does_not_make_sense_is_refused(tmp_path: Path, files: dict[str, str], code: str) -> None:
+    assert refused(tmp_path, files, header=True) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("{", "corrupt_file"), ("1", "corrupt_file"), ('{"a":1,"A":2}', "duplicate_column")]
+)
+def test_documents_that_are_no_rows_are_refused(tmp_path: Path, text: str, code: str) -> None:
+    assert refused(tmp_path, {"1.json": text}, "json") == code
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("format_", ["csv", "json"])
+def test_spark_reads_what_was_found(spark: SparkSession, tmp_path: Path, format_: str) -> None:
+    columns: dict[str, list[Any]] = {
+        "i": [1, -9223372036854775808, None],
+        "d": [1.5, 2000.0, None],
+        "b": [True, False, None],
+        "day": ["2026-02-28", "0999-12-31", None],
+        "at": ["2026-02-28T12:00:00.123456Z", "2026-02-28 12:00:00", "2026-02-28T12:00:00+05:30"],
+        "s": ["007", "12:00", "9223372036854775808"],
+    }
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    cells = [",".join("" if value is None else str(value) for value in row.values()) for row in rows]
+    text = "\n".join(map(json.dumps, rows) if format_ == "json" else cells)
+    ddl = told(tmp_path, {"1": text}, format_)
+    assert [part.split()[1] for part in ddl.split(", ")] == [
+        "BIGINT",
+        "DOUBLE",
+        "BOOLEAN",
+        "DATE",
+        "TIMESTAMP",
+        "STRING",
+    ]
+    found = spark.read.format(format_).schema(ddl).option("mode", "FAILFAST").load(str(tmp_path / "t")).collect()
+    as_text = [[None if value is None else str(value) for value in row] for row in found]
+    assert [row[:3] for row in found] == [tuple(row.values())[:3] for row in rows]
+    assert [row[3] for row in as_text] == columns["day"]
+    assert all(row[4] is not None for row in as_text)
+    assert [row[5] for row in as_text] == columns["s"]

@@ -1,0 +1,75 @@
+"""What a checkpoint tells of the files that were taken, as it was recorded of Spark 4.3.0."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from workers.engine.streaming.taken_files import TakenFiles, logs_of
+
+
+def line(entry: int) -> str:
+    return json.dumps({"path": f"file:///d/a%20b/{entry}.csv", "timestamp": 1, "batchId": entry}, separators=(",", ":"))
+
+
+def log(checkpoint: Path, entry: int, *, compact: bool = False) -> None:
+    directory = checkpoint / "sources" / "0"
+    directory.mkdir(parents=True, exist_ok=True)
+    entries = range(entry + 1) if compact else (entry,)
+    name = f"{entry}.compact" if compact else str(entry)
+    (directory / name).write_text("\n".join(["v1", *map(line, entries)]))
+
+
+def files(first: int, last: int) -> list[str]:
+    return [f"file:///d/a b/{entry}.csv" for entry in range(first, last + 1)]
+
+
+def test_every_file_is_told_once(tmp_path: Path) -> None:
+    log(tmp_path, 0)
+    log(tmp_path, 1)
+    (tmp_path / "sources" / "0" / ".2.tmp").write_text("v1")
+    (path,) = logs_of(tmp_path)
+    taken = TakenFiles(path)
+    assert taken.new() == files(0, 1)
+    assert taken.new() == []
+    log(tmp_path, 2)
+    assert taken.new() == files(2, 2)
+
+
+def test_entries_that_were_put_together_are_read_for_what_is_new(tmp_path: Path) -> None:
+    log(tmp_path, 7)
+    log(tmp_path, 8)
+    log(tmp_path, 9, compact=True)
+    log(tmp_path, 10)
+    taken = TakenFiles(tmp_path / "sources" / "0")
+    assert taken.new() == files(0, 10)
+    for entry in range(11, 19):
+        log(tmp_path, entry)
+    assert taken.new() == files(11, 18)
+    log(tmp_path, 19, compact=True)
+    log(tmp_path, 20)
+    assert taken.new() == files(19, 20)
+
+
+def test_an_entry_that_makes_no_sense_is_read_again(tmp_path: Path) -> None:
+    log(tmp_path, 0)
+    broken = tmp_path / "sources" / "0" / "1"
+    broken.write_text("v1\n{")
+    taken = TakenFiles(tmp_path / "sources" / "0")
+    with pytest.raises(ValueError, match="Expecting"):
+        taken.new()
+    log(tmp_path, 1)
+    assert taken.new() == files(0, 1)
+
+
+def test_logs_of_other_sources_tell_of_no_files(tmp_path: Path) -> None:
+    assert logs_of(tmp_path) == []
+    for source in (10, 2):
+        (tmp_path / "sources" / str(source)).mkdir(parents=True)
+        (tmp_path / "sources" / str(source) / "0").write_text("v1\n1795371148048")
+    assert [path.name for path in logs_of(tmp_path)] == ["2", "10"]
+    assert TakenFiles(logs_of(tmp_path)[0]).new() == []
+    (tmp_path / "sources" / "2" / "0").unlink()
+    assert TakenFiles(logs_of(tmp_path)[0]).new() == []

@@ -1,0 +1,68 @@
+"""Which files the mini-batches of a stream have taken, by the logs that Spark keeps in its checkpoint.
+
+    <checkpoint>/sources/<source>/<entry>            the files of one mini-batch, a line each, written when it begins
+    <checkpoint>/sources/<source>/<entry>.compact    the same, of all entries so far; older ones go some time later
+
+Of a directory of many files nothing is read twice, compact entries aside, and these for what is new in them alone.
+Sources are told apart by no more than a number: those that a plan reads twice have one log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+_COMPACT = ".compact"
+
+
+def logs_of(checkpoint: Path) -> list[Path]:
+    """The directories of the sources' logs, by their numbers."""
+    found = (path for path in (checkpoint / "sources").glob("[0-9]*") if path.name.isdecimal())
+    return sorted(found, key=lambda path: int(path.name))
+
+
+class TakenFiles:
+    """Reads one log on and on."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._read = -1
+
+    def new(self) -> list[str]:
+        """URIs of the files that were taken since the last call, as they were before Spark encoded them; none of a log
+        that is of something else.
+
+        Raises OSError and ValueError where the log cannot be read; the next call then gives them too.
+        """
+        names = [path.name for path in self._log.iterdir()]
+        # Hidden names are of entries that are being written.
+        whole = max((number for name in names if (number := _compact(name)) is not None), default=-1)
+        later = sorted(int(name) for name in names if name.isdecimal() and int(name) > max(whole, self._read))
+        found = list(self._from_compact(whole)) if whole > self._read else []
+        for number in later:
+            found.extend(path for line in self._lines(str(number)) if (path := _path(line)) is not None)
+        self._read = max(self._read, whole, *later)
+        return found
+
+    def _from_compact(self, number: int) -> Iterator[str]:
+        for line in self._lines(f"{number}{_COMPACT}"):
+            # Most are old, and not worth being parsed. The number of the entry comes last.
+            if int(line[line.rindex(":") + 1 : -1]) > self._read:
+                path = _path(line)
+                if path is not None:
+                    yield path
+
+    def _lines(self, name: str) -> list[str]:
+        return (self._log / name).read_text().splitlines()[1:]
+
+
+def _compact(name: str) -> int | None:
+    number = name.removesuffix(_COMPACT)
+    return int(number) if number != name and number.isdecimal() else None
+
+
+def _path(line: str) -> str | None:
+    told = json.loads(line)
+    return unquote(told["path"]) if isinstance(told, dict) and "path" in told else None
