@@ -37,6 +37,7 @@ from service.spec.pruning import pruned
 from service.spec.query import JoinKind, NullsOrder, Query, QueryRef, SortDirection, Source, TableRef, UnionRef
 from service.spec.scalar import Scalar
 from service.spec.scope import TableScope, full_name, resolve
+from service.spec.time_bounds import with_time_bounds
 from service.spec.tree import Cast, Expression, Name, columns_of, map_children, position_of
 from service.spec.types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Schema
 from service.spec.unions import united
@@ -108,18 +109,20 @@ class _Binder:
             steps.append(self._join(index, scope, right, both))
             scope = both.without(join.right.name) if join.kind in _ONE_SIDED else both
         where = self._where(scope, steps) if query.where is not None else None
+        joins = self._bound_joins(steps, where)
         if query.window is not None:
-            window = bind_window(query.window, scope, self._sources, self._event_times, f"{self._pointer}/window")
-            return replace(self._finish(scope, steps, where, self._grouped(scope, window)), window=window)
+            at = f"{self._pointer}/window"
+            window = bind_window(query.window, scope, self._sources, joins, self._event_times, at)
+            return replace(self._finish(scope, joins, where, self._grouped(scope, window)), window=window)
         if query.group_by or query.aggregates:
-            return self._finish(scope, steps, where, self._grouped(scope, None))
+            return self._finish(scope, joins, where, self._grouped(scope, None))
         if query.having is not None:
             raise self._error("unsupported_construct", "HAVING needs GROUP BY or an aggregate.", "/having")
         if not query.select:
             raise self._error(
                 "unsupported_construct", "A query without group_by and aggregates needs 'select'.", "/select"
             )
-        return self._finish(scope, steps, where, None)
+        return self._finish(scope, joins, where, None)
 
     def _error(self, code: str, detail: str, at: str, suggestions: tuple[str, ...] = ()) -> SpecError:
         return SpecError.of(code, detail, pointer=self._pointer + at, suggestions=suggestions)
@@ -251,7 +254,7 @@ class _Binder:
     def _finish(
         self,
         scope: TableScope,
-        steps: Sequence[Step],
+        joins: tuple[BoundJoin, ...],
         where: Scalar | None,
         grouped: Grouped | None,
     ) -> BoundQuery:
@@ -268,7 +271,7 @@ class _Binder:
         select = tuple(BoundName(scalar, name) for name, _, scalar in selected)
         return BoundQuery(
             source=self._sources[query.source.name],
-            joins=tuple(self._bound_join(step) for step in steps),
+            joins=joins,
             where=where,
             is_aggregate=grouped is not None,
             keys=tuple(BoundName(key.scalar, key.name) for key in grouped.keys) if grouped is not None else (),
@@ -280,6 +283,11 @@ class _Binder:
             grouping_sets=positions_of(query.grouping_sets, query.group_by, self._pointer),
             output=Schema(tuple(Field(item.name, item.expression.type or UNKNOWN) for item in select)),
         )
+
+    def _bound_joins(self, steps: Sequence[Step], where: Scalar | None) -> tuple[BoundJoin, ...]:
+        joins = tuple(self._bound_join(step) for step in steps)
+        source = self._sources[self._query.source.name]
+        return joins if self._event_times is None else with_time_bounds(source, joins, where, self._event_times)
 
     def _bound_join(self, step: Step) -> BoundJoin:
         told = step.join

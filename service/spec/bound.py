@@ -52,11 +52,35 @@ class BoundUnion:
 
 
 @dataclass(frozen=True)
+class BoundWatermark:
+    """How late rows of the table `alias` may come, by their `column` (`alias.column`)."""
+
+    alias: str
+    column: str
+    delay_ms: int
+
+
+@dataclass(frozen=True)
+class BoundTimes:
+    """How far apart rows of two streams are that a join puts together: `left` less `right`, TIMESTAMP columns of its
+    sides, is from `at_least_us` to `at_most_us` microseconds, both included.
+
+    Each is a copy of the event times of its side, whose `watermarks` are those of both.
+    """
+
+    left: Scalar
+    right: Scalar
+    at_least_us: int
+    at_most_us: int
+    watermarks: tuple[BoundWatermark, ...]
+
+
+@dataclass(frozen=True)
 class BoundJoin:
     """`keys` pair an expression over the tables before with one over `right`; `residual` is over both.
 
     `ship`, `local` and `skew` are None where the job's settings decide; `index` is the join's place in the query as it
-    was given, of which cross joins may have changed places.
+    was given, of which cross joins may have changed places. `within` is for joins of two streams alone.
     """
 
     kind: JoinKind
@@ -67,6 +91,7 @@ class BoundJoin:
     local: JoinLocal | None = None
     skew: JoinSkew | None = None
     index: int = 0
+    within: BoundTimes | None = None
 
 
 @dataclass(frozen=True)
@@ -88,15 +113,6 @@ class BoundCall:
     order_by: Scalar | None
     output: Field
     descending: bool = False
-
-
-@dataclass(frozen=True)
-class BoundWatermark:
-    """How late rows of the table `alias` may come, by their `column` (`alias.column`)."""
-
-    alias: str
-    column: str
-    delay_ms: int
 
 
 @dataclass(frozen=True)

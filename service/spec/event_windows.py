@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from service.spec.bound import (
     BoundDerived,
+    BoundJoin,
     BoundQuery,
     BoundSource,
     BoundTable,
@@ -35,7 +36,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True)
-class _Origin:
+class Origin:
     """A column of a table that another column is a copy of; `column` is its name in the files."""
 
     table: str
@@ -44,7 +45,7 @@ class _Origin:
     column: str
 
 
-class _NotAColumnError(Exception):
+class NotAColumnError(Exception):
     """A column that is no copy of a table's; `told` is what it is."""
 
     def __init__(self, told: str) -> None:
@@ -56,10 +57,12 @@ def bind_window(
     window: TumblingWindow | HoppingWindow,
     scope: TableScope,
     sources: Mapping[str, BoundSource],
+    joins: Iterable[BoundJoin],
     event_times: EventTimes | None,
     pointer: str,
 ) -> BoundWindow:
-    """The bound form of `window`, whose pointer is `pointer`; `event_times` is None for a batch job.
+    """The bound form of `window`, whose pointer is `pointer`, over `sources`, which `joins` put together; `event_times`
+    is None for a batch job.
 
     Raises SpecError `window_without_stream` for a batch job, `watermark_required` where the column is no declared event
     time, `window_over_joined_streams`, `unsupported_construct`, `type_mismatch`, `unknown_column`, `ambiguous_column`.
@@ -70,7 +73,7 @@ def bind_window(
             "'incremental' or 'continuous', or group by date_trunc('hour', t)."
         )
         raise SpecError.of("window_without_stream", detail, pointer=pointer)
-    _check_joins(sources.values(), event_times, pointer)
+    _check_joins(sources.values(), joins, event_times, pointer)
     slide = window.slide if isinstance(window, HoppingWindow) else window.size
     _check_lengths(window.size, slide, pointer)
     source = Text(window.column, f"{pointer}/column")
@@ -83,8 +86,8 @@ def bind_window(
         detail = f"A window is over a TIMESTAMP, and {told} is {column.type or 'of an unknown type'}."
         raise source.error("type_mismatch", detail, at=column.at)
     try:
-        origins = tuple(dict.fromkeys(_origins(column.name, sources.values())))
-    except _NotAColumnError as error:
+        origins = tuple(dict.fromkeys(origins_of(column.name, sources.values())))
+    except NotAColumnError as error:
         detail = (
             f"A window is over the event time of a stream, and {told} is {error.told}: name "
             "a column that is declared as 'event_time' of its table."
@@ -107,24 +110,29 @@ def bind_window(
     )
 
 
-def _check_joins(sources: Iterable[BoundSource], event_times: EventTimes, pointer: str) -> None:
-    sources = tuple(sources)
-    nested = [source.query for source in sources if isinstance(source, BoundDerived)]
-    levels = [sources, *(sources_of(inner) for query in nested for inner in queries_of(query))]
-    for level in levels:
-        streams = [source.alias for source in level if _is_streaming(source, event_times)]
-        if len(streams) > 1:
-            detail = (
-                f"Two streams are joined below the window, {streams[0]} and {streams[1]}: a row of one may come long "
-                "after the window of its partner was closed. Give one of the tables the role 'static'."
-            )
-            raise SpecError.of("window_over_joined_streams", detail, pointer=pointer)
-
-
-def _is_streaming(source: BoundSource, event_times: EventTimes) -> bool:
+def is_streaming(source: BoundSource, event_times: EventTimes) -> bool:
+    """Whether rows of `source` come from a stream."""
     if isinstance(source, BoundTable):
         return source.table in event_times
-    return any(_is_streaming(inner, event_times) for query in queries_of(source.query) for inner in sources_of(query))
+    return any(is_streaming(inner, event_times) for query in queries_of(source.query) for inner in sources_of(query))
+
+
+def _check_joins(
+    sources: Iterable[BoundSource], joins: Iterable[BoundJoin], event_times: EventTimes, pointer: str
+) -> None:
+    sources = tuple(sources)
+    nested = [source.query for source in sources if isinstance(source, BoundDerived)]
+    inner = (each for query in nested for each in queries_of(query))
+    for level, between in ((sources, joins), *((sources_of(each), each.joins) for each in inner)):
+        streams = [source.alias for source in level if is_streaming(source, event_times)]
+        if len(streams) > 1 + sum(join.within is not None for join in between):
+            detail = (
+                f"Two streams are joined below the window, {streams[0]} and {streams[1]}: a row of one may come long "
+                "after the window of its partner was closed. Declare 'event_time' on both tables, and bound the time "
+                "between their rows in ON, as with a.ts BETWEEN b.ts - INTERVAL '1' HOUR AND b.ts + INTERVAL '1' HOUR; "
+                "or give one of them the role 'static'."
+            )
+            raise SpecError.of("window_over_joined_streams", detail, pointer=pointer)
 
 
 def _check_lengths(size: timedelta, slide: timedelta, pointer: str) -> None:
@@ -139,7 +147,7 @@ def _check_lengths(size: timedelta, slide: timedelta, pointer: str) -> None:
         raise SpecError.of("unsupported_construct", detail, pointer=pointer)
 
 
-def _watermark(origin: _Origin, event_times: EventTimes, source: Text, at: int | None) -> BoundWatermark:
+def _watermark(origin: Origin, event_times: EventTimes, source: Text, at: int | None) -> BoundWatermark:
     table, column = origin.table, origin.column
     if table not in event_times:
         detail = (
@@ -163,35 +171,38 @@ def _watermark(origin: _Origin, event_times: EventTimes, source: Text, at: int |
     return BoundWatermark(origin.alias, origin.emitted, declared.delay // _MILLISECOND)
 
 
-def _origins(name: str, sources: Iterable[BoundSource]) -> Iterator[_Origin]:
-    """The columns of tables that the column `name` of `sources` is a copy of: several where queries are united."""
+def origins_of(name: str, sources: Iterable[BoundSource]) -> Iterator[Origin]:
+    """The columns of tables that the column `name` of `sources` is a copy of: several where queries are united.
+
+    Raises NotAColumnError.
+    """
     for source in sources:
         inner = next((inner for field, inner in source.columns if field.name == name), None)
         if inner is None:
             continue
         if isinstance(source, BoundTable):
-            yield _Origin(source.table, source.alias, name, inner)
+            yield Origin(source.table, source.alias, name, inner)
         else:
             yield from _of_derived(source, inner)
         return
 
 
-def _of_derived(source: BoundDerived, name: str) -> Iterator[_Origin]:
+def _of_derived(source: BoundDerived, name: str) -> Iterator[Origin]:
     branches = source.query.queries if isinstance(source.query, BoundUnion) else (source.query,)
     for query in branches:
-        yield from _origins(_passed_on(query, name), sources_of(query))
+        yield from origins_of(_passed_on(query, name), sources_of(query))
 
 
 def _passed_on(query: BoundQuery, name: str) -> str:
-    """The column of the tables of `query` that its output `name` is. Raises _NotAColumnError."""
+    """The column of the tables of `query` that its output `name` is. Raises NotAColumnError."""
     read = next(item.expression for item in query.select if item.name == name)
     if read.column is None:
-        raise _NotAColumnError(f"computed by {read}")
+        raise NotAColumnError(f"computed by {read}")
     if not query.is_aggregate:
         return read.column
     key = next((key for key in query.keys if key.name == read.column), None)
     if key is None or query.calls or query.window is not None:
-        raise _NotAColumnError("the result of an aggregate")
+        raise NotAColumnError("the result of an aggregate")
     if key.expression.column is None:
-        raise _NotAColumnError(f"computed by {key.expression}")
+        raise NotAColumnError(f"computed by {key.expression}")
     return key.expression.column

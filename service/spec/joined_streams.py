@@ -143,14 +143,15 @@ def _terms(tree: Expression | None) -> tuple[Expression | None, ...]:
     return tree.terms if isinstance(tree, Connective) and tree.operator == "AND" else (tree,)
 
 
-def _join_issue(rows: JoinedRows) -> Issue | None:
-    join, alias = rows.join, rows.join.right.alias
+def issue_of_kind(join: BoundJoin, pointer: str) -> Issue | None:
+    """Why no rows of two streams can be joined so, whatever is asked of them."""
+    alias = join.right.alias
     if join.kind is JoinKind.FULL:
         return Issue(
             code="full_outer_stream_join",
-            detail=f"A FULL JOIN of two streams, as with {alias}, has groups that change their key as rows come. "
+            detail=f"A FULL JOIN of two streams, as with {alias}, has rows and groups that change as partners come. "
             "Use INNER, LEFT or RIGHT.",
-            pointer=rows.pointer,
+            pointer=pointer,
         )
     if join.kind is JoinKind.LEFT_ANTI:
         return Issue(
@@ -158,14 +159,22 @@ def _join_issue(rows: JoinedRows) -> Issue | None:
             detail=f"An anti join of two streams, as with {alias}, would take rows back when a partner comes. Give the "
             f"table of {alias} the role 'static', or use a LEFT JOIN, count a column of {alias}, and look for 0 when "
             "reading.",
-            pointer=rows.pointer,
+            pointer=pointer,
         )
     if not join.keys:
         return Issue(
             code="stream_join_no_equality",
             detail=f"Two streams are joined without an equality, as with {alias}. {_WAY_OUT} join them by a key.",
-            pointer=rows.pointer,
+            pointer=pointer,
         )
+    return None
+
+
+def _join_issue(rows: JoinedRows) -> Issue | None:
+    join = rows.join
+    of_kind = issue_of_kind(join, rows.pointer)
+    if of_kind is not None:
+        return of_kind
     left_over = next(_left_over(rows), None)
     if left_over is not None:
         return Issue(

@@ -32,7 +32,7 @@ class EventTime(Frozen):
         ge=timedelta(0),
         le=timedelta(days=365),
         description="How much later than the newest row of the table a row may come; later ones, and those from before "
-        "1970, are left out of windows.",
+        "1970, are left out of windows, and of joins with another stream that go by event time.",
         examples=["10m"],
     )
 

@@ -21,7 +21,9 @@ from service.spec.bound import (
     sources_of,
     tables_of,
 )
+from service.spec.bounded_joins import JoinOfStreams, issues_of_bounded_join, issues_of_unbounded_join
 from service.spec.errors import Issue, SpecError
+from service.spec.event_windows import EventTimes
 from service.spec.job import JobSpec
 from service.spec.joined_streams import (
     call_text,
@@ -57,14 +59,15 @@ def refuse_streaming(spec: JobSpec, query: BoundQuery) -> None:
 
     Codes: `no_stream`, `aggregate_of_aggregate`, `having_may_turn_false`, `unbounded_order`, `unbounded_value`,
     `union_with_static`, `outer_side_static`, `distinct_with_grouping_sets`, `stream_value_type`; of joins of streams
-    `stream_join_needs_watermark`, `too_many_streams_joined`, `stream_join_not_last`, `full_outer_stream_join`,
-    `stream_anti_join`, `stream_join_no_equality`, `join_residual_two_sided`, `join_key_types`, `join_group_not_key`,
+    `stream_join_needs_watermark`, `stream_join_not_bounded`, `stream_join_not_first`, `outer_stream_join_updated`,
+    `too_many_streams_joined`, `stream_join_not_last`, `full_outer_stream_join`, `stream_anti_join`,
+    `stream_join_no_equality`, `join_residual_two_sided`, `join_key_types`, `join_group_not_key`,
     `stream_join_needs_rows`; of what is to become of the result `watermark_required`, `mode_sink_mismatch`,
     `sink_keys_missing`.
     """
-    streams = frozenset(spec.streams)
+    event_times = {name: spec.tables[name].event_time for name in spec.streams}
     closes_windows = spec.output is not OutputMode.UPDATE
-    issues = [*_Refusals(streams, closes_windows=closes_windows).of(query), *_issues_of_result(spec, query)]
+    issues = [*_Refusals(event_times, closes_windows=closes_windows).of(query), *_issues_of_result(spec, query)]
     if issues:
         raise SpecError(issues)
 
@@ -77,12 +80,13 @@ def groups_rows(query: BoundQuery) -> bool:
 
 
 class _Refusals:
-    """What is wrong with queries over the tables `streams`. `closes_windows`: a window comes out once nothing changes
-    it any more, and is a row as any.
+    """What is wrong with queries over the streams of `event_times`. `closes_windows`: a window comes out once nothing
+    changes it any more, and is a row as any.
     """
 
-    def __init__(self, streams: frozenset[str], *, closes_windows: bool) -> None:
-        self._streams = streams
+    def __init__(self, event_times: EventTimes, *, closes_windows: bool) -> None:
+        self._event_times = event_times
+        self._streams = frozenset(event_times)
         self._closes_windows = closes_windows
 
     def of(self, query: BoundQuery) -> Iterator[Issue]:
@@ -162,40 +166,34 @@ class _Refusals:
         joins = list(self._joins_of_streams(query, at))
         if not joins:
             return
-        join, pointer = joins[0]
-        alias = join.right.alias
+        first = joins[0]
         if len(joins) > 1:
             detail = (
-                f"More than two streams are joined, as with {alias}: one state can hold two of them. "
+                f"More than two streams are joined, as with {first.alias}: one state can hold two of them. "
                 "Give all tables but two the role 'static', or aggregate two of them in a job of their own."
             )
-            yield Issue(code="too_many_streams_joined", detail=detail, pointer=pointer)
+            yield Issue(code="too_many_streams_joined", detail=detail, pointer=first.pointer)
             return
-        if not groups_rows(query):
-            detail = (
-                f"Two streams are joined, as with {alias}, and their rows are asked for: without watermarks every row "
-                "would be kept for ever, and joins by watermarks are not supported. What works: aggregate, with the "
-                "join key in GROUP BY, or give one of the two tables the role 'static'."
-            )
-            yield Issue(code="stream_join_needs_watermark", detail=detail, pointer=pointer)
+        in_one_state = None
+        if groups_rows(query) and query.window is None:
+            in_one_state = list(_issues_in_one_state(query, at, first))
+        if in_one_state == []:
             return
-        rows = joined_rows(query, at)
-        if rows is None or rows.pointer != pointer:
-            detail = (
-                f"Two streams are joined, as with {alias}, below another join, UNION or DISTINCT. The join of the two "
-                "must be the last before GROUP BY: join static tables to one of them before, in a query in FROM."
-            )
-            yield Issue(code="stream_join_not_last", detail=detail, pointer=pointer)
-            return
-        yield from issues_of_joined_streams(query, at, rows)
+        if first.join.within is not None:
+            updates = groups_rows(query) and not self._is_closed(query)
+            yield from issues_of_bounded_join(first, self._event_times, updates=updates)
+        elif in_one_state is None:
+            yield from issues_of_unbounded_join(first, self._event_times)
+        else:
+            yield from in_one_state
 
-    def _joins_of_streams(self, query: BoundQuery, at: str) -> Iterator[tuple[BoundJoin, str]]:
-        """Every join with a stream on both sides, and its pointer, outermost queries first."""
+    def _joins_of_streams(self, query: BoundQuery, at: str) -> Iterator[JoinOfStreams]:
+        """Every join with a stream on both sides, outermost queries first."""
         sources = sources_of(query)
         flags = [self._streams_in(source) for source in sources]
         for place, join in enumerate(query.joins):
             if any(flags[: place + 1]) and flags[place + 1]:
-                yield join, f"{at}/joins/{join.index}"
+                yield JoinOfStreams(query, place, f"{at}/joins/{join.index}")
         pointers = (f"{at}/source", *(f"{at}/joins/{join.index}/right" for join in query.joins))
         for source, pointer in zip(sources, pointers, strict=True):
             if not isinstance(source, BoundDerived):
@@ -216,6 +214,19 @@ class _Refusals:
 
     def _query_streams(self, query: BoundQuery) -> bool:
         return any(table.table in self._streams for table in tables_of(query))
+
+
+def _issues_in_one_state(query: BoundQuery, at: str, join: JoinOfStreams) -> Iterator[Issue]:
+    """Why `query`, an aggregate somewhere above the join, cannot be kept in one state without it."""
+    rows = joined_rows(query, at)
+    if rows is not None and rows.pointer == join.pointer:
+        yield from issues_of_joined_streams(query, at, rows)
+        return
+    detail = (
+        f"Two streams are joined, as with {join.alias}, below another join, UNION or DISTINCT. The join of the two "
+        "must be the last before GROUP BY: join static tables to one of them before, in a query in FROM."
+    )
+    yield Issue(code="stream_join_not_last", detail=detail, pointer=join.pointer)
 
 
 def _order_issues(query: BoundQuery, at: str) -> Iterator[Issue]:

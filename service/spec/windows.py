@@ -83,6 +83,12 @@ def window_of(call: Call, source: Text) -> GroupWindow:
     return GroupWindow(column, size=lengths[-1], slide=lengths[0])
 
 
+def milliseconds_of(interval: Interval) -> Decimal | None:
+    """How long an interval is; None for months and years, of which not all are as long."""
+    length = _UNITS.get(interval.unit)
+    return None if length is None else Decimal(interval.value) * length
+
+
 def misplaced(name: str, at: int | None, source: Text) -> SpecError:
     """The error where a window, or a part of one, stands where it cannot."""
     if source.pointer != "/sql":
@@ -107,10 +113,10 @@ def session_refused(name: str, at: int | None, source: Text) -> SpecError:
 def _length(tree: Expression, told: str, hint: str, at: int | None, source: Text) -> timedelta:
     if not isinstance(tree, Interval):
         raise source.unsupported(f"{told} with anything but an interval behind its column", at=at, hint=hint)
-    if tree.unit not in _UNITS:
+    milliseconds = milliseconds_of(tree)
+    if milliseconds is None:
         detail = f"{told} with an interval of {tree.unit}"
         raise source.unsupported(detail, at=at, hint="Not all of them are as long: use DAY, or shorter units.")
-    milliseconds = Decimal(tree.value) * _UNITS[tree.unit]
     if milliseconds != int(milliseconds) or not 1 <= milliseconds <= _LONGEST // timedelta(milliseconds=1):
         hint = "A window, and a slide, are whole milliseconds, and at most 3650 days."
         raise source.unsupported(f"{told} with the interval '{tree.value}' {tree.unit}", at=at, hint=hint)

@@ -10,6 +10,7 @@ import pytest
 from service.spec.compile import compile_job
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
+from service.spec.modes import OutputMode
 from tests.conformance.test_streams import BESIDE_STATIC, JOINED, QUERIES
 from tests.support.stream_queries import SCHEMAS, job, planned
 from workers.engine.plan.stream_shape import StreamPlanError
@@ -143,9 +144,18 @@ REFUSED = {
         "SELECT k, COUNT(*) AS c FROM (SELECT DISTINCT k, a FROM s) v GROUP BY k",
         "SELECT k, COUNT(DISTINCT i) AS c, COUNT(p) AS p FROM s GROUP BY k",
     ),
-    "full_outer_stream_join": ("SELECT s.k, COUNT(*) AS c FROM s FULL JOIN t ON s.k = t.k GROUP BY s.k",),
-    "stream_anti_join": ("SELECT s.k, COUNT(*) AS c FROM s LEFT ANTI JOIN t ON s.k = t.k GROUP BY s.k",),
-    "stream_join_no_equality": ("SELECT s.k, COUNT(*) AS c FROM s CROSS JOIN t GROUP BY s.k",),
+    "full_outer_stream_join": (
+        "SELECT s.k, COUNT(*) AS c FROM s FULL JOIN t ON s.k = t.k GROUP BY s.k",
+        "SELECT s.k FROM s FULL JOIN t ON s.k = t.k",
+    ),
+    "stream_anti_join": (
+        "SELECT s.k, COUNT(*) AS c FROM s LEFT ANTI JOIN t ON s.k = t.k GROUP BY s.k",
+        "SELECT s.k FROM s LEFT ANTI JOIN t ON s.k = t.k",
+    ),
+    "stream_join_no_equality": (
+        "SELECT s.k, COUNT(*) AS c FROM s CROSS JOIN t GROUP BY s.k",
+        "SELECT s.k, t.i FROM s CROSS JOIN t",
+    ),
     "join_residual_two_sided": (
         f"SELECT s.k, COUNT(*) AS c {_JOIN} AND s.i < t.i GROUP BY s.k",
         f"SELECT s.k, COUNT(*) AS c {_JOIN} WHERE s.i + t.i > 3 GROUP BY s.k",
@@ -199,8 +209,7 @@ REFUSED = {
         f"SELECT s.k, t.i {_JOIN}",
         "SELECT s.k, t.i FROM s LEFT JOIN t ON s.k = t.k",
         f"SELECT DISTINCT s.k, t.i {_JOIN}",
-        "SELECT s.k FROM s LEFT ANTI JOIN t ON s.k = t.k",
-        "SELECT s.k FROM s FULL JOIN t ON s.k = t.k",
+        f"SELECT s.k, t.i {_JOIN} AND s.ts = t.ts",
     ),
     "stream_join_not_last": (
         f"SELECT s.k, COUNT(*) AS c {_JOIN} JOIN n ON n.g = s.g GROUP BY s.k",
@@ -215,9 +224,88 @@ REFUSED = {
 }
 
 
-def is_planned(sql: str) -> bool:
+_WITHIN = "s.ts BETWEEN t.ts - INTERVAL '1' HOUR AND t.ts + INTERVAL '90' SECOND"
+_NEAR = f"{_JOIN} AND {_WITHIN}"
+_TUMBLE = "TUMBLE(s.ts, INTERVAL '1' HOUR)"
+TIMED = (
+    # Rows
+    f"SELECT s.k, t.i {_NEAR}",
+    f"SELECT s.k, t.i {_NEAR} AND s.i < t.i AND s.g > 0 WHERE s.i + t.i > 3",
+    f"SELECT s.k, t.i FROM s LEFT JOIN t ON s.k = t.k AND {_WITHIN}",
+    f"SELECT t.k, s.i FROM s RIGHT JOIN t ON s.k = t.k AND {_WITHIN} WHERE s.i IS NULL",
+    f"SELECT s.k FROM s LEFT SEMI JOIN t ON s.k = t.k AND {_WITHIN}",
+    f"SELECT s.k, t.i FROM s, t WHERE s.k = t.k AND {_WITHIN} AND s.i > t.i",
+    "SELECT s.k, t.i FROM s, t, n WHERE s.k = t.k AND n.g = s.g AND s.ts > t.ts AND s.ts < INTERVAL '1' WEEK + t.ts",
+    "SELECT s.k, t.i FROM s JOIN t ON s.ts = t.ts",
+    "SELECT s.k, t.i FROM s LEFT JOIN t ON s.ts - INTERVAL '1' DAY = t.ts + INTERVAL '0.5' SECOND",
+    f"SELECT s.k, t.i, n.name {_NEAR} LEFT JOIN n ON n.g = t.g",
+    "SELECT x.k, s.i FROM (SELECT k, ts AS a FROM t WHERE i > 3 UNION ALL SELECT k, ts FROM s) x JOIN s ON s.k = x.k "
+    "AND x.a <= s.ts AND s.ts <= x.a + INTERVAL '1' HOUR",
+    "SELECT s.k, o.i FROM s JOIN s AS o ON s.k = o.k AND o.ts BETWEEN s.ts AND s.ts + INTERVAL '1' MINUTE",
+    f"SELECT v.k FROM (SELECT s.k, t.i {_NEAR}) v WHERE v.i > 3",
+    f"SELECT k FROM (SELECT s.k {_NEAR} UNION ALL SELECT k FROM u) v",
+    f"SELECT DISTINCT s.k, t.i {_NEAR}",
+    # Groups of them
+    f"SELECT s.i, COUNT(*) AS c {_NEAR} GROUP BY s.i",
+    f"SELECT SUM(s.i + t.i) AS c {_NEAR}",
+    f"SELECT s.k, COUNT(DISTINCT s.i, t.i) AS c, MAX(s.ts) AS m {_NEAR} GROUP BY s.k HAVING COUNT(*) > 3",
+    f"SELECT s.g, t.g AS h, STDDEV_POP(s.d) AS c {_NEAR} GROUP BY ROLLUP (s.g, t.g)",
+    f"SELECT k, COUNT(*) AS c FROM (SELECT DISTINCT s.k, t.i {_NEAR}) v GROUP BY k",
+    f"SELECT n.name, COUNT(*) AS c {_NEAR} JOIN n ON n.g = t.i GROUP BY n.name",
+    # Windows of them
+    f"SELECT s.k, COUNT(*) AS c {_NEAR} GROUP BY s.k, {_TUMBLE}",
+    f"SELECT COUNT(DISTINCT t.i) AS c, COUNT(*) AS n FROM s LEFT JOIN t ON s.k = t.k AND {_WITHIN} "
+    "GROUP BY HOP(t.ts, INTERVAL '1' MINUTE, INTERVAL '3' MINUTE) HAVING COUNT(*) < 9",
+    f"SELECT e, c FROM (SELECT TUMBLE_END(s.ts, INTERVAL '1' HOUR) AS e, COUNT(*) AS c FROM s LEFT SEMI JOIN t "
+    f"ON s.k = t.k AND {_WITHIN} GROUP BY {_TUMBLE}) v WHERE c > 3",
+    f"SELECT COUNT(*) AS c FROM (SELECT DISTINCT s.k, t.ts AS x {_NEAR}) v GROUP BY TUMBLE(x, INTERVAL '1' HOUR)",
+)
+
+REFUSED_TIMED = {
+    "stream_join_needs_watermark": (
+        "SELECT s.k, u.i FROM s JOIN u ON s.k = u.k AND s.ts = u.ts",
+        "SELECT s.k, v.i FROM s JOIN (SELECT k, i, ts FROM t UNION ALL SELECT k, i, ts FROM u) v ON s.k = v.k "
+        "AND s.ts = v.ts",
+    ),
+    "stream_join_not_bounded": (
+        f"SELECT s.k, t.i {_JOIN}",
+        f"SELECT s.k, t.i {_JOIN} AND s.ts > t.ts",
+        f"SELECT s.k, t.i {_JOIN} AND s.ts <= t.ts + INTERVAL '1' HOUR",
+        f"SELECT s.k, t.i {_JOIN} AND (s.ts = t.ts OR s.i = t.i)",
+        f"SELECT s.k, t.i {_JOIN} AND s.ts BETWEEN t.ts AND t.ts + INTERVAL '1' MONTH",
+        f"SELECT s.k, t.i {_JOIN} AND s.da = t.da",
+        f"SELECT s.k, t.i {_JOIN} AND s.ts BETWEEN TIMESTAMP '2026-01-01' AND TIMESTAMP '2026-02-01'",
+        f"SELECT s.k, t.i FROM s LEFT JOIN t ON s.k = t.k WHERE {_WITHIN}",
+        "SELECT s.k, v.i FROM s JOIN (SELECT k, i, ts + INTERVAL '1' DAY AS x FROM t) v ON s.k = v.k AND s.ts = v.x",
+        f"SELECT k FROM (SELECT s.k, s.ts AS a, t.ts AS b {_JOIN}) v WHERE a = b",
+        "SELECT v.b, t.i FROM (SELECT TUMBLE_START(ts, INTERVAL '1' HOUR) AS b, COUNT(*) AS c FROM s "
+        f"GROUP BY {_TUMBLE}) v JOIN t ON v.b = t.ts",
+    ),
+    "stream_join_not_first": (
+        "SELECT v.k, t.i FROM (SELECT DISTINCT k, ts FROM s) v JOIN t ON v.k = t.k AND v.ts = t.ts",
+        "SELECT v.g, COUNT(*) AS c FROM t JOIN (SELECT k, g, ts FROM s UNION SELECT k, g, ts FROM s) v ON v.k = t.k "
+        "AND v.ts = t.ts GROUP BY v.g",
+    ),
+    "outer_stream_join_updated": (
+        f"SELECT s.i, COUNT(*) AS c FROM s LEFT JOIN t ON s.k = t.k AND {_WITHIN} GROUP BY s.i",
+        f"SELECT s.k, COUNT(t.i) AS c FROM s LEFT JOIN t ON s.k = t.k AND {_WITHIN} GROUP BY s.k",
+        f"SELECT t.i, COUNT(*) AS c FROM s RIGHT JOIN t ON s.k = t.k AND {_WITHIN} GROUP BY t.i",
+        f"SELECT s.i, COUNT(*) AS c FROM s LEFT SEMI JOIN t ON s.k = t.k AND {_WITHIN} GROUP BY s.i",
+    ),
+    "full_outer_stream_join": (f"SELECT s.k, t.i FROM s FULL JOIN t ON s.k = t.k AND {_WITHIN}",),
+    "stream_anti_join": (f"SELECT s.k FROM s LEFT ANTI JOIN t ON s.k = t.k AND {_WITHIN}",),
+    "stream_join_no_equality": (f"SELECT s.k, t.i FROM s CROSS JOIN t WHERE {_WITHIN}",),
+    "too_many_streams_joined": (f"SELECT s.k, u.i {_NEAR} JOIN u ON u.k = s.k",),
+    "join_group_not_key": (f"SELECT s.g, COUNT(*) AS c {_JOIN} GROUP BY s.g",),
+    "unbounded_order": (f"SELECT s.k, t.i {_NEAR} LIMIT 3",),
+    "unbounded_value": (f"SELECT s.i, PERCENTILE(t.i, 0.5) AS c {_NEAR} GROUP BY s.i",),
+    "outer_side_static": (f"SELECT n.name, t.i {_NEAR} RIGHT JOIN n ON n.g = t.g",),
+}
+
+
+def is_planned(sql: str, output: OutputMode | None = None, *, timed: bool = False) -> bool:
     try:
-        planned(sql)
+        planned(sql, output, timed=timed)
     except StreamPlanError:
         return False
     return True
@@ -237,6 +325,36 @@ def test_what_is_refused_cannot_be_planned(sql: str, code: str) -> None:
     assert {issue.pointer for issue in caught.value.issues} == {"/sql"}
     assert all(issue.column or "LIMIT" in issue.detail for issue in caught.value.issues)
     assert not is_planned(sql)
+
+
+@pytest.mark.parametrize("sql", TIMED)
+def test_joins_within_bounds_of_time_can_be_planned(sql: str) -> None:
+    compile_job(job(sql=sql, timed=True), SCHEMAS)
+    assert is_planned(sql, timed=True)
+
+
+@pytest.mark.parametrize(("sql", "code"), [(sql, code) for code, texts in REFUSED_TIMED.items() for sql in texts])
+def test_joins_without_cannot(sql: str, code: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        compile_job(job(sql=sql, timed=True), SCHEMAS)
+    assert code in {issue.code for issue in caught.value.issues}
+    assert {issue.pointer for issue in caught.value.issues} == {"/sql"}
+    assert not is_planned(sql, timed=True)
+
+
+@pytest.mark.parametrize("kind", ["INNER", "LEFT", "RIGHT", "LEFT SEMI"])
+def test_windows_of_joined_rows_change_where_the_join_is_an_inner_one(kind: str) -> None:
+    sql = f"SELECT COUNT(*) AS c FROM s {kind} JOIN t ON s.k = t.k AND {_WITHIN} GROUP BY {_TUMBLE}"
+    compile_job(job(sql=sql, timed=True), SCHEMAS)
+    assert is_planned(sql, timed=True)
+    update = job(sql=sql, timed=True, output="update")
+    assert is_planned(sql, OutputMode.UPDATE, timed=True) is (kind == "INNER")
+    if kind == "INNER":
+        compile_job(update, SCHEMAS)
+        return
+    with pytest.raises(SpecError) as caught:
+        compile_job(update, SCHEMAS)
+    assert [issue.code for issue in caught.value.issues] == ["outer_stream_join_updated"]
 
 
 @pytest.mark.parametrize("sql", [sql for texts in REFUSED.values() for sql in texts])

@@ -8,6 +8,7 @@ from service.spec.bound import BoundQuery, tables_of
 from service.spec.compile import compile_job
 from service.spec.ddl import parse_schema
 from service.spec.job import JobSpec
+from service.spec.modes import OutputMode
 from service.spec.types import DOUBLE, INT, DataType, Field, Schema, TypeName
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Node
@@ -29,25 +30,33 @@ SCHEMAS = {
 }
 
 
-def job(**more: Any) -> JobSpec:
-    """An incremental job over the tables, with `sql` or `query` among what it says more."""
-    tables = {
+TIMED = frozenset("st")
+"""Streams that declare an event time where a job is asked to."""
+
+
+def job(*, timed: bool = False, **more: Any) -> JobSpec:
+    """An incremental job over the tables, with `sql` or `query` among what it says more; `timed` ones have the event
+    time `ts` in `s` and `t`.
+    """
+    tables: dict[str, dict[str, Any]] = {
         name: {"format": "parquet", "path": name, "role": "stream" if name in STREAMS else "static"} for name in SCHEMAS
     }
+    for name in TIMED if timed else ():
+        tables[name]["event_time"] = {"column": "ts", "delay": "5m"}
     return JobSpec.model_validate({"mode": "incremental", "tables": tables, **more})
 
 
-def taken(sql: str) -> BoundQuery:
+def taken(sql: str, *, timed: bool = False) -> BoundQuery:
     """A query that some version took."""
-    return compile_job(job(sql=sql), SCHEMAS, is_accepted=True)
+    return compile_job(job(sql=sql, timed=timed), SCHEMAS, is_accepted=True)
 
 
-def built(sql: str) -> tuple[Node, frozenset[str]]:
+def built(sql: str, *, timed: bool = False) -> tuple[Node, frozenset[str]]:
     """What the planner of streams is given: a plan, and the aliases in it that are streams."""
-    query = taken(sql)
+    query = taken(sql, timed=timed)
     return build(query), frozenset(table.alias for table in tables_of(query) if table.table in STREAMS)
 
 
-def planned(sql: str) -> StreamPlan:
+def planned(sql: str, output: OutputMode | None = None, *, timed: bool = False) -> StreamPlan:
     """Its plan. Raises StreamPlanError."""
-    return stream_plan(*built(sql))
+    return stream_plan(*built(sql, timed=timed), output=output)

@@ -126,7 +126,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
             "SELECT name FROM n LEFT SEMI JOIN s ON s.g = n.g",
             "The LEFT SEMI JOIN with s depends on which rows",
         ),
-        (JOIN.replace(", COUNT(*) AS n", ""), "What works: aggregate, with the join key in GROUP BY"),
+        (JOIN.replace(", COUNT(*) AS n", ""), "Or aggregate, with the join key in GROUP BY"),
     ],
 )
 def test_the_reason_names_what_it_is_about(sql: str, words: str) -> None:

@@ -27,7 +27,9 @@ from workers.engine.plan.nodes import (
     Sort,
     SortItem,
     Union,
+    Within,
 )
+from workers.engine.plan.watermarks import with_watermarks
 from workers.engine.plan.window_groups import by_window
 
 
@@ -64,8 +66,17 @@ def _selected_rows(query: BoundQuery) -> Node:
 def _rows(query: BoundQuery) -> Node:
     node = _source(query.source)
     for join in query.joins:
-        node = Join(node, _source(join.right), join.kind, join.keys, join.residual, strategy=_strategy(join))
+        node = _join(node, _source(join.right), join)
     return node if query.where is None else Filter(node, query.where)
+
+
+def _join(left: Node, right: Node, join: BoundJoin) -> Join:
+    times = join.within
+    if times is None:
+        return Join(left, right, join.kind, join.keys, join.residual, strategy=_strategy(join))
+    within = Within(times.left, times.right, times.at_least_us, times.at_most_us)
+    left, right = (with_watermarks(side, times.watermarks) for side in (left, right))
+    return Join(left, right, join.kind, join.keys, join.residual, strategy=_strategy(join), within=within)
 
 
 def _strategy(join: BoundJoin) -> JoinStrategy:

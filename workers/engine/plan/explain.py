@@ -30,6 +30,7 @@ from workers.engine.plan.nodes import (
     Union,
     Watermark,
     Windows,
+    Within,
     inputs_of,
 )
 from workers.engine.plan.sql_text import sql_of
@@ -164,7 +165,24 @@ def _join(node: Join) -> str:
     on = f" ON {keys}{residual}" if keys or residual else ""
     strategy = node.strategy
     told = [way.value for way in (strategy.ship, strategy.local, strategy.skew) if way.value != "AUTO"]
-    return " ".join([node.kind.value.upper(), *told]) + on
+    return " ".join([node.kind.value.upper(), *told]) + on + ("" if node.within is None else _within(node.within))
+
+
+def _within(within: Within) -> str:
+    time = "" if within.event_time is None else f" EVENT TIME {within.event_time}"
+    least, most = seconds(within.at_least_us), seconds(within.at_most_us)
+    return f" WITHIN {within.left} - {within.right} FROM {least} TO {most}{time}"
+
+
+def seconds(microseconds: int) -> str:
+    """So many microseconds, exactly: `-90s`, `0.5s`.
+
+    >>> seconds(-90_000_000), seconds(500_000), seconds(315_360_000_000_001)
+    ('-90s', '0.5s', '315360000.000001s')
+    """
+    whole, rest = divmod(abs(microseconds), 1_000_000)
+    fraction = f".{rest:06}".rstrip("0") if rest else ""
+    return f"{'-' if microseconds < 0 else ''}{whole}{fraction}s"
 
 
 def _named(items: tuple[Named, ...]) -> str:

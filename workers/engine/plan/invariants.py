@@ -75,6 +75,9 @@ def _unknown_columns(node: Node) -> Iterator[str]:
         for left_key, right_key in node.keys:
             yield from _missing(left_key, left)
             yield from _missing(right_key, right)
+        if node.within is not None:
+            yield from _missing(node.within.left, left)
+            yield from _missing(node.within.right, right)
         if node.residual is not None:
             yield from _missing(node.residual, left | right)
         return

@@ -143,11 +143,27 @@ class JoinStrategy:
 
 
 @dataclass(frozen=True)
+class Within:
+    """How far apart rows of two streams are that a join puts together: `left` less `right`, TIMESTAMP columns with a
+    watermark on its two sides, is from `at_least_us` to `at_most_us` microseconds, which its condition implies.
+
+    Behind the join the column `event_time`, one of the two, has a watermark; none has where it is None.
+    """
+
+    left: Scalar
+    right: Scalar
+    at_least_us: int
+    at_most_us: int
+    event_time: str | None = None
+
+
+@dataclass(frozen=True)
 class Join:
     """Emits the left columns, then the right ones (semi and anti: the left ones alone).
 
     `keys` are equalities left = right in which NULL matches nothing, or, where `null_safe`, NULL alone (`<=>`);
-    `residual` may use columns of both sides. A strategy other than AUTO is Spark's hint.
+    `residual` may use columns of both sides. A strategy other than AUTO is Spark's hint. Two streams with `within` are
+    joined row by row, and rows forgotten that find no partner any more.
     """
 
     left: Node
@@ -157,6 +173,7 @@ class Join:
     residual: Scalar | None = None
     null_safe: bool = False
     strategy: JoinStrategy = JoinStrategy()
+    within: Within | None = None
 
 
 @dataclass(frozen=True)

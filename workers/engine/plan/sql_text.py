@@ -201,6 +201,10 @@ class _Writer:
         if not conditions:
             return _Select("join", number, f"{one} CROSS JOIN {other}")
         source = f"{one} {_JOINS[node.kind]} {other}\n  ON {' AND '.join(conditions)}"
+        if node.within is not None:
+            # The condition says so already; a stream forgets rows by it.
+            least, most = node.within.at_least_us, node.within.at_most_us
+            source += f" /* within: {node.within.left.sql} - {node.within.right.sql} from {least} to {most} us */"
         return _Select("join", number, source, hint=_join_hint(node, one, other))
 
     def _over(self, below: _Select, number: int, fits: bool) -> _Select:

@@ -41,10 +41,12 @@ from workers.engine.plan.nodes import (
 from workers.engine.plan.scalars import fresh_name
 from workers.engine.plan.schema import names_of, output_of
 from workers.engine.plan.stream_bitmap import bitmap_state, stream_bitmap_obstacle
+from workers.engine.plan.stream_bounded_join import bounded_join_obstacle, told_of
 from workers.engine.plan.stream_join import over_both_streams, stream_join_obstacle
 from workers.engine.plan.stream_rows import Contribution, normalised, united_aggregate
 from workers.engine.plan.stream_windows import ends_of, told_apart_by, windowed_in, windows_of, without_ends
 from workers.engine.plan.transform import walk_up, with_inputs
+from workers.engine.plan.watermarks import without_watermarks
 
 Made = TypeVar("Made")
 
@@ -66,6 +68,8 @@ class Shape(StrEnum):
     """A row for each block of 32,768 neighbouring distinct values of each group, with all calls of the group in it."""
     JOINED = "joined"
     """A row for each key of two streams that are joined, and the distinct values of each."""
+    JOINED_ROWS = "joined_rows"
+    """The rows of two streams that are joined, for as long as partners of them may come."""
 
 
 class StreamPlanError(EngineError):
@@ -122,13 +126,7 @@ def stream_plan(
             raise StreamPlanError("a stream cannot use windows as rows before they are closed: they change")
         if windowed is not None:
             return _of_closed_windows(built, windowed, streams)
-        if _joins_of_streams(built, streams):
-            raise StreamPlanError("the rows of two streams that are joined would be kept for ever")
-        rows = _with_distinct_rows(built, streams)
-        check(rows, "the stream planner")
-        shape = Shape.DISTINCT_ROWS if any(isinstance(node, Deduplicate) for node in walk_up(rows)) else Shape.ROWS
-        reason = _ROWS_REASONS[shape]
-        return StreamPlan(shape, built, rows, reason, output_of(built), None)
+        return _of_rows(built, streams)
     if windows_of(aggregate) is not None and output is not OutputMode.UPDATE:
         return _of_closed_windows(built, aggregate, streams)
     if having is not None:
@@ -142,7 +140,7 @@ def stream_plan(
     obstacle = bitmap_obstacle(built, streams)
     if bitmaps.wanted and obstacle is None:
         return _in_bitmaps(built, select, keyed.aggregate, bitmaps.reason)
-    shape, grouped, reason = _shaped(keyed.aggregate, streams)
+    shape, grouped, reason = _shaped(keyed.aggregate, streams, updates=True)
     ends = ends_of(select, having)
     if ends is not None:
         grouped = replace(ends, input=grouped)
@@ -188,17 +186,32 @@ def _of_closed_windows(built: Node, aggregate: Aggregate, streams: frozenset[str
             return node
         if isinstance(node, Aggregate) and windows_of(node) is not None:
             below = _with_distinct_rows(node.input, streams)
-            return _shaped(replace(node, input=below), streams)[1]
+            return _shaped(replace(node, input=below), streams, updates=False)[1]
         return _distinct_rows(with_inputs(node, tuple(map(shaped, inputs_of(node)))), streams)
 
     node = shaped(built)
     check(node, "the stream planner", output_of(built))
-    shape, _, reason = _shaped(replace(aggregate, input=_with_distinct_rows(aggregate.input, streams)), streams)
+    _check_joins(built, streams, updates=False)
+    aggregate = replace(aggregate, input=_with_distinct_rows(aggregate.input, streams))
+    shape, _, reason = _shaped(aggregate, streams, updates=False)
     reason += " A window comes out once, when no more rows are to come for it, and its state is dropped."
     told_apart = (below for part in walk_up(node) if isinstance(part, Deduplicate) for below in walk_up(part))
     if any(isinstance(below, Aggregate) and is_streaming(below, streams) for below in told_apart):
         reason = f"{reason} {_ROWS_REASONS[Shape.DISTINCT_ROWS]}"
     return StreamPlan(shape, built, node, reason, output_of(built), None)
+
+
+def _of_rows(built: Node, streams: frozenset[str]) -> StreamPlan:
+    """Rows that no aggregate reads."""
+    joins = _check_joins(built, streams, updates=False)
+    rows = _with_distinct_rows(built, streams)
+    check(rows, "the stream planner")
+    if any(isinstance(node, Deduplicate) for node in walk_up(rows)):
+        shape = Shape.DISTINCT_ROWS
+    else:
+        shape = Shape.JOINED_ROWS if joins else Shape.ROWS
+    reason = " ".join((*map(told_of, joins), *((_ROWS_REASONS[shape],) if shape in _ROWS_REASONS else ())))
+    return StreamPlan(shape, built, rows, reason, output_of(built), None)
 
 
 _ROWS_REASONS = {
@@ -292,26 +305,23 @@ def _check_told_apart(values: tuple[Scalar, ...]) -> None:
         raise StreamPlanError(f"{odd} has fractions inside, of which a stream would tell 0.0 and -0.0 apart")
 
 
-def _shaped(node: Aggregate, streams: frozenset[str]) -> tuple[Shape, Node, str]:
+def _shaped(node: Aggregate, streams: frozenset[str], *, updates: bool) -> tuple[Shape, Node, str]:
     growing = next((call for call in node.calls if call.function in _GROWING_VALUES), None)
     if growing is not None and windows_of(node) is None:
         raise StreamPlanError(f"{call_text(growing)} keeps every value of its group")
     joins = _joins_of_streams(node, streams)
     if joins:
-        if len(joins) > 1 or _grouped_rows(node) is not joins[0]:
-            raise StreamPlanError("two streams are joined elsewhere than right below the aggregate")
-        obstacle = stream_join_obstacle(node)
-        if obstacle is not None:
-            raise StreamPlanError(f"two streams are joined and then aggregated, which cannot be one state: {obstacle}")
-        reason = (
-            "Both streams are united and aggregated by the join's key at once: no row of either is kept for the other."
-        )
-        return Shape.JOINED, _as_one_state(lambda: over_both_streams(node)), reason
+        joined = _in_one_state(node, joins)
+        if isinstance(joined, str) and joins[0].within is None:
+            raise StreamPlanError(joined)
+        if not isinstance(joined, str):
+            return Shape.JOINED, joined, _JOINED_REASON
+    told = "".join(f"{told_of(join)} " for join in _check_joins(node, streams, updates=updates))
     if not any(is_distinct(call) for call in node.calls):
         return (
             Shape.PLAIN,
             node,
-            "Spark keeps a row for each group, and aggregates a mini-batch before it touches them.",
+            f"{told}Spark keeps a row for each group, and aggregates a mini-batch before it touches them.",
         )
     if node.grouping_sets:
         raise StreamPlanError("distinct values of several grouping sets would need a state for each")
@@ -322,7 +332,7 @@ def _shaped(node: Aggregate, streams: frozenset[str]) -> tuple[Shape, Node, str]
     rows = Contribution(node.input, tuple(key.expression for key in node.keys), node.calls)
     made = _as_one_state(lambda: united_aggregate(keys, (rows,), names_of(node) | names_of(node.input)))
     shape = Shape.DISTINCT if all(is_distinct(call) for call in node.calls) else Shape.UNITED
-    return shape, made, _DISTINCT_REASONS[shape]
+    return shape, made, told + _DISTINCT_REASONS[shape]
 
 
 _GROWING_VALUES = frozenset({AggregateFunction.LISTAGG, AggregateFunction.PERCENTILE})
@@ -334,6 +344,36 @@ _DISTINCT_REASONS = {
     Shape.UNITED: "Spark refuses DISTINCT on a stream: the values of each group are told apart in a state that is "
     "spread by group and value, united with the rows of the plain calls, and both are aggregated by group at once.",
 }
+
+
+_JOINED_REASON = (
+    "Both streams are united and aggregated by the join's key at once: no row of either is kept for the other."
+)
+
+
+def _in_one_state(node: Aggregate, joins: tuple[Join, ...]) -> Node | str:
+    """The aggregate over `joins` as one over both streams, without a join; as a sentence, why it is none."""
+    if len(joins) > 1 or windows_of(node) is not None or _grouped_rows(node) is not joins[0]:
+        return "two streams are joined elsewhere than right below the aggregate"
+    # Late rows correct their groups, and none is left out.
+    bare = without_watermarks(node)
+    if not isinstance(bare, Aggregate):
+        raise TypeError(f"{bare} is no aggregate")
+    obstacle = stream_join_obstacle(bare)
+    if obstacle is not None:
+        return f"two streams are joined and then aggregated, which cannot be one state: {obstacle}"
+    return _as_one_state(lambda: over_both_streams(bare))
+
+
+def _check_joins(node: Node, streams: frozenset[str], *, updates: bool) -> tuple[Join, ...]:
+    """The joins of streams below, one at most, whose rows Spark is to join; raises where it cannot."""
+    joins = _joins_of_streams(node, streams)
+    obstacle = (
+        bounded_join_obstacle(joins, lambda part: is_streaming(part, streams), updates=updates) if joins else None
+    )
+    if obstacle is not None:
+        raise StreamPlanError(obstacle)
+    return joins
 
 
 def _grouped_rows(node: Aggregate) -> Node:

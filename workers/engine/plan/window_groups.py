@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from service.spec.bound import BoundWatermark, BoundWindow
+from service.spec.bound import BoundWindow
 from service.spec.query import AggregateFunction
 from service.spec.scalar import Scalar, column
-from service.spec.types import BIGINT, TIMESTAMP, TIMESTAMP_NTZ, DataType, Field, known
-from workers.engine.plan.nodes import Aggregate, Call, Named, Node, Project, Scan, Watermark, Windows
+from service.spec.types import BIGINT, TIMESTAMP, TIMESTAMP_NTZ, Field, known
+from workers.engine.plan.nodes import Aggregate, Call, Named, Node, Project, Windows
 from workers.engine.plan.scalars import compose, fresh_name
 from workers.engine.plan.schema import names_of, output_of, window_type
-from workers.engine.plan.transform import transform_up
+from workers.engine.plan.watermarks import cast, with_watermarks
 
 
 def by_window(node: Node, window: BoundWindow, keys: tuple[Named, ...], calls: tuple[Call, ...]) -> Node:
@@ -22,7 +22,7 @@ def by_window(node: Node, window: BoundWindow, keys: tuple[Named, ...], calls: t
     if window.start.type == TIMESTAMP_NTZ:
         # Spark has watermarks for instants alone. Times without a zone are told apart by them as if they were UTC's.
         time = column(fresh_name("$time", names_of(node)), TIMESTAMP)
-    below = _with_watermarks(node, window.watermarks, None if time == window.column else time)
+    below = with_watermarks(node, window.watermarks, None if time == window.column else time)
     taken = names_of(below) | {item.name for item in keys} | {call.output.name for call in calls}
     taken |= {window.start.name, window.end.name}
     name = fresh_name("$window", taken)
@@ -39,27 +39,6 @@ def by_window(node: Node, window: BoundWindow, keys: tuple[Named, ...], calls: t
     return Project(grouped, (*ends, *others))
 
 
-def _with_watermarks(node: Node, marks: tuple[BoundWatermark, ...], instead: Scalar | None) -> Node:
-    """`node` with a watermark over each scan that has one; by the column `instead`, which that makes, where given."""
-    by_alias = {mark.alias: mark for mark in marks}
-
-    def watermarked(scan: Node) -> Node:
-        mark = by_alias.get(scan.alias) if isinstance(scan, Scan) else None
-        if mark is None:
-            return scan
-        if instead is None:
-            return Watermark(scan, column(mark.column, TIMESTAMP), mark.delay_ms)
-        made = Named(_cast(column(mark.column, TIMESTAMP_NTZ), TIMESTAMP), instead.columns[0])
-        kept = tuple(Named(column(field.name, known(field.type)), field.name) for field in output_of(scan))
-        return Watermark(Project(scan, (*kept, made)), instead, mark.delay_ms)
-
-    return transform_up(node, watermarked)
-
-
 def _end(whole: Scalar, part: str, field: Field) -> Named:
     instant = compose(f"{{0}}.`{part}`", (whole,), TIMESTAMP)
-    return Named(instant if field.type == TIMESTAMP else _cast(instant, field.type), field.name)
-
-
-def _cast(value: Scalar, type_: DataType) -> Scalar:
-    return compose(f"CAST({{0}} AS {type_})", (value,), type_)
+    return Named(instant if field.type == TIMESTAMP else cast(instant, field.type), field.name)

@@ -7,11 +7,14 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
+from pyspark.sql.types import StructField
 
 from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
-from service.spec.scalar import Scalar, quoted
+from service.spec.scalar import Scalar, column, quoted
+from service.spec.scalar_trees import columns_by_name, conjuncts_of
 from service.spec.strategies import JoinLocal, JoinShip
 from workers.engine.plan.calls import call_sql
+from workers.engine.plan.explain import seconds
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -30,8 +33,10 @@ from workers.engine.plan.nodes import (
     Union,
     Watermark,
     Windows,
+    Within,
 )
 from workers.engine.plan.scalars import fresh_name
+from workers.engine.plan.schema import output_of
 from workers.engine.spark.distinct_rows import rows_once
 
 _JOIN_TYPES = {
@@ -86,8 +91,11 @@ def _unary(
             return frame.limit(node.count)
 
 
-_NO_EVENT_TIME = {"evenkeel.eventTime": "in the window"}
-"""What Spark knows of a column in place of its watermark; nothing at all would leave it that."""
+_DELAY = "spark.watermarkDelayMs"
+"""What Spark knows of a column with a watermark."""
+
+_NO_EVENT_TIME = {"evenkeel.eventTime": "in another column"}
+"""What Spark is to know in its place; nothing at all would leave it that."""
 
 
 def _watermark(node: Watermark, frame: DataFrame) -> DataFrame:
@@ -130,7 +138,54 @@ def _named(item: Named) -> Column:
     return _expression(item.expression).alias(item.name)
 
 
+def _join_of_streams(node: Join, within: Within, left: DataFrame, right: DataFrame) -> DataFrame:
+    """Each side has its event time in a column of its own for Spark to forget rows by, and in no other.
+
+    Spark reads from keys and conditions itself how long rows are needed, takes any bound of a column for one of the
+    event time, and goes by the lowest: with `s.i > 1` it forgets no row, and never emits one without a partner. So it
+    is shown no bounds but these.
+    """
+    sides, times = list[DataFrame](), list[Scalar]()
+    for frame, time, stem in ((left, within.left, "_left_time"), (right, within.right, "_right_time")):
+        name = fresh_name(stem, frozenset((*left.columns, *right.columns)))
+        times.append(column(name, time.type))
+        sides.append(frame.select(*map(_timeless, frame.schema.fields), _expression(time).alias(name)))
+    one, other = (time.sql for time in times)
+    # A row without time or key finds no partner, ever. Told so, Spark does not keep it, and emits it at once where the
+    # join keeps it; in a state it would stay, and two keys that are NULL be equal.
+    known = [scalar.sql for scalar in (*times, *(side for key in node.keys for side in key))]
+    conditions = [f"({left.sql}) = ({right.sql})" for left, right in node.keys]
+    conditions += [f"({each}) IS NOT NULL" for each in known]
+    conditions += [f"{one} >= {other} + {_seconds(within.at_least_us)}"]
+    conditions += [f"{one} <= {other} + {_seconds(within.at_most_us)}"]
+    if node.residual is not None:
+        columns = columns_by_name((*output_of(node.left), *output_of(node.right)))
+        conditions += [f"greatest(({part.sql}), FALSE)" for part in conjuncts_of(node.residual, columns)]
+    joined = sides[0].join(sides[1], F.expr(" AND ".join(conditions)), _JOIN_TYPES[node.kind])
+    marked = {within.left.column: one, within.right.column: other}
+    return joined.select(
+        *(
+            F.expr(marked[field.name]).alias(field.name)
+            if field.name == within.event_time
+            else F.col(quoted(field.name))
+            for field in output_of(node)
+        )
+    )
+
+
+def _timeless(field: StructField) -> Column:
+    """A column, of which Spark forgets that it has a watermark."""
+    plain = F.col(quoted(field.name))
+    return plain.alias(field.name, metadata=_NO_EVENT_TIME) if _DELAY in field.metadata else plain
+
+
+def _seconds(microseconds: int) -> str:
+    return f"INTERVAL '{seconds(microseconds).removesuffix('s')}' SECOND"
+
+
 def _join(node: Join, left: DataFrame, right: DataFrame) -> DataFrame:
+    if node.within is not None:
+        return _join_of_streams(node, node.within, left, right)
     equals = "<=>" if node.null_safe else "="
     conditions = [f"({one.sql}) {equals} ({other.sql})" for one, other in node.keys]
     if node.residual is not None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from service.spec.options import AggPhase, DistinctSplitSettings, JobSettings, JoinSettings, SkewSettings, Toggle
 from service.spec.reports import RuleOutcome, RuleTrace
 from service.spec.strategies import DistinctMethod
-from workers.engine.plan.explain import line_of
-from workers.engine.plan.nodes import Node, Watermark
+from workers.engine.plan.explain import line_of, seconds
+from workers.engine.plan.nodes import Join, Node, Windows
 from workers.engine.plan.stream_shape import Shape, StreamPlan
 from workers.engine.plan.transform import walk_up
 
@@ -46,15 +46,32 @@ def traces_of(plan: StreamPlan, settings: JobSettings, made: frozenset[Node]) ->
 
 
 def _of_state(plan: StreamPlan) -> Iterator[str]:
+    joins = [node for node in walk_up(plan.node) if isinstance(node, Join) and node.within is not None]
+    if joins:
+        yield _of_joined_rows(joins)
     kept = _GROWS.get(plan.shape)
     if kept is None:
         return
-    if any(isinstance(node, Watermark) for node in walk_up(plan.node)):
+    if any(isinstance(node, Windows) for node in walk_up(plan.node)):
         yield "The state of a window is dropped once no more rows are to come for it."
         return
     yield (
         f"Nothing is ever dropped: the state keeps {kept}, and grows with them for as long as the job goes on. "
         "GET /v1/jobs/{id}/batches tells what each mini-batch added. Group by a window of event time to bound it."
+    )
+
+
+def _of_joined_rows(joins: list[Join]) -> str:
+    within = joins[0].within
+    if within is None:
+        raise ValueError("a join that keeps no rows")
+    left, right = (seconds(max(0, microseconds)) for microseconds in (-within.at_least_us, within.at_most_us))
+    twice = "" if len(joins) == 1 else " The join is run, and its rows are kept, twice: for DISTINCT, and for the rest."
+    return (
+        "The state keeps the rows of both streams that may find partners: those of the left side until the watermark "
+        f"is {left} beyond their time, those of the right side until it is {right} beyond. The watermark is the newest "
+        "time of the stream that is furthest behind, less its delay, of what came since the job was last started; rows "
+        f"without a partner, where the join emits them, come out then, and rows from before it are left out.{twice}"
     )
 
 

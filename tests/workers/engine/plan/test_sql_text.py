@@ -30,6 +30,7 @@ from workers.engine.plan.nodes import (
     Union,
     Watermark,
     Windows,
+    Within,
 )
 from workers.engine.plan.sql_text import sql_of
 
@@ -169,7 +170,7 @@ KNOWN_FIELDS = {
     Windows: {"input", "column", "size_ms", "slide_ms", "name"},
     Filter: {"input", "condition"},
     Project: {"input", "items"},
-    Join: {"left", "right", "kind", "keys", "residual", "null_safe", "strategy"},
+    Join: {"left", "right", "kind", "keys", "residual", "null_safe", "strategy", "within"},
     Aggregate: {"input", "keys", "calls", "role", "phases", "grouping_sets"},
     Deduplicate: {"input"},
     Expand: {"input", "branches", "name"},
@@ -201,3 +202,9 @@ def test_windows_are_sparks_and_a_watermark_is_told() -> None:
         "SELECT *, window(`o.x`, '600000 milliseconds', '60000 milliseconds') AS `$w` "
         "FROM scan_0 /* watermark: 5000 ms behind */ WHERE `o.x` > 0"
     )
+
+
+def test_the_time_between_the_rows_of_two_streams_is_told() -> None:
+    key = (column("o.uid", BIGINT), column("u.uid", BIGINT))
+    node = Join(ORDERS, USERS, JoinKind.INNER, (key,), within=Within(X, column("u.uid", BIGINT), -5, 10))
+    assert last_of(node).endswith("ON (`o.uid`) = (`u.uid`) /* within: `o.x` - `u.uid` from -5 to 10 us */")

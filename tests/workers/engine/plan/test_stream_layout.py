@@ -5,6 +5,7 @@ from __future__ import annotations
 from service.spec.query import AggregateFunction
 from service.spec.scalar import column
 from service.spec.types import BIGINT, Field
+from tests.support.stream_queries import planned
 from workers.engine.plan.nodes import Aggregate, Call, Named, Project, Scan
 from workers.engine.plan.stream_layout import differences, layout_of
 from workers.engine.plan.stream_shape import stream_plan
@@ -39,3 +40,13 @@ def test_what_the_caller_set_is_named_with_both_values() -> None:
 
 def test_the_streams_and_their_columns_are_in_it() -> None:
     assert layout()["streams"] == [{"table": "orders", "columns": ["uid BIGINT", "x BIGINT"]}]
+
+
+def test_a_join_that_keeps_rows_for_longer_keeps_others() -> None:
+    def of(seconds: int) -> dict[str, object]:
+        within = f"s.ts BETWEEN t.ts - INTERVAL '{seconds}' SECOND AND t.ts"
+        plan = planned(f"SELECT s.k, t.i FROM s JOIN t ON s.k = t.k WHERE {within}", timed=True)
+        return layout_of(plan, frozenset("st"), provider="rocksdb", partitions=2, output="append")
+
+    assert differences(of(5), of(5)) == ()
+    assert [one.what for one in differences(of(5), of(6))] == ["the plan"]

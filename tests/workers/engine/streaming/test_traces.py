@@ -19,9 +19,9 @@ COUNT = "SELECT k, COUNT(*) AS n FROM s GROUP BY k"
 
 
 def told(sql: str, settings: dict[str, Any]) -> list[tuple[str, str]]:
-    table = {"format": "parquet", "path": "s", "event_time": {"column": "ts"}}
-    spec = JobSpec.model_validate({"mode": "continuous", "tables": {"s": table}, "sql": sql})
-    plan = stream_plan(build(compile_job(spec, {"s": SCHEMA})), frozenset({"s"}))
+    table = {"format": "parquet", "path": "s", "role": "stream", "event_time": {"column": "ts"}}
+    spec = JobSpec.model_validate({"mode": "continuous", "tables": {"s": table, "t": table}, "sql": sql})
+    plan = stream_plan(build(compile_job(spec, {"s": SCHEMA, "t": SCHEMA})), frozenset({"s", "t"}))
     traces = traces_of(plan, JobSettings.model_validate(settings), frozenset())
     return [(trace.rule, trace.reason) for trace in traces]
 
@@ -40,6 +40,26 @@ def test_windows_are_dropped() -> None:
 
 def test_rows_keep_nothing() -> None:
     assert [rule for rule, _ in told("SELECT k FROM s WHERE v > 0", {})] == ["stream_shape"]
+
+
+NEAR = "s JOIN t ON s.k = t.k AND s.ts BETWEEN t.ts - INTERVAL '2' MINUTE AND t.ts + INTERVAL '1' SECOND"
+
+
+def test_how_long_rows_of_two_streams_are_kept_is_told() -> None:
+    (_, shape), (rule, state) = told(f"SELECT s.k, t.v FROM {NEAR}", {})
+    assert shape.startswith("Spark joins the rows of both streams")
+    assert rule == "stream_state"
+    assert "left side until the watermark is 120s beyond their time, those of the right side until it is 1s" in state
+    assert "twice" not in state
+
+
+def test_what_is_kept_of_joined_rows_is_told_beside() -> None:
+    _, _, (_, state) = told(f"SELECT s.v, COUNT(*) AS n FROM {NEAR} GROUP BY s.v", {})
+    assert state.startswith("Nothing is ever dropped: the state keeps every group")
+    window = "TUMBLE(t.ts, INTERVAL '1' HOUR)"
+    _, (_, rows), (_, state) = told(f"SELECT COUNT(*) AS n, COUNT(DISTINCT s.v) AS c FROM {NEAR} GROUP BY {window}", {})
+    assert rows.endswith("The join is run, and its rows are kept, twice: for DISTINCT, and for the rest.")
+    assert state.startswith("The state of a window is dropped")
 
 
 @pytest.mark.parametrize(
