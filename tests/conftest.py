@@ -84,6 +84,15 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         yield url
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with long or slow tests come first: at the end no test process is to work alone for minutes."""
+    weight: dict[Path, int] = {}
+    for item in items:
+        own = 2 if item.get_closest_marker("long") else 1 if item.get_closest_marker("slow") else 0
+        weight[item.path] = max(weight.get(item.path, 0), own)
+    items.sort(key=lambda item: -weight[item.path])
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Lets every JVM of the run start from Spark's classes as they were once loaded, where JVMs are to be started."""
     # None where pytest is told to keep no cache.
@@ -110,6 +119,16 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkClu
         yield cluster
 
 
+_CHECKPOINTS: dict[str, bool | float | int | str | None] = {
+    # Hadoop forks a process or more for each file that it makes or renames: half the time of a mini-batch. This way of
+    # the same files does so least often. Checkpoints as workers have them are what end-to-end tests are about.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one session of this test process: two cores, few partitions, nothing written into the tree."""
@@ -130,6 +149,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.ui.killEnabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.scheduler.mode", "FAIR")
+        .config(map=_CHECKPOINTS)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -36,8 +36,16 @@ from workers.engine.streaming.state import StateOptions
 PARTITIONS = 2
 _SECONDS = 120
 _FIRST_FILE = 1_700_000_000
-_TINY = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Code for a hundred rows takes longer to generate than they do."""
+_TINY = {
+    # Code for a hundred rows takes longer to generate than they do.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+_IN_ONE_PIECE = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
 
 
 class Killed(Exception):  # noqa: N818 - what stands for a process that ends there
@@ -228,6 +236,16 @@ class StreamRun:
         return [tuple(row.values()) for table in finals([parts], final, schema) for row in table.to_pylist()]
 
 
+def write_rows(path: Path, schema: Schema, rows: Sequence[tuple[Any, ...]]) -> Path:
+    """Writes rows, in the order of the schema's columns, as a Parquet file, and gives its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = [[row[place] for row in rows] for place in range(len(schema.fields))]
+    wanted = arrow_schema(schema.fields)
+    arrays = [pa.array(values, column.type) for values, column in zip(columns, wanted, strict=True)]
+    pq.write_table(pa.Table.from_arrays(arrays, schema=wanted), path)
+    return path
+
+
 def catch_up_roughly(run: StreamRun, random: Random, story: list[str]) -> None:
     """Runs until nothing is new, with an end in the midst of it now and then; `story` is told which."""
     if random.random() < 0.5:
@@ -247,7 +265,16 @@ def in_batch(
     spark: SparkSession, sql: str, tables: Mapping[str, Sequence[Path]], empty: Mapping[str, str]
 ) -> list[Row]:
     """Spark's own answer over the same files; `empty` has the DDL of tables without any."""
+    session = in_one_piece(spark)
     for name, paths in tables.items():
-        frame = spark.read.parquet(*map(str, paths)) if paths else spark.createDataFrame([], empty[name])
+        frame = session.read.parquet(*map(str, paths)) if paths else session.createDataFrame([], empty[name])
         frame.createOrReplaceTempView(name)
-    return spark.sql(in_spark(sql)).collect()
+    return session.sql(in_spark(sql)).collect()
+
+
+def in_one_piece(spark: SparkSession) -> SparkSession:
+    """A session of its own for Spark's own answers over a handful of rows."""
+    session = spark.newSession()
+    for name, value in _IN_ONE_PIECE.items():
+        session.conf.set(name, value)
+    return session

@@ -12,8 +12,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import Row, SparkSession
 
@@ -21,12 +19,12 @@ from service.spec.ddl import parse_schema
 from service.spec.modes import OutputMode
 from service.spec.options import StateProvider
 from tests.conformance.conftest import SEED
-from tests.conformance.stream_runs import StreamRun, catch_up_roughly
+from tests.conformance.stream_runs import StreamRun, catch_up_roughly, in_one_piece, write_rows
 from tests.support.rows import difference
 
 pytestmark = pytest.mark.spark
 
-_DDL = "k STRING, i INT, d DOUBLE, ts TIMESTAMP, at TIMESTAMP_NTZ"
+_SCHEMA = parse_schema("k STRING, i INT, d DOUBLE, ts TIMESTAMP, at TIMESTAMP_NTZ", "/schema")
 _START = datetime(2024, 2, 28, 23, 3, tzinfo=UTC)
 _DELAY = timedelta(minutes=5)
 _ROWS = 150
@@ -139,19 +137,12 @@ def _rows(random: Random, number: int = _ROWS) -> list[Cells]:
     return [cells for _, cells in sorted(rows, key=lambda row: row[0])]
 
 
-def _files(spark: SparkSession, rows: Sequence[Cells], random: Random, directory: Path) -> list[Path]:
-    borders = sorted(random.sample(range(len(rows) + 1), random.randint(2, 5)))
-    directory.mkdir(parents=True)
+def _files(rows: Sequence[Cells], random: Random, directory: Path) -> list[Path]:
+    borders = sorted(random.sample(range(len(rows) + 1), random.randint(2, 3)))
     return [
-        _file(spark, rows[start:end], directory / f"{number}.parquet")
+        write_rows(directory / f"{number}.parquet", _SCHEMA, rows[start:end])
         for number, (start, end) in enumerate(zip([0, *borders], [*borders, len(rows)], strict=True))
     ]
-
-
-def _file(spark: SparkSession, rows: Sequence[Cells], path: Path) -> Path:
-    table: pa.Table = spark.createDataFrame(list(rows), _DDL).toArrow()
-    pq.write_table(table, path)
-    return path
 
 
 def _run(spark: SparkSession, root: Path, query: Query, random: Random, output: OutputMode | None = None) -> StreamRun:
@@ -159,7 +150,7 @@ def _run(spark: SparkSession, root: Path, query: Query, random: Random, output: 
         spark,
         root,
         query.sql,
-        {"s": parse_schema(_DDL, "/schema")},
+        {"s": _SCHEMA},
         provider=random.choice(list(StateProvider)),
         event_time={"s": (query.column, f"{int(_DELAY.total_seconds())}s")},
         output=output,
@@ -168,12 +159,13 @@ def _run(spark: SparkSession, root: Path, query: Query, random: Random, output: 
 
 def _in_batch(spark: SparkSession, query: Query, files: Sequence[Path], closed_at: datetime | None) -> list[Row]:
     """Spark's own answer over the windows that are closed at `closed_at`, or all."""
-    spark.read.parquet(*map(str, files)).createOrReplaceTempView("s")
+    session = in_one_piece(spark)
+    session.read.parquet(*map(str, files)).createOrReplaceTempView("s")
     length = f"'{query.size.total_seconds()} seconds', '{query.slide.total_seconds()} seconds'"
     rows = f"SELECT *, window({query.column}, {length}) AS w FROM s"
-    spark.sql(rows).createOrReplaceTempView("windowed")
+    session.sql(rows).createOrReplaceTempView("windowed")
     closed = "" if closed_at is None else f" WHERE w.end <= TIMESTAMP '{closed_at:%Y-%m-%d %H:%M:%S.%f}'"
-    return spark.sql(query.batch.format(rows=f"(SELECT * FROM windowed{closed})")).collect()
+    return session.sql(query.batch.format(rows=f"(SELECT * FROM windowed{closed})")).collect()
 
 
 def _watermark(rows: Sequence[Cells]) -> datetime:
@@ -187,7 +179,7 @@ def _watermark(rows: Sequence[Cells]) -> datetime:
 def test_each_closed_window_comes_out_once(spark: SparkSession, tmp_path: Path, name: str) -> None:
     random, query = Random(f"{SEED} {name}"), QUERIES[name]
     rows = _rows(random)
-    files = _files(spark, rows, random, tmp_path / "cuts")
+    files = _files(rows, random, tmp_path / "cuts")
     run = _run(spark, tmp_path / "run", query, random)
     assert run.planned.output is OutputMode.APPEND
     story: list[str] = []
@@ -209,7 +201,7 @@ def test_each_closed_window_comes_out_once(spark: SparkSession, tmp_path: Path, 
 @pytest.mark.parametrize("name", ["plain", "hopping", "united", "windows alone"])
 def test_open_windows_are_updated(spark: SparkSession, tmp_path: Path, name: str) -> None:
     random, query = Random(f"{SEED} {name} updated"), QUERIES[name]
-    files = _files(spark, _rows(random), random, tmp_path / "cuts")
+    files = _files(_rows(random), random, tmp_path / "cuts")
     run = _run(spark, tmp_path / "run", query, random, OutputMode.UPDATE)
     assert run.planned.output is OutputMode.UPDATE
     story: list[str] = []
@@ -236,7 +228,7 @@ def test_late_rows_are_left_out_and_counted(spark: SparkSession, tmp_path: Path,
     query = QUERIES["plain"]
     run = _run(spark, tmp_path / "run", query, Random(0), output)
     for number, rows in enumerate((first, second, third)):
-        run.put("s", _file(spark, rows, tmp_path / f"{number}.parquet"))
+        run.put("s", write_rows(tmp_path / f"{number}.parquet", _SCHEMA, rows))
         assert run.catch_up() is None
     counted = {(k, 60 * b.hour + b.minute, n) for k, b, _, n, *_ in run.rows}
     last = {("a", 40, 2)} | ({("a", 60, 1)} if output is OutputMode.UPDATE else set())

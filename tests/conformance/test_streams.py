@@ -7,16 +7,14 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from service.spec.options import StateProvider
 from service.spec.strategies import DistinctMethod
 from service.spec.types import Schema
-from tests.conformance.conftest import FACTS, SEED, facts
-from tests.conformance.stream_runs import StreamRun, catch_up_roughly, in_batch
+from tests.conformance.conftest import FACTS, NAMES, SEED, facts
+from tests.conformance.stream_runs import StreamRun, catch_up_roughly, in_batch, write_rows
 from tests.support.rows import difference
 from workers.engine.plan.stream_shape import Shape
 
@@ -107,24 +105,16 @@ BESIDE_STATIC = {
 """A stream and a table that is none."""
 
 
-def _cut(spark: SparkSession, random: Random, directory: Path, number_of_rows: int = _ROWS) -> list[Path]:
+def _cut(random: Random, directory: Path, number_of_rows: int = _ROWS, most: int = 3) -> list[Path]:
+    """Rows in any order, in one file to `most`, of which some may be empty."""
     rows = facts(number_of_rows, 0.3, random.randint(0, 1 << 30))
     random.shuffle(rows)
-    borders = sorted(random.sample(range(len(rows) + 1), random.randint(0, 4)))
-    schema = pq.read_schema(_as_parquet(spark, rows[:1], directory / "schema.parquet"))
-    files = []
-    for number, (start, end) in enumerate(zip([0, *borders], [*borders, len(rows)], strict=True)):
-        path = directory / f"{number}.parquet"
-        _as_parquet(spark, rows[start:end], path)
-        assert pq.read_schema(path).names == schema.names
-        files.append(path)
-    return files
-
-
-def _as_parquet(spark: SparkSession, rows: list[tuple[object, ...]], path: Path) -> Path:
-    table: pa.Table = spark.createDataFrame(rows, _DDL).toArrow()
-    pq.write_table(table, _made(path))
-    return path
+    borders = sorted(random.sample(range(len(rows) + 1), random.randint(0, most - 1)))
+    pieces = zip([0, *borders], [*borders, len(rows)], strict=True)
+    return [
+        write_rows(directory / f"{number}.parquet", FACTS, rows[start:end])
+        for number, (start, end) in enumerate(pieces)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +126,7 @@ def test_a_stream_gives_what_its_rows_give_in_one_piece(
 ) -> None:
     random = Random(f"{SEED} {name} {method}")
     sql = BITMAPS[name] if method is DistinctMethod.BITMAP else QUERIES[name]
-    files = _cut(spark, random, tmp_path / "cuts")
+    files = _cut(random, tmp_path / "cuts")
     provider = random.choice(list(StateProvider))
     run = StreamRun(spark, tmp_path / "run", sql, {"s": Schema(FACTS.fields)}, provider=provider, method=method)
     assert (run.planned.plan.shape is Shape.BITMAP) == (method is DistinctMethod.BITMAP)
@@ -156,7 +146,7 @@ def test_a_stream_gives_what_its_rows_give_in_one_piece(
 def test_two_streams_in_any_order_give_what_their_join_gives(spark: SparkSession, tmp_path: Path, name: str) -> None:
     random = Random(f"{SEED} {name}")
     sql = JOINED[name]
-    files = {table: _cut(spark, random, tmp_path / table, rows) for table, rows in (("s", 60), ("t", 40))}
+    files = {table: _cut(random, tmp_path / table, rows) for table, rows in (("s", 60), ("t", 40))}
     provider = random.choice(list(StateProvider))
     schemas = {table: Schema(FACTS.fields) for table in files}
     run = StreamRun(spark, tmp_path / "run", sql, schemas, provider=provider)
@@ -177,10 +167,10 @@ def test_two_streams_in_any_order_give_what_their_join_gives(spark: SparkSession
 def test_a_stream_beside_a_static_table(spark: SparkSession, tmp_path: Path, name: str) -> None:
     random = Random(f"{SEED} {name}")
     sql = BESIDE_STATIC[name]
-    files = _cut(spark, random, tmp_path / "cuts", 80)
+    files = _cut(random, tmp_path / "cuts", 80)
     names = [(-1, "x", 0.5), (1, "y", 1.5), (1, "z", None), (2, None, 0.0), (None, "w", 1.0)]
     static = tmp_path / "static" / "n"
-    pq.write_table(spark.createDataFrame(names, "g INT, name STRING, d DOUBLE").toArrow(), _made(static / "n.parquet"))
+    write_rows(static / "n.parquet", NAMES, names)
     run = StreamRun(spark, tmp_path / "run", sql, {"s": Schema(FACTS.fields)}, {"n": static.parent})
     for file in files:
         run.put("s", file)
@@ -189,8 +179,3 @@ def test_a_stream_beside_a_static_table(spark: SparkSession, tmp_path: Path, nam
     assert run.catch_up() is None
     expected = in_batch(spark, sql, {"s": files, "n": [static / "n.parquet"]}, {"s": _DDL})
     assert difference(expected, run.rows) is None, story
-
-
-def _made(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 

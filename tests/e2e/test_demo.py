@@ -16,8 +16,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 _SECONDS = 240
 
 
-def test_two_demos_at_once_verify_every_number_and_leave_nothing(tmp_path: Path) -> None:
-    logs = [tmp_path / "one.log", tmp_path / "two.log"]
+@pytest.mark.parametrize("at_once", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_demos_at_once_verify_every_number_and_leave_nothing(tmp_path: Path, at_once: int) -> None:
+    logs = [tmp_path / f"{number}.log" for number in range(at_once)]
     demos = [
         start_python(
             ["-m", "service.cli", "demo", "--reports", "300000"],

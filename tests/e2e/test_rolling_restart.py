@@ -52,6 +52,7 @@ def id_of(workers: Fleet, process: subprocess.Popen[bytes]) -> str:
     return found
 
 
+@pytest.mark.long
 def test_no_job_is_lost_or_runs_twice(tmp_path: Path) -> None:
     with fleet(tmp_path, {**ENVIRONMENT, "EVENKEEL_WORKER_DRAIN_SECONDS": "100"}) as workers:
         write_orders(workers.data)

@@ -1,4 +1,4 @@
-"""Streams and their workers: one that wakes too late, two that race, runs that follow each other, input that is bad."""
+"""Streams and their workers: late ones, killed ones, two that race, runs that follow each other, input that is bad."""
 
 from __future__ import annotations
 
@@ -109,9 +109,17 @@ def is_let_go(workers: Fleet, job: StreamJob, before: int) -> bool:
     return times_let_go(workers, job) > before
 
 
-@pytest.mark.parametrize(("kind", "with_its_jvm"), [("managed", True), ("managed", False), ("postgres", True)])
+@pytest.mark.parametrize(
+    ("kind", "with_its_jvm", "times_late"), [("managed", True, 2), ("managed", False, 1), ("postgres", True, 1)]
+)
 def test_a_worker_that_wakes_too_late_changes_nothing(
-    workers: Fleet, two: tuple[subprocess.Popen[bytes], ...], warehouse: str, kind: str, *, with_its_jvm: bool
+    workers: Fleet,
+    two: tuple[subprocess.Popen[bytes], ...],
+    warehouse: str,
+    kind: str,
+    times_late: int,
+    *,
+    with_its_jvm: bool,
 ) -> None:
     name = f"late-{kind}-{'with' if with_its_jvm else 'without'}"
     sink = {"kind": kind, **({"connection": "warehouse", "table": "late"} if kind == "postgres" else {})}
@@ -124,7 +132,7 @@ def test_a_worker_that_wakes_too_late_changes_nothing(
             return groups_of(connection.execute("SELECT k, n, s, d FROM late").fetchall())
 
     with feeder.feeding():
-        for _ in range(2):
+        for _ in range(times_late):
             job.wait_for_batch()
             fence, late = job.wait_for("who is at it", partial(at_it, workers, job))
             before = times_let_go(workers, job)
@@ -145,6 +153,47 @@ def test_a_worker_that_wakes_too_late_changes_nothing(
     ends = [attempt.status for attempt in job.attempts]
     assert ends == [AttemptStatus.CRASHED] * (len(ends) - 1) + [AttemptStatus.STOPPED]
     assert set(two) == set(workers.running())
+
+
+def test_a_killed_worker_and_a_killed_jvm_change_nothing(
+    workers: Fleet, two: tuple[subprocess.Popen[bytes], ...], warehouse: str
+) -> None:
+    job, feeder = submitted(workers, "killed")
+    sink = {"kind": "postgres", "connection": "warehouse", "table": "killed"}
+    other = job_of(workers, stream_job("killed-too", "killed", sink=sink))
+
+    def read() -> set[Group]:
+        with psycopg.connect(warehouse) as connection:
+            return groups_of(connection.execute("SELECT k, n, s, d FROM killed").fetchall())
+
+    def kill_worker(worker: subprocess.Popen[bytes]) -> None:
+        jvm = jvm_of(worker)
+        worker.kill()
+        worker.wait(10)
+        # It goes with its worker.
+        jvm.wait(30)
+
+    def kill_jvm(worker: subprocess.Popen[bytes]) -> None:
+        jvm_of(worker).kill()
+
+    with feeder.feeding():
+        for kill in (kill_worker, kill_jvm):
+            job.wait_for_batch()
+            other.wait_for_batch()
+            fence, worker = job.wait_for("who is at it", partial(at_it, workers, job))
+            kill(worker)
+            # The second time both are at the one that is left.
+            job.wait_for_attempt(after=fence)
+            job.wait_for_batch()
+        other.wait_for_batch()
+    job.wait_for("the result", lambda: groups(workers, job) == feeder.posted.groups())
+    other.wait_for("the result", lambda: read() == feeder.posted.groups())
+    for one in (job, other):
+        one.stop()
+        ends = [attempt.status for attempt in one.attempts]
+        assert ends == [AttemptStatus.CRASHED] * (len(ends) - 1) + [AttemptStatus.STOPPED]
+    assert len(job.attempts) >= 3
+    assert groups(workers, job) == read() == feeder.posted.groups()
 
 
 def test_two_workers_race_for_a_stream_and_one_runs_it(

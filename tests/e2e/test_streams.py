@@ -1,4 +1,7 @@
-"""What a stream must survive, exactly: the death of its worker and of its JVM, again and again."""
+"""What a stream must survive, exactly: the death of its worker and of its JVM, again and again.
+
+One death of each is in `test_stream_workers`.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import logging
 import os
 import random
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 import pyarrow.parquet as pq
@@ -24,12 +28,9 @@ from tests.support.processes import wait_for
 from tests.support.production import Api, Production, Servers, running_production, running_servers
 from tests.support.streaming import StreamJob, Strikes, stream_job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
 
 _log = logging.getLogger(__name__)
-
-KILLS = 5
-"""Of workers, and as many of JVMs."""
 
 SEED = int(os.environ.get("EVENKEEL_TEST_SEED", "20"))
 
@@ -48,7 +49,7 @@ WAREHOUSE = "warehouse"
 
 SINKS = "sinks"
 
-T = TypeVar("T")
+STREAM = "clicks"
 
 
 @pytest.fixture
@@ -70,6 +71,7 @@ def beside_postgres(tmp_path: Path, servers: Servers) -> Iterator[Production]:
     """The same on PostgreSQL and Redis, with the connection `warehouse` for sinks."""
     environment = {
         **ENVIRONMENT,
+        "EVENKEEL_DATA_SINK_ROOTS": str(tmp_path / SINKS),
         "EVENKEEL_DATA_STREAMS": str(tmp_path / "streams"),
         "EVENKEEL_SINK_WAREHOUSE_URL": warehouse(servers),
     }
@@ -83,61 +85,44 @@ def warehouse(servers: Servers) -> str:
     return servers.postgres.url(WAREHOUSE).replace("+psycopg", "")
 
 
-def submitted(production: Production, stream: str, **further: Any) -> StreamJob:
-    """A stream, and a job that reads it."""
+@dataclass(frozen=True)
+class Watched:
+    """A job, who reads its result, and what that must be once all is in; `last` posts what the job alone is to read,
+    when all others rest.
+    """
+
+    job: StreamJob
+    read: Callable[[], set[Any]]
+    expected: Callable[[], set[Any]]
+    last: Callable[[], None] = lambda: None
+
+    def wait_until_exact(self) -> None:
+        """Waits until the result is what was posted."""
+        try:
+            self.job.wait_for("the result", lambda: self.read() == self.expected())
+        except AssertionError as error:
+            found, expected = self.read(), self.expected()
+            raise AssertionError(f"{found - expected} instead of {expected - found}\n{error}") from None
+
+
+def submitted(production: Production, name: str, **further: Any) -> StreamJob:
+    """A job that reads the stream."""
     (api,) = production.apis
-    declare_over_http(api, stream)
-    return StreamJob(production.database, api.submit(stream_job(stream, stream, **further)), production.logs)
+    return StreamJob(production.database, api.submit(stream_job(name, STREAM, **further)), production.logs)
 
 
-def survive(production: Production, job: StreamJob, feeder: Feeder, *further: Callable[[], object]) -> None:
-    """Kills who is at the job, over and over, while rows come in. `further` are other strikes."""
-    kills = Strikes(production, job, SEED)
-    strikes = [*[kills.kill_worker] * KILLS, *[kills.kill_jvm] * KILLS, *further]
-    random.Random(SEED).shuffle(strikes)
-    with feeder.feeding():
-        for strike in strikes:
-            strike()
-        job.wait_for_attempt(after=kills.struck)
-        job.wait_for_batch()
-    # For whoever has to find out what happened.
-    _log.warning("seed %s: %s", SEED, "; ".join(kills.told))
-    _log.warning("%s posts, %s again, %s mini-batches", feeder.batches, feeder.repeats, job.committed())
-    assert len(job.attempts) > 2 * KILLS
-    assert job.stream.generation == 1
-
-
-def assert_exact(job: StreamJob, read: Callable[[], set[T]], expected: set[T]) -> None:
-    """Waits until the result is what was posted; it stays so, and the job rests."""
-    wait_until_exact(job, read, expected)
-    job.stop()
-    assert read() == expected
-
-
-def wait_until_exact(job: StreamJob, read: Callable[[], set[T]], expected: set[T]) -> None:
-    """Waits until the result is what was posted."""
-    try:
-        job.wait_for("the result", lambda: read() == expected)
-    except AssertionError as error:
-        found = read()
-        raise AssertionError(f"{found - expected} instead of {expected - found}\n{error}") from None
-
-
-def test_a_managed_result_survives_kills(production: Production) -> None:
-    job = submitted(production, "clicks")
+def managed(production: Production, feeder: Feeder) -> Watched:
+    """Groups that are updated, as a Delta table that the API reads."""
+    job = submitted(production, "managed")
     (api,) = production.apis
-
-    def read() -> set[Group]:
-        return groups_of(tuple(row.values()) for row in api.rows(job.id))
-
-    feeder = Feeder(over_http(api, "clicks"), SEED)
-    survive(production, job, feeder)
-    assert_exact(job, read, feeder.posted.groups())
+    return Watched(
+        job, lambda: groups_of(tuple(row.values()) for row in api.rows(job.id)), lambda: feeder.posted.groups()
+    )
 
 
-def test_windows_that_are_appended_survive_kills(production: Production) -> None:
+def appended(production: Production, feeder: Feeder) -> Watched:
+    """Windows that are appended to files, each once."""
     sink = {"kind": "parquet", "path": "windows"}
-    job = submitted(production, "clicks", sql=WINDOWS, output="append", sink=sink)
     directory = production.directory / SINKS / "windows"
 
     def read() -> set[Window]:
@@ -147,31 +132,73 @@ def test_windows_that_are_appended_survive_kills(production: Production) -> None
         assert len(found) == len(rows), "a window comes twice"
         return found
 
-    (api,) = production.apis
-    feeder = Feeder(over_http(api, "clicks"), SEED)
-    survive(production, job, feeder)
-    feeder.close_windows()
-    assert_exact(job, read, feeder.posted.windows())
+    job = submitted(production, "appended", sql=WINDOWS, output="append", sink=sink)
+    return Watched(job, read, lambda: feeder.posted.windows(), feeder.close_windows)
 
 
-def test_a_table_of_postgresql_survives_kills(beside_postgres: Production, servers: Servers) -> None:
+def upserted(production: Production, feeder: Feeder, servers: Servers) -> Watched:
+    """Groups that are updated, in a table of PostgreSQL."""
     sink = {"kind": "postgres", "connection": "warehouse", "table": "uniques"}
-    job = submitted(beside_postgres, "clicks", sink=sink)
 
     def read() -> set[Group]:
         with psycopg.connect(warehouse(servers)) as connection:
             return groups_of(connection.execute("SELECT k, n, s, d FROM uniques").fetchall())
 
+    return Watched(submitted(production, "upserted", sink=sink), read, lambda: feeder.posted.groups())
+
+
+def fed(production: Production) -> Feeder:
+    """Who posts to the stream, which it declares."""
+    (api,) = production.apis
+    declare_over_http(api, STREAM)
+    return Feeder(over_http(api, STREAM), SEED)
+
+
+def survive(
+    production: Production, all_of: Sequence[Watched], feeder: Feeder, kills: int, *further: Callable[[], object]
+) -> None:
+    """Kills as many workers and as many JVMs, whose jobs all go with them, while rows come in; `further` are other
+    strikes. Each result must be exact afterwards, and stay so as its job rests.
+    """
+    jobs = [watched.job for watched in all_of]
+    killer = Strikes(production, jobs, SEED)
+    strikes = [*[killer.kill_worker] * kills, *[killer.kill_jvm] * kills, *further]
+    random.Random(SEED).shuffle(strikes)
+    with feeder.feeding():
+        for strike in strikes:
+            strike()
+        killer.wait_for_the_last()
+    # For whoever has to find out what happened.
+    _log.warning("seed %s: %s", SEED, "; ".join(killer.told))
+    _log.warning(
+        "%s posts, %s again, %s mini-batches", feeder.batches, feeder.repeats, [job.committed() for job in jobs]
+    )
+    for watched in all_of:
+        watched.last()
+        watched.wait_until_exact()
+        watched.job.stop()
+        assert watched.read() == watched.expected()
+        assert watched.job.stream.generation == 1
+    assert sum(len(job.attempts) for job in jobs) >= len(jobs) + 2 * kills
+
+
+def test_results_survive_kills_and_crashes_of_postgresql(beside_postgres: Production, servers: Servers) -> None:
+    feeder = fed(beside_postgres)
+    table = upserted(beside_postgres, feeder, servers)
+    jobs = [table, managed(beside_postgres, feeder), appended(beside_postgres, feeder)]
+
     def crash() -> None:
+        # Of the server that jobs and leases are in, too.
         servers.postgres.restart(signal.SIGKILL)
         wait_for("the database", lambda: is_there(beside_postgres))
-        job.wait_for_batch()
+        table.job.wait_for_batch()
 
-    (api,) = beside_postgres.apis
-    # Of the server that jobs and leases are in, too.
-    feeder = Feeder(over_http(api, "clicks"), SEED)
-    survive(beside_postgres, job, feeder, crash, crash)
-    assert_exact(job, read, feeder.posted.groups())
+    survive(beside_postgres, jobs, feeder, 5, crash, crash)
+
+
+def test_results_survive_kills_beside_sqlite(production: Production) -> None:
+    feeder = fed(production)
+    survive(production, [managed(production, feeder), appended(production, feeder)], feeder, 2)
 
 
 def is_there(production: Production) -> bool:
@@ -182,13 +209,10 @@ def is_there(production: Production) -> bool:
 
 
 def test_a_stream_goes_on_across_a_restart_of_everything(production: Production) -> None:
-    job = submitted(production, "clicks")
     (api,) = production.apis
-    feeder = Feeder(over_http(api, "clicks"), SEED)
-
-    def read() -> set[Group]:
-        return groups_of(tuple(row.values()) for row in api.rows(job.id))
-
+    feeder = fed(production)
+    watched = managed(production, feeder)
+    job = watched.job
     feeder.feed(5)
     job.wait_for_batch()
     asked(api, job, "stop")
@@ -204,7 +228,7 @@ def test_a_stream_goes_on_across_a_restart_of_everything(production: Production)
     row = job.row
     assert row.status == JobStatus.STOPPED
     asked(api, job, "resume")
-    wait_until_exact(job, read, feeder.posted.groups())
+    watched.wait_until_exact()
     assert job.stream.generation == stopped.generation
     assert first_batch(job, row.fence + 1) == (stopped.last_batch or 0) + 1
 
@@ -219,7 +243,7 @@ def test_a_stream_goes_on_across_a_restart_of_everything(production: Production)
         for part in production.workers:
             production.start_again(part)
         job.wait_for("the next attempt", lambda: job.committed(job.row.fence))
-    wait_until_exact(job, read, feeder.posted.groups())
+    watched.wait_until_exact()
 
     # And killed, the API with them.
     with feeder.feeding():
@@ -230,10 +254,10 @@ def test_a_stream_goes_on_across_a_restart_of_everything(production: Production)
             production.start_again(part)
         job.wait_for_batch()
     assert feeder.repeats
-    wait_until_exact(job, read, feeder.posted.groups())
+    watched.wait_until_exact()
     asked(api, job, "stop")
     job.wait(JobStatus.STOPPED)
-    assert read() == feeder.posted.groups()
+    assert watched.read() == watched.expected()
     # Whatever was killed, what is behind is told by what is there.
     behind = api.http.get(f"/v1/jobs/{job.id}/stream").json()["backlog"]["tables"]["t"]
     assert behind == {"files": 0, "rows": 0, "bytes": 0, "oldest_seconds": None}

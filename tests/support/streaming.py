@@ -57,6 +57,11 @@ class StreamJob:
             return session.get_one(JobRow, self.id)
 
     @property
+    def name(self) -> str:
+        """What its submitter calls it."""
+        return str(self.row.name)
+
+    @property
     def stream(self) -> Stream:
         """How far it has come."""
         found = self.known
@@ -156,14 +161,14 @@ class Moment(Enum):
 
 
 class Strikes:
-    """Kills who is at a job, at random moments that `seed` fixes as far as time goes."""
+    """Kills who is at jobs, one of them after the other, at random moments that `seed` fixes as far as time goes."""
 
-    def __init__(self, production: Production, job: StreamJob, seed: int) -> None:
+    def __init__(self, production: Production, jobs: Sequence[StreamJob], seed: int) -> None:
         self._production = production
-        self._job = job
+        self._jobs = jobs
         self._random = random.Random(seed)
-        self.struck = 0
-        """The newest attempt that was."""
+        self._turn = 0
+        self._struck = dict.fromkeys((job.id for job in jobs), 0)
         self.told: list[str] = []
         """What was done, in words."""
 
@@ -171,6 +176,7 @@ class Strikes:
         """`kill -9` of the worker process; its JVM goes with it. A new one is started."""
         part = self._wait_for_moment("worker")
         self._production.kill(part)
+        self._note(part)
         self._production.start_worker()
 
     def kill_jvm(self) -> None:
@@ -179,31 +185,47 @@ class Strikes:
         jvm = jvm_of(part.process)
         jvm.kill()
         jvm.wait(30)
+        self._note(part)
+
+    def wait_for_the_last(self) -> None:
+        """Waits until each job has come on after the last strike that hit it."""
+        for job in self._jobs:
+            job.wait_for_attempt(after=self._struck[job.id])
+            job.wait_for_batch()
+
+    def _note(self, part: Part) -> None:
+        """All jobs of a worker are struck with it."""
+        for job in self._jobs:
+            row = job.row
+            if row.lease_owner is not None and pid_of(row.lease_owner) == part.process.pid:
+                self._struck[job.id] = row.fence
 
     def _wait_for_moment(self, what: str) -> Part:
+        job = self._jobs[self._turn % len(self._jobs)]
         (moment,) = self._random.choices(list(Moment), (1, 2, 3))
         delay = self._random.uniform(0.0, 2.0)
 
         def look() -> Part | None:
-            row = self._job.row
-            if row.fence <= self.struck or row.lease_owner is None:
+            row = job.row
+            if row.fence <= self._struck[job.id] or row.lease_owner is None:
                 return None
-            if moment is Moment.BEGUN and not self._job.begun(row.fence):
+            if moment is Moment.BEGUN and not job.begun(row.fence):
                 return None
-            if moment is Moment.COMMITTED and not self._job.committed(row.fence):
+            if moment is Moment.COMMITTED and not job.committed(row.fence):
                 return None
             return self.part_of(row.lease_owner)
 
-        self._job.wait_for(f"a moment to kill: {moment.value}", look)
+        job.wait_for(f"a moment to kill: {moment.value}", look)
         # A moment, not an order: whatever the attempt is at by then.
         time.sleep(delay)
-        row = self._job.row
+        row = job.row
         part = None if row.lease_owner is None else self.part_of(row.lease_owner)
         if part is None:
             # It lost the job meanwhile, on a machine that is slow: another moment.
             return self._wait_for_moment(what)
-        self.struck = row.fence
-        self.told.append(f"{what} of attempt {row.fence} {delay:.2f} s after it had {moment.value}")
+        self._turn += 1
+        self._struck[job.id] = row.fence
+        self.told.append(f"{what} of attempt {row.fence} of {job.name} {delay:.2f} s after it had {moment.value}")
         return part
 
     def part_of(self, worker: str) -> Part | None:

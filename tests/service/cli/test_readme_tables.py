@@ -61,9 +61,13 @@ def test_a_readme_without_a_place_is_refused() -> None:
         with_tables("# Evenkeel\n")
 
 
+PYTEST = ".venv/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder"
+
+
 @pytest.mark.parametrize(
     ("name", "ends_with"),
-    [("demo", ".venv/bin/evenkeel demo"), ("tests", ".venv/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder")],
+    # The suite, and then the tests that it leaves out.
+    [("demo", ".venv/bin/evenkeel demo"), ("tests", f"{PYTEST} && {PYTEST} -m long")],
 )
 def test_each_of_the_two_commands_is_one_line_that_starts_from_nothing(name: str, ends_with: str) -> None:
     (command,) = re.findall(
