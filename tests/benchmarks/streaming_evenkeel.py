@@ -4,8 +4,9 @@ process and a Spark of its own.
     python streaming_evenkeel.py '{"tables": {"t": {"columns": "k BIGINT", "path": "/data/t"}}, "sql": "SELECT …",
         "settings": {}, "work": "/scratch", "sink": "blackhole", "rounds": 2, "slots": 2, "memory": "4g"}'
 
-Every round starts from nothing, in the same JVM, takes all there is in mini-batches, and ends. Mini-batches are staged
-and committed as on a worker; what a worker writes into its database besides is not part of this.
+Every round starts from nothing, in the same JVM, takes all there is in mini-batches, and ends. With the sink `managed`
+mini-batches are staged and committed as on a worker; with `blackhole` what they emit is computed and dropped. What a
+worker writes into its database besides is not part of this.
 
 The last line printed is JSON: `seconds` from the start of the query to its end, round by round, and `cpu_seconds` of
 the JVM and of this process meanwhile; `checkpoint_bytes` of the last one; `shape` and `reason` of the plan;
@@ -39,9 +40,8 @@ from workers.engine.streaming.batches import BatchDone, BatchFunction
 from workers.engine.streaming.bounds import bound_of
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
 from workers.engine.streaming.query import RunningStream, Trigger
-from workers.engine.streaming.sinks.blackhole import BlackholeSink
 from workers.engine.streaming.sinks.managed import ManagedSink
-from workers.engine.streaming.sinks.sink import Sink, SinkTarget
+from workers.engine.streaming.sinks.sink import Sink, SinkTarget, Staged
 from workers.engine.streaming.sources import StreamInput
 from workers.engine.streaming.staging import Stage
 from workers.engine.streaming.state import StateOptions
@@ -60,6 +60,27 @@ class Unguarded:
 
     def finish(self, done: BatchDone) -> None:
         """Nothing to note."""
+
+
+class Blackhole:
+    """A sink that has every mini-batch already: each is run for its state, and its rows are computed and dropped."""
+
+    def prepare(self) -> None:
+        """See `Sink`."""
+
+    def committed(self) -> int:
+        """See `Sink`."""
+        return sys.maxsize
+
+    def commit(self, batch_id: int, staged: Staged) -> None:
+        """Never called."""
+        raise AssertionError(f"mini-batch {batch_id} was staged")
+
+    def tidy(self) -> None:
+        """See `Sink`."""
+
+    def close(self) -> None:
+        """See `Sink`."""
 
 
 def main() -> None:
@@ -148,7 +169,7 @@ def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list
 
 def _sink(kind: str, planned: PlannedStream, root: Path) -> Sink:
     if kind == "blackhole":
-        return BlackholeSink()
+        return Blackhole()
     plan = planned.plan
     target = SinkTarget("evenkeel/benchmark/1", 1, plan.columns, plan.output, plan.keys, plan.final)
     return ManagedSink(root / "result", target)
