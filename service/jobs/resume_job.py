@@ -21,7 +21,7 @@ from service.jobs.waiting import Listening
 from service.settings import Settings
 from service.spec.job import JobSpec
 from service.spec.queues import Queue
-from service.store import streams
+from service.store import stream_orders
 from service.store.session import Database
 
 
@@ -56,7 +56,7 @@ def resume_job(
         if patch:
             has_state = not from_scratch and has_layout(session, row.id)
             save_spec(session, row, with_settings(JobSpec.model_validate(row.spec), patch, has_state=has_state), now)
-        streams.request_resume(session, row, now, from_scratch=from_scratch)
+        stream_orders.request_resume(session, row, now, from_scratch=from_scratch)
         session.refresh(row)
         job = Job.of(row, now, Listening(session, settings, now))
     ring(database, dispatcher, job_id, Queue(row.queue))

@@ -7,7 +7,7 @@ from service.jobs.streaming import require_streaming
 from service.jobs.views import Job
 from service.jobs.waiting import Listening
 from service.settings import Settings
-from service.store import streams
+from service.store import stream_orders
 from service.store.jobs import effective_status
 from service.store.session import Database
 
@@ -23,6 +23,6 @@ def stop_job(database: Database, settings: Settings, tenant: str, job_id: str) -
         status = effective_status(row, now)
         if status.is_terminal:
             raise JobAlreadyFinishedError(f"The job is {status.value}: there is nothing left to stop.")
-        streams.request_stop(session, row, now)
+        stream_orders.request_stop(session, row, now)
         session.refresh(row)
         return Job.of(row, now, Listening(session, settings, now))

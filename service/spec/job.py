@@ -29,7 +29,7 @@ SPEC_VERSION = 5
 with it, so that they leave it to newer ones. 1: the first. 2: `queue`. 3: queries in FROM, UNION, grouping sets, more
 aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all joins or one. `skew.join_strategy`, which did
 nothing until then, is read as `join.skew`: a job that still waits with `forced` runs as ISOLATE, with the same result.
-4: streaming modes, and `state.*`. 5: `follow`."""
+4: streaming modes, and `state.*`. 5: `follow`, and joins of the rows of streams whose event time bounds them."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -196,7 +196,8 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The least SPEC_VERSION whose words cover this job."""
-        if self.followed:
+        timed = [name for name in self.streams if self.tables[name].event_time is not None]
+        if self.followed or len(timed) > 1:
             return SPEC_VERSION
         streams = self.mode.is_streaming or self.settings.state != StateSettings()
         return _STREAMING_VERSION if streams else _BATCH_VERSION

@@ -17,7 +17,7 @@ from service.spec.status import LEASED, AttemptStatus, JobStatus
 from service.store.attempts import end_attempt
 from service.store.leases import Claim, Standing, give_up
 from service.store.session import NO_SYNC
-from service.store.streams import due_streams
+from service.store.stream_orders import due_streams
 from service.store.tables import JobRow, OutboxRow
 
 _AT_ONCE = 200

@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 
 from service.jobs.find import require_job
 from service.spec.status import JobStatus
-from service.store import streams
+from service.store import stream_orders
 from service.store.attempts import attempts_of
 from service.store.session import Database
 from service.store.stream_state import Stream, find_stream
@@ -126,7 +126,7 @@ class StreamJob:
         """Asks it to stop, and waits until it rests."""
         with self.database.write() as session:
             row = require_job(session, TENANT, self.id, for_change=True)
-            streams.request_stop(session, row, self.database.now(session))
+            stream_orders.request_stop(session, row, self.database.now(session))
         row = self.wait(JobStatus.STOPPED)
         assert row.error is None, self.describe()
 
@@ -135,7 +135,7 @@ class StreamJob:
         with self.database.write() as session:
             row = require_job(session, TENANT, self.id, for_change=True)
             assert row.status == JobStatus.STOPPED, self.describe()
-            streams.request_resume(session, row, self.database.now(session), from_scratch=from_scratch)
+            stream_orders.request_resume(session, row, self.database.now(session), from_scratch=from_scratch)
 
     def describe(self) -> str:
         """How it stands, for the message of a failed test."""

@@ -23,7 +23,6 @@ from service.store.session import Database
 from service.store.stream_state import StoppedBecause, Stream, find_stream
 from tests.support.processes import wait_for
 from workers.attempt import Attempt, StopReason
-from workers.engine.streaming.sinks.blackhole import BlackholeSink
 from workers.engine.streaming.sinks.sink import FenceLostError, SinkError, Staged
 from workers.failures import HandBack, LeaseLost, Rest
 from workers.stream_attempt import Opened, StreamAttempt
@@ -40,22 +39,30 @@ SECONDS = 60
 
 
 @dataclass
-class Sunk(BlackholeSink):
-    """Counts rows; raises `failure` where that is given."""
+class Sunk:
+    """A sink that counts rows; raises `failure` where that is given."""
 
     failure: Exception | None = None
     numbers: list[int] = field(default_factory=list)
+    rows: int = 0
     closed: bool = False
 
-    def __post_init__(self) -> None:
-        super().__init__()
+    def prepare(self) -> None:
+        """See `Sink`."""
+
+    def committed(self) -> int | None:
+        """See `Sink`."""
+        return self.numbers[-1] if self.numbers else None
 
     def commit(self, batch_id: int, staged: Staged) -> None:
         """See `Sink`."""
         if self.failure is not None:
             raise self.failure
-        super().commit(batch_id, staged)
+        self.rows += staged.rows
         self.numbers.append(batch_id)
+
+    def tidy(self) -> None:
+        """See `Sink`."""
 
     def close(self) -> None:
         """See `Sink`."""

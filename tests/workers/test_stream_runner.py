@@ -21,7 +21,7 @@ from service.results.stream_result import open_stream_result, result_directory
 from service.settings import Settings
 from service.spec.job import JobSpec
 from service.spec.status import AttemptStatus, JobStatus
-from service.store import streams
+from service.store import stream_orders, streams
 from service.store.attempts import attempts_of
 from service.store.jobs import EXPLAIN
 from service.store.plans import report_of
@@ -69,7 +69,7 @@ def resume(bench: Bench, job_id: str, *, from_scratch: bool = False, **changed: 
         if changed:
             session.execute(update(JobRow).where(JobRow.id == job_id).values(**changed))
         row = session.get_one(JobRow, job_id)
-        streams.request_resume(session, row, bench.database.now(session), from_scratch=from_scratch)
+        stream_orders.request_resume(session, row, bench.database.now(session), from_scratch=from_scratch)
 
 
 def run(bench: Bench, job_id: str) -> JobRow:
@@ -184,7 +184,7 @@ def test_a_continuous_job_leaves_its_thread_and_goes_on(bench: Bench) -> None:
     assert (stream(bench, job_id).metrics or {})["busy"] > 0
     assert rows(bench, job_id) == [[0, 100, 7], [1, 102, 8], [2, 101, 8]]
     with bench.database.write() as session:
-        streams.request_stop(session, session.get_one(JobRow, job_id), bench.database.now(session))
+        stream_orders.request_stop(session, session.get_one(JobRow, job_id), bench.database.now(session))
     assert bench.job(job_id).status == JobStatus.STOPPING
     attempt.stop(StopReason.STOP_REQUESTED)
     supervised(bench, lambda: not bench.at_hand.all())
@@ -207,7 +207,7 @@ def test_rows_that_are_made_up_come_until_the_job_is_stopped(bench: Bench) -> No
     seen = sum(n for _, n, _ in rows(bench, job_id))
     supervised(bench, lambda: sum(n for _, n, _ in rows(bench, job_id)) > seen)
     with bench.database.write() as session:
-        streams.request_stop(session, session.get_one(JobRow, job_id), bench.database.now(session))
+        stream_orders.request_stop(session, session.get_one(JobRow, job_id), bench.database.now(session))
     attempt.stop(StopReason.STOP_REQUESTED)
     supervised(bench, lambda: not bench.at_hand.all())
     assert bench.job(job_id).status == JobStatus.STOPPED
@@ -228,7 +228,7 @@ def test_one_that_is_told_to_end_while_it_is_planned_does_not_start(
     class Telling(Driver):
         def session_for_stream(self) -> SparkSession:
             with bench.database.write() as session:
-                streams.request_stop(session, session.get_one(JobRow, job_id), bench.database.now(session))
+                stream_orders.request_stop(session, session.get_one(JobRow, job_id), bench.database.now(session))
                 if cancelled:
                     session.execute(update(JobRow).values(status="CANCELLING", cancel_requested_at=1))
             return super().session_for_stream()

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from service.spec import ends
 from service.spec.modes import Mode
 from service.spec.status import AttemptStatus, JobStatus
-from service.store import jobs, leases, streams
+from service.store import jobs, leases, stream_orders, streams
 from service.store.attempts import attempts_of
 from service.store.leases import Claim
 from service.store.session import Database
@@ -88,13 +88,15 @@ def locked(session: Session, job_id: str) -> JobRow:
 
 
 def stop(database: Database, job_id: str) -> None:
-    writing(database, lambda session, now: streams.request_stop(session, locked(session, job_id), now))
+    writing(database, lambda session, now: stream_orders.request_stop(session, locked(session, job_id), now))
 
 
 def resume(database: Database, job_id: str, *, from_scratch: bool = False) -> None:
     writing(
         database,
-        lambda session, now: streams.request_resume(session, locked(session, job_id), now, from_scratch=from_scratch),
+        lambda session, now: stream_orders.request_resume(
+            session, locked(session, job_id), now, from_scratch=from_scratch
+        ),
     )
 
 
@@ -445,7 +447,7 @@ class TestStopping:
         assert rest(database, opened(database, stream_id), "caught_up", next_run_at=clock.ms + 1)
         stop(database, stream_id)
         clock.ms += 1
-        assert writing(database, lambda session, now: streams.due_streams(session, now, 5)) == []
+        assert writing(database, lambda session, now: stream_orders.due_streams(session, now, 5)) == []
         assert stream_of(database, stream_id).stopped_because == "stopped"
 
     def test_a_stop_races_with_a_claim(self, database: Database, add_job: Callable[..., str]) -> None:
@@ -512,9 +514,9 @@ class TestGoingOn:
         for number in range(4):
             held = opened(database, add_job(f"due-{number}", mode=Mode.INCREMENTAL))
             assert rest(database, held, "caught_up", next_run_at=clock.ms + 100 + number)
-        assert writing(database, lambda session, now: streams.due_streams(session, now, 9)) == []
+        assert writing(database, lambda session, now: stream_orders.due_streams(session, now, 9)) == []
         clock.ms += 102
-        found = at_once(*[lambda: writing(database, lambda s, now: streams.due_streams(s, now, 2))] * 4)
+        found = at_once(*[lambda: writing(database, lambda s, now: stream_orders.due_streams(s, now, 2))] * 4)
         assert sorted(job for some in found for job in some) == [(f"due-{number}", "short") for number in range(3)]
         assert [row_of(database, f"due-{number}").status for number in range(4)] == ["QUEUED"] * 3 + ["STOPPED"]
         assert stream_of(database, "due-0").stopped_because is None
@@ -534,12 +536,12 @@ class TestGoingOn:
             with database.write() as session:
                 row = locked(session, "due")
                 if row.status == "STOPPED":
-                    streams.request_resume(session, row, database.now(session), from_scratch=False)
+                    stream_orders.request_resume(session, row, database.now(session), from_scratch=False)
                     return 1
             return 0
 
         def by_clock() -> int:
-            return len(writing(database, lambda session, now: streams.due_streams(session, now, 5)))
+            return len(writing(database, lambda session, now: stream_orders.due_streams(session, now, 5)))
 
         assert sum(at_once(by_hand, by_clock)) == 1
         with database.read() as session:
