@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from service.spec.reports import Alternative
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
@@ -101,6 +102,21 @@ class SkewedJoin:
 
     name = "skewed_join"
 
+    def __init__(self, ways: Collection[JoinSkew] = (JoinSkew.ISOLATE, JoinSkew.SALT)) -> None:
+        """One that takes none but `ways`."""
+        self._ways = frozenset(ways)
+
+    def way_of(self, node: Join, choice: JoinSkew, ctx: RuleContext) -> Way | None:
+        """How `choice` deals with what stands out in a join; None where it does not."""
+        found = self._look(node, ctx)
+        return None if isinstance(found, str) else found.ways.get(choice)
+
+    def _look(self, node: Join, ctx: RuleContext) -> _Found | str:
+        found = _look(node, ctx, _wanted(node, ctx))
+        if isinstance(found, str):
+            return found
+        return replace(found, ways={name: way for name, way in found.ways.items() if name in self._ways})
+
     def match(self, node: Node, ctx: RuleContext) -> Match[Join] | Skip | None:
         """As the class says; None for anything but an equi-join."""
         if not isinstance(node, Join) or not node.keys:
@@ -108,7 +124,7 @@ class SkewedJoin:
         wanted = _wanted(node, ctx)
         if wanted is JoinSkew.NONE:
             return Skip("join.skew is NONE.")
-        found = _look(node, ctx, wanted)
+        found = self._look(node, ctx)
         if isinstance(found, str):
             return Skip(
                 found if wanted is JoinSkew.AUTO else f"{found[:-1]}, so that join.skew {wanted} has no effect."
@@ -120,9 +136,7 @@ class SkewedJoin:
     def rewrite(self, match: Match[Join], ctx: RuleContext) -> Node:
         """The union of the parts, as the class shows."""
         node, choice = match.node, JoinSkew(match.choice)
-        wanted = _wanted(node, ctx)
-        found = _look(node, ctx, wanted)
-        way = None if isinstance(found, str) else found.ways.get(choice)
+        way = self.way_of(node, choice, ctx)
         if way is None:
             raise ValueError(f"this join has no way {choice.value}")
         return isolated(node, way.parts, way.nulls)
