@@ -16,6 +16,8 @@ from workers.engine.plan.nodes import Expand, Filter, Join, JoinStrategy, Named,
 from workers.engine.plan.scalars import compose, fresh_name
 from workers.engine.plan.schema import names_of, output_of
 
+_SORTED = JoinStrategy(JoinShip.REPARTITION, JoinLocal.SORT_MERGE, JoinSkew.NONE)
+
 ONE = Scalar("1", (), INT)
 """The salt of rows that need none."""
 
@@ -23,7 +25,8 @@ ONE = Scalar("1", (), INT)
 def salted(join: Join, probe: Side, hot: tuple[tuple[Scalar, ...], ...], nulls: bool, salts: int) -> Node:
     """`join` by its keys and a salt of 1 to `salts`, a hash of the row's other columns: of the probe's rows with one of
     the `hot` keys, each a literal a key column, and, with `nulls`, of those with a NULL key. All others have 1. The
-    other side's rows of the hot keys are copied for every salt; it is read twice.
+    other side's rows of the hot keys are copied for every salt; it is read twice, and both are sorted and merged.
+    Without hot keys they are joined in whatever way they would have been.
 
     The probe is a side that such a join may part. Raises ValueError where its rows have nothing but the key.
     """
@@ -39,7 +42,7 @@ def salted(join: Join, probe: Side, hot: tuple[tuple[Scalar, ...], ...], nulls: 
         left=left,
         right=right,
         keys=(*join.keys, (left_salt, right_salt)),
-        strategy=JoinStrategy(JoinShip.REPARTITION, JoinLocal.SORT_MERGE, JoinSkew.NONE),
+        strategy=_SORTED if hot else replace(join.strategy, skew=JoinSkew.NONE),
     )
     return Project(made, as_they_are(output_of(join)), stands_for=join)
 

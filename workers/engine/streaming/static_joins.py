@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from service.spec.options import JobSettings
 from service.spec.scalar import Scalar
 from service.spec.strategies import JoinSkew
-from workers.engine.plan.isolation import Side, salt_columns
+from workers.engine.plan.isolation import Side
 from workers.engine.plan.join_demand import skew_of
 from workers.engine.plan.nodes import Join, Node
 from workers.engine.plan.salting import salted
@@ -21,7 +22,7 @@ from workers.engine.planner import Plan, apply_some_rules
 from workers.engine.rules.join_strategy import JoinStrategy
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.rules.skewed_join import SkewedJoin
-from workers.engine.stats.skewed_joins import TASKS_PER_SLOT
+from workers.engine.stats.skewed_joins import TASKS_PER_SLOT, salt_in_one_reading
 from workers.engine.stats.statistics import Statistics
 
 
@@ -77,23 +78,21 @@ class _SkewBesideStream:
 
     def __init__(self, streams: frozenset[str]) -> None:
         self._streams = streams
-        self._rule = SkewedJoin((JoinSkew.SALT,))
+        self._rules = {side: SkewedJoin({JoinSkew.SALT: partial(salt_in_one_reading, side)}) for side in Side}
 
     def match(self, node: Node, ctx: RuleContext, /) -> Match[Join] | Skip | None:
         """As the rule says of salts; None for any other node."""
-        if not isinstance(node, Join) or not _has_static_side(node, self._streams) or self._probe(node) is None:
+        if not isinstance(node, Join) or not _has_static_side(node, self._streams):
             return None
-        if skew_of(node, ctx.settings.join.skew) is JoinSkew.ISOLATE:
+        probe = self._probe(node)
+        if probe is None:
+            return None
+        if node.keys and skew_of(node, ctx.settings.join.skew) is JoinSkew.ISOLATE:
             return Skip(_NOT_APART)
-        found = self._rule.match(node, ctx)
+        found = self._rules[probe].match(node, ctx)
         if not isinstance(found, Match):
             return found
-        hot, salts, nulls = self._salts(node, ctx)
-        if not hot and not nulls:
-            return Skip(
-                "The static side has more rows of the hot keys than a mini-batch, whose rows are not copied for salts.",
-                found.alternatives,
-            )
+        hot, salts, nulls = self._salts(node, probe, ctx)
         told = (
             [f"{len(hot)} hot key{'s' if len(hot) > 1 else ''} salted {salts} ways in every mini-batch"] if hot else []
         )
@@ -106,7 +105,7 @@ class _SkewBesideStream:
         probe = self._probe(match.node)
         if probe is None:
             raise ValueError("no side of this join is a stream")
-        hot, salts, nulls = self._salts(match.node, ctx)
+        hot, salts, nulls = self._salts(match.node, probe, ctx)
         return salted(match.node, probe, hot, nulls, salts)
 
     def _probe(self, join: Join) -> Side | None:
@@ -115,14 +114,13 @@ class _SkewBesideStream:
             return Side.LEFT
         return Side.RIGHT if is_streaming(join.right, self._streams) else None
 
-    def _salts(self, join: Join, ctx: RuleContext) -> tuple[tuple[tuple[Scalar, ...], ...], int, bool]:
-        """The hot keys of the stream, the number of salts, and whether rows with a NULL key are salted too."""
-        way, probe = self._rule.way_of(join, JoinSkew.SALT, ctx), self._probe(join)
-        if way is None or probe is None or not salt_columns(join, probe):
-            return (), 1, False
-        parts = [part for part in way.parts if part.probe is probe]
-        salts = max((part.salts or 1 for part in parts), default=TASKS_PER_SLOT * ctx.statistics.slots)
-        return tuple(key for part in parts for key in part.keys), salts, probe in way.nulls
+    def _salts(self, join: Join, probe: Side, ctx: RuleContext) -> tuple[tuple[tuple[Scalar, ...], ...], int, bool]:
+        """The hot keys, the number of salts, and whether rows with a NULL key are salted too."""
+        way = self._rules[probe].way_of(join, JoinSkew.SALT, ctx)
+        if way is None:
+            raise ValueError("this join has nothing to salt")
+        salts = max((part.salts or 1 for part in way.parts), default=TASKS_PER_SLOT * ctx.statistics.slots)
+        return tuple(key for part in way.parts for key in part.keys), salts, bool(way.nulls)
 
 
 _NOT_APART = (

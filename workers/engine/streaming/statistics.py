@@ -12,8 +12,8 @@ from service.datasets.files import TableFiles
 from service.datasets.reading import size_of
 from service.spec.options import JobSettings
 from service.spec.strategies import Toggle
-from workers.engine.plan.keys import statistics_keys
 from workers.engine.plan.join_demand import NOTHING, demand_of
+from workers.engine.plan.keys import statistics_keys
 from workers.engine.plan.nodes import Join, Node, Scan
 from workers.engine.spark.sampling import spread
 from workers.engine.spark.sources import TableInput, scans_of
@@ -54,7 +54,7 @@ def gather_for_joins(
     sized = _with_mini_batches(by_bytes, scans, tables, bounds)
     if not is_open:
         warnings = by_bytes.warnings if any(join.keys for join in joins) else ()
-        return replace(sized, warnings=warnings, task_memory=memory)
+        return replace(sized, warnings=warnings, task_memory=memory, is_adaptive=False)
     # Of rows that stay where they are read, and are sent to no task for their key, nothing need be known.
     shuffled = {join for join in is_open if not _is_sent_by_spark(join, settings, sized)}
     read = {scan.table for join in shuffled for scan in scans_of(join)}
@@ -73,8 +73,8 @@ def gather_for_joins(
     )
     in_part = any(join.keys and join not in is_open for join in joins)
     warnings = (*known.warnings, (None, READ_IN_PART)) if in_part else known.warnings
-    known = replace(known, tables={**sized.tables, **known.tables}, warnings=warnings, task_memory=memory)
-    return _with_mini_batches(known, opened, tables, bounds)
+    known = replace(known, tables={**sized.tables, **known.tables}, warnings=warnings)
+    return replace(_with_mini_batches(known, opened, tables, bounds), task_memory=memory, is_adaptive=False)
 
 
 def _is_sent_by_spark(join: Join, settings: JobSettings, sized: Statistics) -> bool:
