@@ -74,10 +74,10 @@ class StreamEngine:
         puts_parts_together: bool = True,
         kept: Mapping[str, Any] | None = None,
     ) -> PlannedStream:
-        """Plan, DataFrame and report; reads a sample of files at most. `tables` and `bounds` are by table
-        name. `puts_parts_together`: whether the sink takes groups in parts. `kept` is the layout of the state that is
-        there, which a plan that could be another one follows. Raises StreamPlanError for a query that a stream cannot
-        run, and what Spark raises when it analyses a plan; `output` as in `stream_plan`.
+        """Plan, DataFrame and report; reads a sample of files at most. `tables` and `bounds` are by table name.
+        `puts_parts_together`: whether the sink takes groups in parts. `kept` is the layout of the state that is there,
+        which a plan that could be another one follows. Raises StreamPlanError for a query that a stream cannot run, and
+        what Spark raises when it analyses a plan; `output` as in `stream_plan`.
         """
         prepare_session(self._session, state)
         streams = frozenset(

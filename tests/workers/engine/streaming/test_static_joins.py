@@ -28,7 +28,7 @@ def known(*, on_stream: float = 0.6, on_table: float = 0.0, nulls: float = 0.0) 
         "s": TableSize("s", 4, LARGE, 1_000_000, rows_are_exact=False),
         "n": TableSize("n", 4, LARGE, 500_000, rows_are_exact=True),
     }
-    keys = {
+    keys: dict[tuple[str, ...], KeySketch] = {
         (f"{alias}.g",): KeySketch(
             alias,
             (f"{alias}.g",),
