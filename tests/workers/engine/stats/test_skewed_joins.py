@@ -14,7 +14,14 @@ from workers.engine.plan.isolation import Side
 from workers.engine.plan.join_demand import NOTHING, Demand
 from workers.engine.plan.nodes import Join, Limit, Scan
 from workers.engine.stats.join_loads import JoinProfile, join_profile
-from workers.engine.stats.skewed_joins import cost_apart, is_parted, isolate_way, plain_cost, salt_in_one_reading, salt_way
+from workers.engine.stats.skewed_joins import (
+    cost_apart,
+    is_parted,
+    isolate_way,
+    plain_cost,
+    salt_in_one_reading,
+    salt_way,
+)
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 
 KEYS = ((column("l.k", BIGINT), column("r.k", BIGINT)),)
