@@ -90,7 +90,9 @@ class JobRunner:
         self._pause = pause
         self._metrics = metrics or WorkerMetrics()
         self._known_files = StatisticsCache()
-        self._streams = StreamRunner(settings, database, self._metrics, self._mark_running, clock, pause)
+        self._streams = StreamRunner(
+            settings, database, self._metrics, self._mark_running, clock, pause, self._known_files
+        )
         self.supervisor = StreamSupervisor(at_hand, self._end_stream, most_streams)
 
     def run(self, job_id: str) -> bool:

@@ -27,6 +27,7 @@ from workers.batch_versions import BatchVersions
 from workers.dimension_versions import DimensionVersions, directory_name
 from workers.dimensions import Dimensions, VersionGuard, Versions
 from workers.engine.spark.driver import Driver
+from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.streaming.batches import BatchFunction
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
 from workers.engine.streaming.query import RunningStream, Trigger
@@ -65,8 +66,10 @@ class StreamRunner:
         mark_running: Callable[[Attempt], bool],
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
+        known_files: StatisticsCache | None = None,
     ) -> None:
         self._settings = settings
+        self._known_files = StatisticsCache() if known_files is None else known_files
         self._roots = roots_of(settings)
         self._database = database
         self._metrics = metrics
@@ -111,7 +114,7 @@ class StreamRunner:
         inputs = find_inputs(spec, self._roots, self._posted(attempt.claim.tenant, spec), followed)
         attempt.check()
         session = driver.session_for_job() if stream is None else driver.session_for_stream()
-        engine = StreamEngine(session, driver.slots)
+        engine = StreamEngine(session, driver.slots, self._known_files)
         plans = StreamPlans(spec, engine, inputs, state_of(spec, stream, driver.slots))
         planned = plans.plan(None if stream is None else stream.layout)
         planning_ms = round((self._clock() - begun) * 1000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -24,6 +24,7 @@ from service.spec.options import JobSettings, StateProvider
 from service.spec.strategies import DistinctMethod
 from service.spec.types import Field, Schema
 from tests.conformance.laboratory import in_spark, parquet, table_input
+from workers.engine.plan.stream_layout import differences
 from workers.engine.streaming.batches import BatchDone, BatchFunction
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
 from workers.engine.streaming.progress import BatchProgress
@@ -175,17 +176,34 @@ class StreamRun:
             sources[name]["event_time"] = {"column": column, "delay": delay}
         query = compile_job(JobSpec.model_validate({"mode": "incremental", "tables": sources, "sql": sql}), schemas)
         engine = StreamEngine(session, 2)
-        self.planned: PlannedStream = engine.plan(
-            query,
-            tables,
-            StateOptions(provider, PARTITIONS),
-            dict.fromkeys(tables, BatchBound(files=1)),
-            output=output,
-            settings=JobSettings(distinct_method=method),
-        )
+
+        def planned(settings: JobSettings) -> PlannedStream:
+            return engine.plan(
+                query,
+                {name: self._with_files(name, table) for name, table in tables.items()},
+                StateOptions(provider, PARTITIONS),
+                dict.fromkeys(tables, BatchBound(files=1)),
+                output=output,
+                settings=settings,
+            )
+
+        self._planned = planned
+        self.planned = planned(JobSettings(distinct_method=method))
         plan = self.planned.plan
         identity = None if plan.final is None else (*plan.final.keys, *plan.final.parts)
         self.sink = Kept(plan.columns, plan.output, plan.keys, identity=identity)
+
+    def plan_again(self, **settings: Any) -> None:
+        """What runs next, planned with these settings and with the files that are there by now."""
+        before = self.planned.layout
+        self.planned = self._planned(JobSettings.model_validate(settings))
+        assert not differences(before, self.planned.layout)
+
+    def _with_files(self, name: str, table: Input) -> Input:
+        return replace(table, files=tuple(self._files_of(name))) if isinstance(table, StreamInput) else table
+
+    def _files_of(self, table: str) -> list[Path]:
+        return sorted((self._root / table).glob("f*.parquet"))
 
     def put(self, table: str, file: Path) -> None:
         """Adds a file of rows to a stream."""

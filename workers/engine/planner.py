@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 from service.spec.bound import BoundQuery
 from service.spec.distinct_ways import contradict
@@ -62,17 +63,23 @@ def plan_query(query: BoundQuery, statistics: Statistics, settings: JobSettings)
 
 def apply_rules(before: Node, ctx: RuleContext) -> Plan:
     """The rulebook applied to a plan that is already built. Raises as `plan_query` does."""
-    after, rewriting = before, _Rewriting(ctx)
-    for rule in RULES:
+    plan = apply_some_rules(before, RULES, ctx)
+    return replace(plan, trace=(*plan.trace, *_settings_without_effect(before, ctx.settings)))
+
+
+def apply_some_rules(
+    before: Node, rules: Sequence[Rule[Any]], ctx: RuleContext, changed_by: Mapping[Node, str] = MappingProxyType({})
+) -> Plan:
+    """The same by `rules` alone, and without a word on settings that none of them reads. `changed_by` names who has
+    made nodes of `before`.
+    """
+    after, rewriting = before, _Rewriting(ctx, changed_by=dict(changed_by))
+    for rule in rules:
         after = rewriting.apply(rule, after)
         check(after, rule.name, output_of(before))
     alive = frozenset(walk_up(after))
     changed_by = {node: rule_name for node, rule_name in rewriting.changed_by.items() if node in alive}
-    trace = (
-        *_warnings(before, ctx.statistics),
-        *rewriting.trace,
-        *_settings_without_effect(before, ctx.settings),
-    )
+    trace = (*_warnings(before, ctx.statistics), *rewriting.trace)
     return Plan(before, after, trace, MappingProxyType(changed_by))
 
 

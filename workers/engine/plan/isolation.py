@@ -137,40 +137,40 @@ def can_pass_nulls(join: Join, side: Side) -> bool:
     if join.null_safe or side not in KEEPS.get(join.kind, ()):
         return False
     return join.kind is JoinKind.LEFT_ANTI or all(
-        typed_null(field.type) is not None for field in output_of(_input(join, side.other))
+        typed_null(field.type) is not None for field in output_of(input_of(join, side.other))
     )
 
 
 def salt_columns(join: Join, probe: Side) -> tuple[Scalar, ...]:
     """The columns of the probe's rows beside its keys, by whose hash they can be told apart."""
-    keys = {name for key in _keys(join, probe) for name in key.columns}
+    keys = {name for key in keys_of(join, probe) for name in key.columns}
     return tuple(
         column(field.name, field.type)
-        for field in output_of(_input(join, probe))
+        for field in output_of(input_of(join, probe))
         if field.name not in keys and field.type.name is not TypeName.OTHER
     )
 
 
 def _rest(join: Join, side: Side, hot: tuple[tuple[Scalar, ...], ...], without_nulls: bool) -> Node:
-    keys = _keys(join, side)
-    kept = compose("NOT ({0})", (_is_one_of(keys, hot),), BOOLEAN) if hot else None
+    keys = keys_of(join, side)
+    kept = compose("NOT ({0})", (is_one_of(keys, hot),), BOOLEAN) if hot else None
     for key in keys if without_nulls else ():
         kept = conjunction(kept, compose("({0}) IS NOT NULL", (key,), BOOLEAN))
-    below = _input(join, side)
+    below = input_of(join, side)
     return below if kept is None else Filter(below, kept)
 
 
 def _hot(join: Join, side: Side, part: HotPart, earlier: tuple[tuple[Scalar, ...], ...]) -> Node:
     """The part's rows of one side, but those of earlier parts: two literals may be of one value, joined once."""
-    keys = _keys(join, side)
-    kept = _is_one_of(keys, part.keys)
+    keys = keys_of(join, side)
+    kept = is_one_of(keys, part.keys)
     if earlier:
-        kept = conjunction(kept, compose("NOT ({0})", (_is_one_of(keys, earlier),), BOOLEAN))
-    return Filter(_input(join, side), kept)
+        kept = conjunction(kept, compose("NOT ({0})", (is_one_of(keys, earlier),), BOOLEAN))
+    return Filter(input_of(join, side), kept)
 
 
-def _is_one_of(keys: tuple[Scalar, ...], hot: tuple[tuple[Scalar, ...], ...]) -> Scalar:
-    """True or false, and never NULL: what is neither hot nor not would be in no part."""
+def is_one_of(keys: tuple[Scalar, ...], hot: tuple[tuple[Scalar, ...], ...]) -> Scalar:
+    """Whether a key is one of `hot`. True or false, and never NULL: what is neither hot nor not would be in no part."""
     found: Scalar | None = None
     for values in hot:
         same: Scalar | None = None
@@ -208,12 +208,12 @@ def _salted(join: Join, part: HotPart, earlier: tuple[tuple[Scalar, ...], ...]) 
     salted = replace(
         join,
         # Exactly the join's keys, so that Spark joins them as they come, and a number that it keeps to.
-        left=Exchange(left, (*_keys(join, Side.LEFT), left_salt), salts),
-        right=Exchange(right, (*_keys(join, Side.RIGHT), right_salt), salts),
+        left=Exchange(left, (*keys_of(join, Side.LEFT), left_salt), salts),
+        right=Exchange(right, (*keys_of(join, Side.RIGHT), right_salt), salts),
         keys=(*join.keys, (left_salt, right_salt)),
         strategy=_strategy(JoinShip.REPARTITION, JoinLocal.SORT_MERGE),
     )
-    return Project(salted, _named(output_of(join)))
+    return Project(salted, as_they_are(output_of(join)))
 
 
 def _with_salt(rows: Node, columns: tuple[Scalar, ...], salts: int, salt: Scalar) -> Node:
@@ -222,21 +222,21 @@ def _with_salt(rows: Node, columns: tuple[Scalar, ...], salts: int, salt: Scalar
     places = ", ".join(f"{{{index}}}" for index in range(len(columns)))
     # From 1, as Expand counts. By the row itself, so that a repeated task gives every row the same one.
     made = compose(f"CAST(pmod(xxhash64({places}), {salts}) + 1 AS INT)", columns, INT)
-    return Project(rows, (*_named(output_of(rows)), Named(made, salt.columns[0])))
+    return Project(rows, (*as_they_are(output_of(rows)), Named(made, salt.columns[0])))
 
 
 def _past(join: Join, side: Side) -> Node:
-    keys = _keys(join, side)
+    keys = keys_of(join, side)
     is_null: Scalar | None = None
     for key in keys:
         test = compose("({0}) IS NULL", (key,), BOOLEAN)
         is_null = test if is_null is None else compose("({0}) OR ({1})", (is_null, test), BOOLEAN)
     if is_null is None:
         raise ValueError("a join without keys has no NULL keys")
-    rows = Filter(_input(join, side), is_null)
+    rows = Filter(input_of(join, side), is_null)
     if join.kind is JoinKind.LEFT_ANTI:
         return rows
-    own, other = _named(output_of(rows)), tuple(_nulls(output_of(_input(join, side.other))))
+    own, other = as_they_are(output_of(rows)), tuple(_nulls(output_of(input_of(join, side.other))))
     return Project(rows, (*own, *other) if side is Side.LEFT else (*other, *own))
 
 
@@ -252,13 +252,16 @@ def _strategy(ship: JoinShip, local: JoinLocal) -> JoinStrategy:
     return JoinStrategy(ship, local, JoinSkew.NONE)
 
 
-def _input(join: Join, side: Side) -> Node:
+def input_of(join: Join, side: Side) -> Node:
+    """The rows of one side."""
     return join.left if side is Side.LEFT else join.right
 
 
-def _keys(join: Join, side: Side) -> tuple[Scalar, ...]:
+def keys_of(join: Join, side: Side) -> tuple[Scalar, ...]:
+    """The key's columns on one side."""
     return tuple(key[0 if side is Side.LEFT else 1] for key in join.keys)
 
 
-def _named(fields: tuple[Field, ...]) -> tuple[Named, ...]:
+def as_they_are(fields: tuple[Field, ...]) -> tuple[Named, ...]:
+    """Columns for a projection that only adds others, or leaves some out."""
     return tuple(Named(column(field.name, field.type), field.name) for field in fields)

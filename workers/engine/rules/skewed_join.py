@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from service.spec.reports import Alternative
@@ -21,7 +22,7 @@ from workers.engine.stats.join_loads import (
     standing_out,
 )
 from workers.engine.stats.partitioning import is_broadcast
-from workers.engine.stats.skewed_joins import Way, isolate_way, may_be_salted, plain_cost, salt_way
+from workers.engine.stats.skewed_joins import WAYS, Way, WayMaker, may_be_salted, plain_cost
 
 NONE = JoinSkew.NONE.value
 ISOLATE = JoinSkew.ISOLATE.value
@@ -101,6 +102,15 @@ class SkewedJoin:
 
     name = "skewed_join"
 
+    def __init__(self, ways: Mapping[JoinSkew, WayMaker] = WAYS) -> None:
+        """One that knows no other `ways`."""
+        self._ways = ways
+
+    def way_of(self, node: Join, choice: JoinSkew, ctx: RuleContext) -> Way | None:
+        """How `choice` deals with what stands out in a join; None where it does not."""
+        found = _look(node, ctx, _wanted(node, ctx), self._ways)
+        return None if isinstance(found, str) else found.ways.get(choice)
+
     def match(self, node: Node, ctx: RuleContext) -> Match[Join] | Skip | None:
         """As the class says; None for anything but an equi-join."""
         if not isinstance(node, Join) or not node.keys:
@@ -108,7 +118,7 @@ class SkewedJoin:
         wanted = _wanted(node, ctx)
         if wanted is JoinSkew.NONE:
             return Skip("join.skew is NONE.")
-        found = _look(node, ctx, wanted)
+        found = _look(node, ctx, wanted, self._ways)
         if isinstance(found, str):
             return Skip(
                 found if wanted is JoinSkew.AUTO else f"{found[:-1]}, so that join.skew {wanted} has no effect."
@@ -120,9 +130,7 @@ class SkewedJoin:
     def rewrite(self, match: Match[Join], ctx: RuleContext) -> Node:
         """The union of the parts, as the class shows."""
         node, choice = match.node, JoinSkew(match.choice)
-        wanted = _wanted(node, ctx)
-        found = _look(node, ctx, wanted)
-        way = None if isinstance(found, str) else found.ways.get(choice)
+        way = self.way_of(node, choice, ctx)
         if way is None:
             raise ValueError(f"this join has no way {choice.value}")
         return isolated(node, way.parts, way.nulls)
@@ -173,7 +181,7 @@ def _wanted(node: Join, ctx: RuleContext) -> JoinSkew:
     return skew_of(node, ctx.settings.join.skew)
 
 
-def _look(node: Join, ctx: RuleContext, wanted: JoinSkew) -> _Found | str:
+def _look(node: Join, ctx: RuleContext, wanted: JoinSkew, makers: Mapping[JoinSkew, WayMaker]) -> _Found | str:
     """What stands out; the reason where the join is not to be touched."""
     if is_broadcast(node, ctx.statistics):
         return "One side is broadcast: no row of the other is sent to a task for its key."
@@ -192,10 +200,11 @@ def _look(node: Join, ctx: RuleContext, wanted: JoinSkew) -> _Found | str:
         hot, nulls = hot_loads(profile, ctx.settings.skew), hot_nulls(profile, ctx.settings.skew)
     else:
         hot, nulls = standing_out(profile), kept_nulls(profile)
-    ways = {
-        JoinSkew.ISOLATE: isolate_way(node, profile, hot if is_asked_for or forced.may_broadcast else (), nulls),
-        JoinSkew.SALT: salt_way(node, profile, hot if forced.may_sort else (), nulls),
+    eligible = {
+        JoinSkew.ISOLATE: hot if is_asked_for or forced.may_broadcast else (),
+        JoinSkew.SALT: hot if forced.may_sort else (),
     }
+    ways = {name: make(node, profile, eligible[name], nulls) for name, make in makers.items()}
     return _Found(profile, hot, nulls, {name: way for name, way in ways.items() if way is not None}, forced)
 
 

@@ -8,7 +8,7 @@ sorted and, in an inner join, l * r emitted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from service.spec.join_pairs import HASHED_SIDE
@@ -109,7 +109,31 @@ def salt_way(join: Join, profile: JoinProfile, hot: Sequence[Load], nulls: Seque
     return Way(parts, passing, _apart(profile, apart, passing, added))
 
 
-WAYS = {JoinSkew.ISOLATE: isolate_way, JoinSkew.SALT: salt_way}
+def salt_in_one_reading(
+    probe: Side, join: Join, profile: JoinProfile, hot: Sequence[Load], nulls: Sequence[Side]
+) -> Way | None:
+    """The keys of `hot` salted on the side `probe`, whose rows with a NULL key are spread too, while they are read for
+    the join as a whole (`workers.engine.plan.salting`); the other side is read twice. None where that is nothing.
+    """
+    if probe not in PROBES[join.kind] or not salt_columns(join, probe):
+        return None
+    salts = _tasks(profile)
+    chosen = [
+        load for load in hot if load.literals is not None and load.rows(probe.other) * salts <= profile.handled(load)
+    ]
+    spread = tuple(side for side in nulls if side is probe and not join.null_safe)
+    if not chosen and not spread:
+        return None
+    part = _part(probe, chosen, salts=salts)
+    added = [_salt_cost(profile, part, chosen)] if chosen else []
+    added += [_spread_cost(profile, side) for side in spread]
+    return Way((part,) if chosen else (), spread, _apart(profile, chosen, spread, added, once=frozenset({probe})))
+
+
+WayMaker = Callable[[Join, JoinProfile, Sequence[Load], Sequence[Side]], Way | None]
+"""Parts a join by keys that are hot, and by sides that have NULL keys."""
+
+WAYS: Mapping[JoinSkew, WayMaker] = {JoinSkew.ISOLATE: isolate_way, JoinSkew.SALT: salt_way}
 """How each strategy of the setting parts a join."""
 
 
@@ -210,8 +234,16 @@ def _on_one_task(profile: JoinProfile, load: Load) -> float:
     return profile.handled(load)
 
 
-def _apart(profile: JoinProfile, apart: Sequence[Load], nulls: Sequence[Side], added: Sequence[Cost]) -> Cost:
-    """The ordinary join of the rest, beside what the parts add, and every part's own reading of the tables."""
+def _apart(
+    profile: JoinProfile,
+    apart: Sequence[Load],
+    nulls: Sequence[Side],
+    added: Sequence[Cost],
+    once: frozenset[Side] = frozenset(),
+) -> Cost:
+    """The ordinary join of the rest, beside what the parts add, and every part's own reading of the tables, but of
+    those that are read `once`.
+    """
     left = [load for load in profile.loads if load not in apart]
     moved = sum(load.left + load.right for load in apart) + sum(profile.nulls[side] for side in nulls)
     rest = _ordinary(
@@ -220,10 +252,12 @@ def _apart(profile: JoinProfile, apart: Sequence[Load], nulls: Sequence[Side], a
         tuple(Side),
         profile.rows - moved,
     )
-    read = {side: _reread(profile, side) for side in Side}
+    read = {side: 0.0 if side in once else _reread(profile, side) for side in Side}
     reread = (sum(read.values()) * len(added) + sum(read[side] for side in nulls)) / profile.slots
-    # A part's filter on the key leaves the other tables of a join below as they are: they are sent and sorted again.
-    reread += 2 * profile.sent_below * (len(added) + len(nulls)) / profile.slots
+    if not once:
+        # A part's filter on the key leaves the other tables of a join below as they are: they are sent and sorted
+        # again.
+        reread += 2 * profile.sent_below * (len(added) + len(nulls)) / profile.slots
     return Cost(
         rest.slowest + reread + sum(cost.slowest for cost in added),
         rest.shuffled + sum(cost.shuffled for cost in added),
@@ -266,3 +300,10 @@ def _salt_cost(profile: JoinProfile, part: HotPart, loads: Sequence[Load]) -> Co
     hottest = _SALTED_UNEVENLY * handled / max(min(salts, rows), 1.0)
     slowest = (rows + copies) / profile.slots + max(hottest, handled / profile.slots)
     return Cost(slowest, rows + copies, hottest)
+
+
+def _spread_cost(profile: JoinProfile, side: Side) -> Cost:
+    """Of rows with a NULL key that are sent, read and emitted as all others are."""
+    rows = profile.nulls[side]
+    even = 3 * rows / profile.slots
+    return Cost(even, rows, even)

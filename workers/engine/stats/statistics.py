@@ -69,7 +69,8 @@ class Statistics:
     a filter's condition keeps, by its text. `widths` has the bytes of a value in memory, with a margin, by emitted
     column name, for texts of tables that are small enough to be hashed whole. `warnings` are sentences on what could
     not be read, or was not, by the table, or by none. `hashes_blocks`: whether Spark may hash as many objects as the
-    blocks of bitmaps need.
+    blocks of bitmaps need. `is_adaptive`: whether Spark's adaptive execution may part a task of a join that is large;
+    it is off on streams.
     """
 
     tables: Mapping[str, TableSize]
@@ -82,3 +83,4 @@ class Statistics:
     widths: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[tuple[str | None, str], ...] = ()
     hashes_blocks: bool = True
+    is_adaptive: bool = True

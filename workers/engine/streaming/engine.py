@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,14 +18,18 @@ from workers.engine.plan.nodes import Node
 from workers.engine.plan.stream_layout import layout_of
 from workers.engine.plan.stream_shape import NO_BITMAPS, Bitmaps, Shape, StreamPlan, apart, bitmap_obstacle, stream_plan
 from workers.engine.plan.transform import walk_up
-from workers.engine.planner import Plan, plan_report
+from workers.engine.planner import plan_report
 from workers.engine.spark.lowering import lower
+from workers.engine.spark.memory import task_memory
 from workers.engine.spark.sources import TableInput, scans_of, spelled
+from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.stats.statistics import Statistics
 from workers.engine.streaming.density import values_per_block
 from workers.engine.streaming.sinks.sink import OfNothing
 from workers.engine.streaming.sources import BatchBound, Input, read_inputs
 from workers.engine.streaming.state import StateOptions, prepare_session
+from workers.engine.streaming.static_joins import join_static_tables, static_joins
+from workers.engine.streaming.statistics import gather_for_joins
 from workers.engine.streaming.traces import STREAM_SHAPE, traces_of
 
 _VALUES_PER_BLOCK = 32
@@ -49,11 +53,14 @@ class PlannedStream:
 
 
 class StreamEngine:
-    """Plans streaming queries in one Spark session, which is theirs alone."""
+    """Plans streaming queries in one Spark session, which is theirs alone. What is known of files is kept in `cache`,
+    which engines may share.
+    """
 
-    def __init__(self, session: SparkSession, slots: int) -> None:
+    def __init__(self, session: SparkSession, slots: int, cache: StatisticsCache | None = None) -> None:
         self._session = session
         self._slots = slots
+        self._cache = StatisticsCache() if cache is None else cache
 
     def plan(
         self,
@@ -67,10 +74,10 @@ class StreamEngine:
         puts_parts_together: bool = True,
         kept: Mapping[str, Any] | None = None,
     ) -> PlannedStream:
-        """Plan, DataFrame and report; reads a sample of the streams' files at most. `tables` and `bounds` are by table
-        name. `puts_parts_together`: whether the sink takes groups in parts. `kept` is the layout of the state that is
-        there, which a plan that could be another one follows. Raises StreamPlanError for a query that a stream cannot
-        run, and what Spark raises when it analyses a plan; `output` as in `stream_plan`.
+        """Plan, DataFrame and report; reads a sample of files at most. `tables` and `bounds` are by table name.
+        `puts_parts_together`: whether the sink takes groups in parts. `kept` is the layout of the state that is there,
+        which a plan that could be another one follows. Raises StreamPlanError for a query that a stream cannot run, and
+        what Spark raises when it analyses a plan; `output` as in `stream_plan`.
         """
         prepare_session(self._session, state)
         streams = frozenset(
@@ -81,12 +88,33 @@ class StreamEngine:
         if bitmaps.wanted and not puts_parts_together:
             bitmaps = Bitmaps(False, "The sink takes whole groups, and bitmaps are parts of groups.")
         plan = stream_plan(built, streams, bitmaps, output)
-        frame = lower(plan.node, read_inputs(self._session, plan.node, tables, bounds))
         emits = OutputMode.APPEND if plan.keys is None else OutputMode.UPDATE
+        # Before joins with static tables are looked at: they keep no state, and may run in another way the next time.
         layout = layout_of(
             plan, streams, provider=state.provider.value, partitions=state.partitions, output=emits.value
         )
-        return PlannedStream(self._report(plan, settings), plan, frame, emits, layout, self._of_nothing(plan))
+        known = self._statistics(plan, streams, tables, bounds, settings)
+        made = frozenset(walk_up(plan.node)) - frozenset(walk_up(plan.before))
+        joined = join_static_tables(plan.node, streams, known, settings, dict.fromkeys(made, STREAM_SHAPE))
+        frame = lower(joined.after, read_inputs(self._session, joined.after, tables, bounds))
+        trace = (*traces_of(plan, streams, settings, made), *joined.trace)
+        report = plan_report(replace(joined, before=plan.before, trace=trace), known, None)
+        return PlannedStream(report, replace(plan, node=joined.after), frame, emits, layout, self._of_nothing(plan))
+
+    def _statistics(
+        self,
+        plan: StreamPlan,
+        streams: frozenset[str],
+        tables: Mapping[str, Input],
+        bounds: Mapping[str, BatchBound],
+        settings: JobSettings,
+    ) -> Statistics:
+        """What is known of the tables that are joined; nothing where no join is the rules' to look at."""
+        joins = tuple(dict.fromkeys(static_joins(plan.node, streams)))
+        if not joins:
+            return Statistics({}, {}, self._slots)
+        memory = task_memory(self._session, self._slots)
+        return gather_for_joins(plan.node, joins, tables, bounds, settings, self._slots, memory, self._cache)
 
     def _bitmaps(
         self,
@@ -122,12 +150,6 @@ class StreamEngine:
         }
         rows = lower(plan.before, scans).collect()
         return tuple(map(_as_json, rows[0])) if rows else None
-
-    def _report(self, plan: StreamPlan, settings: JobSettings) -> PlanReport:
-        made = frozenset(walk_up(plan.node)) - frozenset(walk_up(plan.before))
-        trace = traces_of(plan, settings, made)
-        known = Statistics({}, {}, slots=self._slots)
-        return plan_report(Plan(plan.before, plan.node, trace, dict.fromkeys(made, STREAM_SHAPE)), known, None)
 
 
 def _as_json(value: Any) -> bool | int | float | str | None:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from service.spec.options import AggPhase, DistinctSplitSettings, JobSettings, JoinSettings, SkewSettings, Toggle
 from service.spec.reports import RuleOutcome, RuleTrace
-from service.spec.strategies import DistinctMethod
+from service.spec.strategies import DistinctMethod, JoinSkew
 from workers.engine.plan.explain import line_of, seconds
 from workers.engine.plan.nodes import Join, Node, Windows
 from workers.engine.plan.stream_shape import Shape, StreamPlan
 from workers.engine.plan.transform import walk_up
+from workers.engine.streaming.static_joins import static_joins
 
 STREAM_SHAPE = "stream_shape"
 """Who tells in the trace what a stream's state holds, and why."""
@@ -32,13 +33,17 @@ _GROWS = {
 _OF_VALUES = frozenset({Shape.DISTINCT, Shape.UNITED, Shape.BITMAP})
 
 
-def traces_of(plan: StreamPlan, settings: JobSettings, made: frozenset[Node]) -> tuple[RuleTrace, ...]:
-    """In the order in which they are told. `made` are the nodes that are not the query's own."""
+def traces_of(
+    plan: StreamPlan, streams: frozenset[str], settings: JobSettings, made: frozenset[Node]
+) -> tuple[RuleTrace, ...]:
+    """In the order in which they are told. `streams` are the aliases that are streams, `made` the nodes that are not
+    the query's own.
+    """
     root = line_of(plan.before)
     outcome = RuleOutcome.FIRED if made else RuleOutcome.SKIPPED
     shape = RuleTrace(rule=STREAM_SHAPE, outcome=outcome, node=root, reason=plan.reason)
     others = ((STREAM_STATE, reason) for reason in _of_state(plan))
-    idle = ((STREAM_SETTINGS, reason) for reason in _without_effect(plan, settings))
+    idle = ((STREAM_SETTINGS, reason) for reason in _without_effect(plan, streams, settings))
     told = (
         RuleTrace(rule=rule, outcome=RuleOutcome.SKIPPED, node=root, reason=reason) for rule, reason in (*others, *idle)
     )
@@ -75,7 +80,7 @@ def _of_joined_rows(joins: list[Join]) -> str:
     )
 
 
-def _without_effect(plan: StreamPlan, settings: JobSettings) -> Iterator[str]:
+def _without_effect(plan: StreamPlan, streams: frozenset[str], settings: JobSettings) -> Iterator[str]:
     if settings.agg_phase is not AggPhase.AUTO:
         yield (
             "agg_phase is given: on a stream Spark always aggregates a mini-batch locally, before the shuffle and "
@@ -92,7 +97,12 @@ def _without_effect(plan: StreamPlan, settings: JobSettings) -> Iterator[str]:
         yield "incremental_agg is given: a stream aggregates once, so that there are no two phases to merge."
     if settings.eager_aggregation is not Toggle.AUTO:
         yield "eager_aggregation is given: two streams are aggregated without a join, and static tables after it."
-    if settings.join != JoinSettings():
-        yield "join.* is given: joins with static tables follow hints in the query alone."
-    if settings.skew != SkewSettings():
-        yield "skew.* is given: no keys of a stream are sampled for hot ones."
+    joins = tuple(static_joins(plan.node, streams))
+    whole = settings.join.model_copy(update={"skew": JoinSkew.AUTO})
+    if whole != JoinSettings() and not joins:
+        yield "join.ship or join.local is given, but no static table is joined."
+    keyed = any(join.keys for join in joins)
+    if settings.join.skew is not JoinSkew.AUTO and not keyed:
+        yield "join.skew is given, but no static table is joined by equal keys."
+    if settings.skew != SkewSettings() and not keyed:
+        yield "skew.* is given, but no static table is joined by equal keys: nothing else on a stream has hot keys."

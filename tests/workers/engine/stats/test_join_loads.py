@@ -131,3 +131,9 @@ def test_a_condition_on_the_key_under_another_name() -> None:
         node = Join(derived, RIGHT, JoinKind.INNER, ((column("d.k", BIGINT), column("r.k", BIGINT)),))
         assert filtered_by_key(node, ()) is expected
         assert filtered_by_key(node, (Scalar("`d.k` > 7", ("d.k",), None),))
+
+
+def test_nothing_is_parted_while_it_runs_where_execution_does_not_adapt() -> None:
+    statistics = known({"7": 0.5}, {})
+    assert all(profile(JOIN, statistics).even.values())
+    assert not any(profile(JOIN, replace(statistics, is_adaptive=False)).even.values())

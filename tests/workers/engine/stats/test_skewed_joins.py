@@ -14,13 +14,21 @@ from workers.engine.plan.isolation import Side
 from workers.engine.plan.join_demand import NOTHING, Demand
 from workers.engine.plan.nodes import Join, Limit, Scan
 from workers.engine.stats.join_loads import JoinProfile, join_profile
-from workers.engine.stats.skewed_joins import cost_apart, is_parted, isolate_way, plain_cost, salt_way
+from workers.engine.stats.skewed_joins import (
+    cost_apart,
+    is_parted,
+    isolate_way,
+    plain_cost,
+    salt_in_one_reading,
+    salt_way,
+)
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 
 KEYS = ((column("l.k", BIGINT), column("r.k", BIGINT)),)
 LEFT, RIGHT = (
     Scan(side, side, ((Field(f"{side}.k", BIGINT), "k"), (Field(f"{side}.v", STRING), "v"))) for side in "lr"
 )
+LEFT_KEY = replace(LEFT, columns=LEFT.columns[:1])
 JOIN = Join(LEFT, RIGHT, JoinKind.INNER, KEYS)
 
 
@@ -97,6 +105,33 @@ def test_text_is_parsed_again_for_every_part() -> None:
     costs = [way.cost.slowest for way in ways if way is not None]
     assert costs[1] - costs[0] > 2 * known.rows / known.slots
     assert plain_cost(parsed) == plain_cost(known)
+
+
+def test_one_reading_spares_what_parts_read_again() -> None:
+    known = profile(0.6, 0.0)
+    parts, one = salt_way(JOIN, known, known.loads, ()), salt_in_one_reading(Side.LEFT, JOIN, known, known.loads, ())
+    assert parts is not None
+    assert one is not None
+    assert one.parts == parts.parts
+    assert one.cost.slowest < parts.cost.slowest < plain_cost(known).slowest
+
+
+def test_one_reading_salts_no_other_side() -> None:
+    known = profile(0.6, 0.0)
+    left = replace(JOIN, kind=JoinKind.LEFT)
+    assert salt_in_one_reading(Side.RIGHT, left, known, known.loads, ()) is None
+    assert salt_in_one_reading(Side.LEFT, replace(JOIN, left=LEFT_KEY), known, known.loads, ()) is None
+    assert salt_in_one_reading(Side.LEFT, JOIN, known, (), ()) is None
+
+
+def test_rows_with_a_null_key_are_spread_in_one_reading() -> None:
+    left = replace(JOIN, kind=JoinKind.LEFT)
+    known = replace(profile(0.0, 0.0, join=left), nulls={Side.LEFT: 6_000_000.0, Side.RIGHT: 0.0})
+    way = salt_in_one_reading(Side.LEFT, left, known, (), (Side.LEFT,))
+    assert way is not None
+    assert (way.parts, way.nulls) == ((), (Side.LEFT,))
+    assert way.cost.slowest < plain_cost(known).slowest
+    assert salt_in_one_reading(Side.LEFT, replace(left, null_safe=True), known, (), (Side.LEFT,)) is None
 
 
 def test_nothing_hot_is_no_way() -> None:

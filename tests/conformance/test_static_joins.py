@@ -1,0 +1,79 @@
+"""Streams joined with static tables, each mini-batch in another way, with the state and the checkpoint of the ones
+before: whatever the way, the result is that of the same rows in one piece.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from service.spec.types import INT, STRING, Field, Schema
+from tests.conformance.stream_runs import StreamRun, in_batch
+from tests.support.rows import difference
+from workers.engine.plan.nodes import Expand, Scan
+from workers.engine.plan.transform import walk_up
+
+pytestmark = pytest.mark.spark
+
+_DDL = "g INT, k STRING, i INT"
+_SCHEMA = Schema((Field("g", INT), Field("k", STRING), Field("i", INT)))
+_HOT = 7
+
+QUERIES = {
+    "inner": "SELECT n.name, COUNT(*) AS c, COUNT(DISTINCT s.k) AS d, SUM(s.i) AS x FROM s JOIN n ON s.g = n.g "
+    "GROUP BY n.name",
+    "left": "SELECT n.name, COUNT(*) AS c, SUM(s.i) AS x FROM s LEFT JOIN n ON s.g = n.g GROUP BY n.name",
+    "semi": "SELECT s.k, SUM(s.i) AS x FROM s LEFT SEMI JOIN n ON s.g = n.g GROUP BY s.k",
+    "anti": "SELECT s.k, SUM(s.i) AS x FROM s LEFT ANTI JOIN n ON s.g = n.g GROUP BY s.k",
+    "right": "SELECT n.name, SUM(s.i) AS x FROM n RIGHT JOIN s ON s.g = n.g AND n.name <> 'h' GROUP BY n.name",
+    "rows": "SELECT s.g, s.k, s.i, n.name FROM s JOIN n ON s.g = n.g",
+}
+_SALT = {"ship": "REPARTITION", "skew": "SALT"}
+_ALL_WAYS: tuple[dict[str, str], ...] = (
+    # With nothing known: no file is there.
+    _SALT,
+    {},
+    _SALT,
+    {"ship": "REPARTITION", "skew": "ISOLATE"},
+    {"ship": "REPARTITION", "local": "HASH_LEFT"},
+    {"ship": "BROADCAST_LEFT"},
+)
+"""How each mini-batch is joined."""
+_SOME_WAYS: tuple[dict[str, str], ...] = ({}, _SALT, {"ship": "REPARTITION"})
+
+
+def _rows(spark: SparkSession, start: int, path: Path) -> Path:
+    """60 rows, a half of them of one key, some without."""
+    g = f"CASE WHEN id % 2 = 0 THEN {_HOT} WHEN id % 9 = 0 THEN NULL ELSE id % 12 END"
+    frame = spark.range(start, start + 60).selectExpr(
+        f"CAST({g} AS INT) AS g", "CONCAT('k', id % 5) AS k", "CAST(id AS INT) AS i"
+    )
+    pq.write_table(frame.toArrow(), path)
+    return path
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_one_state_whatever_the_way_of_the_join(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    sql = QUERIES[name]
+    static = tmp_path / "static" / "n" / "n.parquet"
+    static.parent.mkdir(parents=True)
+    names = [(_HOT, "h"), (_HOT, "again"), (1, "one"), (3, None), (None, "none"), (40, "far")]
+    pq.write_table(spark.createDataFrame(names, "g INT, name STRING").toArrow(), static)
+    run = StreamRun(spark, tmp_path / "run", sql, {"s": _SCHEMA}, {"n": static.parents[1]})
+    files: list[Path] = []
+    readings = 2 if name == "inner" else 1
+    for number, way in enumerate(_ALL_WAYS if name == "inner" else _SOME_WAYS):
+        run.plan_again(join=way)
+        plan = run.planned.plan.node
+        salted = any(isinstance(node, Expand) for node in walk_up(plan))
+        assert salted == (number > 0 and way.get("skew") == "SALT"), run.planned.report.rules
+        files.append(_rows(spark, 60 * number, tmp_path / f"{number}.parquet"))
+        run.put("s", files[-1])
+        assert run.catch_up() is None
+        # Spark goes on with as many readings of a stream as before alone.
+        assert sum(isinstance(node, Scan) and node.alias == "s" for node in walk_up(plan)) == readings
+    expected = in_batch(spark, sql, {"s": files, "n": [static]}, {})
+    assert difference(expected, run.rows) is None
