@@ -82,7 +82,7 @@ class StreamMeasuring:
                 self._metrics.mini_batch(one.duration_ms)
                 self._counted = one.batch_id
 
-    def _changes(self, one: BatchProgress) -> tuple[StateChanges, ...]:
+    def _changes(self, one: BatchProgress) -> tuple[StateChanges | None, ...]:
         try:
             return changes_of(self._checkpoint, one.batch_id) if one.state else ()
         except (OSError, ValueError, KeyError, IndexError):
