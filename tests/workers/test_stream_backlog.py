@@ -114,6 +114,17 @@ def test_without_mini_batches_a_look_now_and_then_suffices(tmp_path: Path, datab
     assert tables(watch.look(Occasion.END))["t"]["files"] == 2
 
 
+@pytest.mark.one_database
+def test_a_file_that_was_taken_does_not_wait_where_it_comes_back(tmp_path: Path, database: Database) -> None:
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    watch = BacklogWatch([directory_of(rows)], tmp_path / "checkpoint", database, Clock())
+    begin(tmp_path / "checkpoint", 0, f"file://{rows}/1.csv")
+    assert tables(watch.look(Occasion.BATCH))["t"]["files"] == 0
+    (rows / "1.csv").touch()
+    assert tables(watch.look(Occasion.BATCH))["t"]["files"] == 0
+
+
 def post(database: Database, *rows: int) -> None:
     for number in rows:
         with database.write() as session:
