@@ -229,9 +229,14 @@ class BacklogWatch:
                 self._take(path, uri)
 
     def _take(self, log: Path, uri: str) -> None:
-        for stream in self._streams:
-            # A table under two names has two logs, which have the same files sooner or later.
-            if uri.startswith(f"{stream.directory}/") and self._followed.setdefault(stream.table, log) == log:
+        matching = [stream for stream in self._streams if uri.startswith(f"{stream.directory}/")]
+        longest = max((len(stream.directory) for stream in matching), default=0)
+        for stream in matching:
+            # A table under two names has two logs, which have the same files sooner or later. A file of a directory
+            # inside another one's does not tell which of the two the log is of.
+            if len(stream.directory) == longest:
+                self._followed.setdefault(stream.table, log)
+            if self._followed.get(stream.table, log) == log:
                 stream.take(uri[len(stream.directory) + 1 :])
 
 

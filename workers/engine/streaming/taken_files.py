@@ -71,4 +71,5 @@ def _compact(name: str) -> int | None:
 
 def _path(line: str) -> str | None:
     told = json.loads(line)
-    return unquote(told["path"]) if isinstance(told, dict) and "path" in told else None
+    # A name that is no UTF-8 as directories are listed here.
+    return unquote(told["path"], errors="surrogateescape") if isinstance(told, dict) and "path" in told else None

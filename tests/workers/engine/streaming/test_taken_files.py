@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,11 @@ def test_an_entry_that_makes_no_sense_is_read_again(tmp_path: Path) -> None:
         given.extend(taken.new())
     log(tmp_path, 1)
     assert [*given, *taken.new()] == files(0, 1)
+
+
+def test_a_name_that_is_no_utf8_is_as_listings_give_it(tmp_path: Path) -> None:
+    (tmp_path / "0").write_text("v1\n" + json.dumps({"path": "file:///d/%C3%A9%FF.csv", "batchId": 0}))
+    assert list(TakenFiles(tmp_path).new()) == ["file:///d/" + os.fsdecode(b"\xc3\xa9\xff.csv")]
 
 
 def test_logs_of_other_sources_tell_of_no_files(tmp_path: Path) -> None:
