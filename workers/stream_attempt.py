@@ -251,6 +251,8 @@ class StreamAttempt:
         told = replace(told, measures=tuple(map(self._with_versions, told.measures)))
         with self._database.write() as session:
             told.store(session, claim, opened.generation, self._database.now(session))
+        if opened.measuring is not None:
+            opened.measuring.stored(told)
         if not found:
             return False
         self._measured = found[-1].batch_id

@@ -27,6 +27,7 @@ from service.store.session import Database
 from workers.engine.streaming.sources import StreamInput
 from workers.engine.streaming.taken_files import TakenFiles, logs_of
 from workers.stream_inputs import Inputs
+from workers.taken_names import TakenNames
 
 _SHARE = 50
 """A look that took so long is followed by none for so many times as long."""
@@ -58,7 +59,7 @@ class Watched(Protocol):
     directory: str
 
     def take(self, name: str) -> None:
-        """Notes that a mini-batch took the file of this name, relative to the directory."""
+        """Notes that a mini-batch took the file of this name, relative to the directory. May be told again."""
 
     def waiting(self, database: Database, now: int) -> TableBacklog:
         """What is there and was not taken, at `now` (milliseconds). Raises one of what tells that nobody knows."""
@@ -66,12 +67,14 @@ class Watched(Protocol):
 
 @dataclass
 class WatchedDirectory:
-    """Files of a directory. Keeps the names of those that were taken, as Spark does: it takes none of them again."""
+    """Files of a directory. Knows all that were ever taken, as Spark does: it takes none of them again, and one that
+    was removed and is back does not wait.
+    """
 
     table: str
     directory: str
     listing: Callable[[], Iterable[Arrival]]
-    _taken: set[str] = field(default_factory=set)
+    _taken: TakenNames = field(default_factory=TakenNames)
 
     def take(self, name: str) -> None:
         """See `Watched`."""
@@ -104,7 +107,10 @@ class WatchedPosts:
 
     def take(self, name: str) -> None:
         """See `Watched`."""
-        self._too.add(int(name.partition("-")[0]))
+        number = int(name.partition("-")[0])
+        if number <= self._to:
+            return
+        self._too.add(number)
         if len(self._too) > _MOST_APART:
             # Whatever is older counts as taken: files appear out of order rarely, and not by so far.
             self._to = min(self._too) - 1
@@ -223,9 +229,14 @@ class BacklogWatch:
                 self._take(path, uri)
 
     def _take(self, log: Path, uri: str) -> None:
-        for stream in self._streams:
-            # A table under two names has two logs, which have the same files sooner or later.
-            if uri.startswith(f"{stream.directory}/") and self._followed.setdefault(stream.table, log) == log:
+        matching = [stream for stream in self._streams if uri.startswith(f"{stream.directory}/")]
+        longest = max((len(stream.directory) for stream in matching), default=0)
+        for stream in matching:
+            # A table under two names has two logs, which have the same files sooner or later. A file of a directory
+            # inside another one's does not tell which of the two the log is of.
+            if len(stream.directory) == longest:
+                self._followed.setdefault(stream.table, log)
+            if self._followed.get(stream.table, log) == log:
                 stream.take(uri[len(stream.directory) + 1 :])
 
 

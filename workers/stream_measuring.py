@@ -25,7 +25,7 @@ _NEWEST = 10
 
 @dataclass(frozen=True)
 class Told:
-    """What is to be stored; false where that is nothing."""
+    """What is to be stored; false where that is nothing. The newest of `measures` has the backlog with it."""
 
     measures: tuple[BatchMeasures, ...] = ()
     backlog: dict[str, Any] | None = None
@@ -51,20 +51,22 @@ class StreamMeasuring:
         self._backlog = backlog
         self._allow_latency = allow_latency
         self._noted: dict[str, Any] | None = None
+        """The backlog that was stored last."""
         self._counted = -1
         self._metrics = metrics
         metrics.watch_stream(backlog)
 
     def tell(self, found: Sequence[BatchProgress], scans: Mapping[str, int], *, at_end: bool) -> Told:
-        """Of the mini-batches `found` since the last time, oldest first. Raises what the database raises."""
+        """Of the mini-batches `found` since the last time, oldest first. Told again until `stored` says that it is.
+
+        Raises what the database raises.
+        """
         behind = self._backlog.look(Occasion.END if at_end else Occasion.BATCH if found else Occasion.IDLE)
         if at_end:
             self._backlog.forget()
         if not found:
             is_new = behind is not None and behind.get("tables") != (self._noted or {}).get("tables")
-            self._noted = behind
             return Told(backlog=behind) if is_new else Told()
-        self._noted = behind
         self._count(found)
         measures = [
             measures_of(one, scans, self._allow_latency, self._changes(one) if place >= len(found) - _NEWEST else ())
@@ -73,7 +75,12 @@ class StreamMeasuring:
         if behind is not None:
             newest = measures[-1]
             measures[-1] = BatchMeasures(newest.batch_id, newest.rows_in, {**newest.metrics, BACKLOG: behind})
-        return Told(tuple(measures))
+        return Told(tuple(measures), behind)
+
+    def stored(self, told: Told) -> None:
+        """Notes that what was told is in the database."""
+        if told.backlog is not None:
+            self._noted = told.backlog
 
     def _count(self, found: Sequence[BatchProgress]) -> None:
         """Each once, though what was told of it may have to be told again."""
@@ -82,7 +89,7 @@ class StreamMeasuring:
                 self._metrics.mini_batch(one.duration_ms)
                 self._counted = one.batch_id
 
-    def _changes(self, one: BatchProgress) -> tuple[StateChanges, ...]:
+    def _changes(self, one: BatchProgress) -> tuple[StateChanges | None, ...]:
         try:
             return changes_of(self._checkpoint, one.batch_id) if one.state else ()
         except (OSError, ValueError, KeyError, IndexError):

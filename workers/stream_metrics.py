@@ -17,11 +17,11 @@ def measures_of(
     progress: BatchProgress,
     scans: Mapping[str, int],
     allow_latency: timedelta | None = None,
-    changes: Sequence[StateChanges] = (),
+    changes: Sequence[StateChanges | None] = (),
 ) -> BatchMeasures:
     """`scans` tells, by directory, how often the plan reads it: Spark counts a row as often as it is read.
-    `allow_latency` is what the job asks for, None where its mini-batches do not wait; `changes` are those of the state,
-    as far as they are known.
+    `allow_latency` is what the job asks for, None where its mini-batches do not wait; `changes` are those of the state
+    by operator in the order of their numbers, None where they are not known.
     """
     rows = sum(source.rows // _times(source.description, scans) for source in progress.sources)
     operations = sum(map(_operations, progress.state))
@@ -54,7 +54,7 @@ def _state(told: StateProgress, changes: StateChanges | None) -> StateMetrics:
     )
 
 
-def _changes_of(changes: Sequence[StateChanges], place: int, operator: str) -> StateChanges | None:
+def _changes_of(changes: Sequence[StateChanges | None], place: int, operator: str) -> StateChanges | None:
     """Spark tells of operators in the order of their numbers."""
     found = changes[place] if place < len(changes) else None
     return found if found is not None and found.operator == operator else None

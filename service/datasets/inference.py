@@ -88,13 +88,20 @@ class _Reading:
                 data: bytes = stream.read(HEAD_BYTES + 1)
         except OSError as error:
             raise unreadable(file.name, error, f"{self.pointer}/path") from None
+        # By what was read, and not by what is left without the mark of UTF-8.
+        is_whole = len(data) <= HEAD_BYTES
         data = data.removeprefix(b"\xef\xbb\xbf")
-        if len(data) <= HEAD_BYTES:
-            return _Head(file.name, data, True)
-        return _Head(file.name, data[: data.rfind(b"\n") + 1], False)
+        return _Head(file.name, data if is_whole else data[: data.rfind(b"\n") + 1], is_whole)
 
     def cannot(self, what: str) -> SpecError:
         detail = f"'{self.source.path}' {what}. Put a first one there, or declare its 'schema'."
+        return SpecError.of("schema_cannot_be_inferred", detail, pointer=f"{self.pointer}/path")
+
+    def too_wide(self) -> SpecError:
+        detail = (
+            f"The files of '{self.source.path}' have more than {MAX_COLUMNS} columns, the most that a table has. See "
+            "whether its 'options' are right, or declare the columns that are needed as its 'schema'."
+        )
         return SpecError.of("schema_cannot_be_inferred", detail, pointer=f"{self.pointer}/path")
 
     def corrupt(self, head: _Head, what: str) -> SpecError:
@@ -127,7 +134,17 @@ def _check(schema: Schema, reading: _Reading) -> None:
 
 def _of_csv(heads: Sequence[_Head], reading: _Reading) -> dict[str, DataType]:
     options = reading.source.options
+    for option in ("delimiter", "quote"):
+        if not getattr(options, option).isascii():
+            raise SpecError.of(
+                "schema_cannot_be_inferred",
+                f"Columns are inferred where '{option}' is an ASCII character. Declare the table's 'schema'.",
+                pointer=f"{reading.pointer}/options/{option}",
+            )
     names = _first_line(heads[0], reading)
+    if len(names) > MAX_COLUMNS:
+        # Before the rows are read: each column of them takes memory and time.
+        raise reading.too_wide()
     if not options.header:
         names = [f"_c{index}" for index in range(len(names))]
     elif len({name.casefold() for name in names}) < len(names) or not all(names):
@@ -260,6 +277,8 @@ def _of_json(heads: Sequence[_Head], reading: _Reading) -> dict[str, DataType]:
             values = columns.setdefault(name, _Values())
             if value is not None:
                 values.add(value)
+        if len(columns) > MAX_COLUMNS:
+            raise reading.too_wide()
     if not rows or not columns:
         raise reading.cannot("holds no row yet that would tell the columns")
     return {name: values.type for name, values in columns.items()}
@@ -272,6 +291,8 @@ def _documents(heads: Sequence[_Head], reading: _Reading) -> Iterator[dict[str, 
                 found = json.loads(text)
             except ValueError:
                 raise reading.corrupt(head, "holds what is no JSON") from None
+            except RecursionError:
+                raise reading.corrupt(head, "holds JSON that is nested too deeply to be read") from None
             for one in found if isinstance(found, list) else [found]:
                 if not isinstance(one, dict):
                     raise reading.corrupt(head, "holds JSON that is no object, hence no row")

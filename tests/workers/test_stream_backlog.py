@@ -35,9 +35,9 @@ class Clock:
         return self.now
 
 
-def begin(checkpoint: Path, batch_id: int, *paths: str) -> None:
+def begin(checkpoint: Path, batch_id: int, *paths: str, source: int = 0) -> None:
     """A mini-batch that takes these files."""
-    log = checkpoint / "sources" / "0"
+    log = checkpoint / "sources" / str(source)
     log.mkdir(parents=True, exist_ok=True)
     entries = [json.dumps({"path": path, "timestamp": 1, "batchId": batch_id}) for path in paths]
     (log / str(batch_id)).write_text("\n".join(["v1", *entries]))
@@ -112,6 +112,38 @@ def test_without_mini_batches_a_look_now_and_then_suffices(tmp_path: Path, datab
     assert tables(watch.look(Occasion.BATCH))["t"]["files"] == 1
     (tmp_path / "rows" / "2.csv").touch()
     assert tables(watch.look(Occasion.END))["t"]["files"] == 2
+
+
+@pytest.mark.one_database
+def test_a_file_that_was_taken_does_not_wait_where_it_comes_back(tmp_path: Path, database: Database) -> None:
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    watch = BacklogWatch([directory_of(rows)], tmp_path / "checkpoint", database, Clock())
+    begin(tmp_path / "checkpoint", 0, f"file://{rows}/1.csv")
+    assert tables(watch.look(Occasion.BATCH))["t"]["files"] == 0
+    (rows / "1.csv").touch()
+    assert tables(watch.look(Occasion.BATCH))["t"]["files"] == 0
+
+
+@pytest.mark.one_database
+def test_directories_inside_each_other_are_told_apart(tmp_path: Path, database: Database) -> None:
+    outer, inner = tmp_path / "a", tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    for path in (outer / "1.csv", inner / "2.csv"):
+        path.touch()
+    streams = [
+        WatchedDirectory("outer", f"file://{outer}", lambda: local_arrivals(outer)),
+        WatchedDirectory("inner", f"file://{inner}", lambda: local_arrivals(inner)),
+    ]
+    watch = BacklogWatch(streams, tmp_path / "checkpoint", database, Clock())
+    # The first log is that of the inner one, whose file lies in both.
+    begin(tmp_path / "checkpoint", 0, f"file://{inner}/2.csv")
+    begin(tmp_path / "checkpoint", 0, f"file://{outer}/1.csv", f"file://{inner}/2.csv", source=1)
+    found = tables(watch.look(Occasion.BATCH))
+    assert (found["outer"]["files"], found["inner"]["files"]) == (0, 0)
+    (outer / "3.csv").touch()
+    begin(tmp_path / "checkpoint", 1, f"file://{outer}/3.csv", source=1)
+    assert tables(watch.look(Occasion.BATCH))["outer"]["files"] == 0
 
 
 def post(database: Database, *rows: int) -> None:

@@ -70,6 +70,12 @@ def test_how_evenly_the_state_changed_is_told_of_the_operator_that_it_is_of() ->
     assert StateChanges("dedupe", (0, 0, 5)).skew is None
 
 
+def test_changes_are_told_by_the_place_of_their_operator() -> None:
+    progress = replace(PROGRESS, state=(STATE, STATE))
+    first, second = measures_of(progress, SCANS, changes=(None, StateChanges(STATE.operator, (7,)))).metrics["state"]
+    assert (first["changed_bytes"], second["changed_bytes"]) == (None, 7)
+
+
 def test_a_mini_batch_that_takes_longer_than_it_may_is_told() -> None:
     assert measures_of(PROGRESS, SCANS, timedelta(milliseconds=400)).metrics["busy"] == 1.25
     assert measures_of(PROGRESS, SCANS, timedelta(0)).metrics["busy"] is None

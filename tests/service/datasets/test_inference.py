@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from service.datasets import inference
 from service.datasets.files import find_stream_files
 from service.datasets.inference import FILES_READ, HEAD_BYTES, infer_schema
-from service.spec.ddl import schema_text
+from service.spec.ddl import MAX_COLUMNS, schema_text
 from service.spec.errors import SpecError
 from service.spec.job import TableSource
 
@@ -90,6 +91,36 @@ def test_a_sample_of_large_files_and_of_many_suffices(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("format_", "row", "ddl"), [("csv", "123456,\n", "_c0 BIGINT, _c1 STRING"), ("json", '{"a":1}\n', "a BIGINT")]
+)
+def test_a_large_file_with_a_byte_order_mark_is_cut_at_a_line_too(
+    tmp_path: Path, format_: str, row: str, ddl: str
+) -> None:
+    assert (HEAD_BYTES + 1 - len("\ufeff".encode())) % len(row) == 6, "what is read must end with a piece of a line"
+    assert told(tmp_path, {"1": "\ufeff" + row * (HEAD_BYTES // len(row) + 2)}, format_) == ddl
+
+
+@pytest.mark.parametrize(("option", "value"), [("delimiter", "§"), ("quote", "«")])
+def test_other_than_ascii_columns_have_to_be_declared(tmp_path: Path, option: str, value: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        told(tmp_path, {"1.csv": "1§2\n"}, **{option: value})
+    (issue,) = caught.value.issues
+    assert (issue.code, issue.pointer) == ("schema_cannot_be_inferred", f"/tables/t/options/{option}")
+
+
+@pytest.mark.parametrize(
+    ("format_", "text"),
+    [("csv", "," * MAX_COLUMNS + "\n"), ("json", json.dumps({f"c{number}": 1 for number in range(MAX_COLUMNS + 1)}))],
+)
+def test_too_many_columns_are_refused_before_their_values_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str, text: str
+) -> None:
+    for reads_values in ("_cells", "_type_of_texts", "_check"):
+        monkeypatch.delattr(inference, reads_values)
+    assert refused(tmp_path, {"1": text}, format_) == "schema_cannot_be_inferred"
+
+
+@pytest.mark.parametrize(
     ("files", "code"),
     [
         ({}, "schema_cannot_be_inferred"),
@@ -104,7 +135,13 @@ def test_what_does_not_make_sense_is_refused(tmp_path: Path, files: dict[str, st
 
 
 @pytest.mark.parametrize(
-    ("text", "code"), [("{", "corrupt_file"), ("1", "corrupt_file"), ('{"a":1,"A":2}', "duplicate_column")]
+    ("text", "code"),
+    [
+        ("{", "corrupt_file"),
+        ("1", "corrupt_file"),
+        ('{"a":' + "[" * 100_000, "corrupt_file"),
+        ('{"a":1,"A":2}', "duplicate_column"),
+    ],
 )
 def test_documents_that_are_no_rows_are_refused(tmp_path: Path, text: str, code: str) -> None:
     assert refused(tmp_path, {"1.json": text}, "json") == code

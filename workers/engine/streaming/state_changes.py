@@ -38,14 +38,15 @@ class StateChanges:
         return max(self.bytes) / self.median_bytes if self.median_bytes else None
 
 
-def changes_of(checkpoint: Path, batch_id: int) -> tuple[StateChanges, ...]:
-    """Of a committed mini-batch, by operator in the order of their numbers; of those alone whose files are still there.
+def changes_of(checkpoint: Path, batch_id: int) -> tuple[StateChanges | None, ...]:
+    """Of a committed mini-batch, by operator in the order of their numbers; None in the place of one whose files are
+    gone, all or some.
 
     A few microseconds for each partition. Raises OSError and ValueError for a checkpoint that makes no sense.
     """
     lines = (checkpoint / "commits" / str(batch_id)).read_text().splitlines()[_HEADER_LINES:]
     own: dict[str, list[list[str]]] = (json.loads(lines[0]).get("stateUniqueIds") or {}) if lines else {}
-    found = []
+    found: list[StateChanges | None] = []
     for operator in _numbered(checkpoint / "state"):
         partitions = _numbered(operator)
         ids = own.get(operator.name)
@@ -56,8 +57,8 @@ def changes_of(checkpoint: Path, batch_id: int) -> tuple[StateChanges, ...]:
             for partition in partitions
         ]
         known = [size for size in sizes if size is not None]
-        if known and len(known) == len(sizes):
-            found.append(StateChanges(_name(operator), tuple(known)))
+        is_whole = bool(known) and len(known) == len(sizes)
+        found.append(StateChanges(_name(operator), tuple(known)) if is_whole else None)
     return tuple(found)
 
 

@@ -30,21 +30,23 @@ class TakenFiles:
         self._log = log
         self._read = -1
 
-    def new(self) -> list[str]:
+    def new(self) -> Iterator[str]:
         """URIs of the files that were taken since the last call, as they were before Spark encoded them; none of a log
         that is of something else.
 
-        Raises OSError and ValueError where the log cannot be read; the next call then gives them too.
+        Raises OSError and ValueError where the log cannot be read; the next call goes on there, and may give some
+        again.
         """
         names = [path.name for path in self._log.iterdir()]
         # Hidden names are of entries that are being written.
         whole = max((number for name in names if (number := _compact(name)) is not None), default=-1)
         later = sorted(int(name) for name in names if name.isdecimal() and int(name) > max(whole, self._read))
-        found = list(self._from_compact(whole)) if whole > self._read else []
+        if whole > self._read:
+            yield from self._from_compact(whole)
+            self._read = whole
         for number in later:
-            found.extend(path for line in self._lines(str(number)) if (path := _path(line)) is not None)
-        self._read = max(self._read, whole, *later)
-        return found
+            yield from [path for line in self._lines(str(number)) if (path := _path(line)) is not None]
+            self._read = number
 
     def _from_compact(self, number: int) -> Iterator[str]:
         for line in self._lines(f"{number}{_COMPACT}"):
@@ -54,8 +56,12 @@ class TakenFiles:
                 if path is not None:
                     yield path
 
-    def _lines(self, name: str) -> list[str]:
-        return (self._log / name).read_text().splitlines()[1:]
+    def _lines(self, name: str) -> Iterator[str]:
+        """One by one: a log of all files has as many as were ever taken."""
+        with (self._log / name).open(encoding="utf-8") as lines:
+            next(lines, None)
+            for line in lines:
+                yield line.rstrip("\n")
 
 
 def _compact(name: str) -> int | None:
@@ -65,4 +71,5 @@ def _compact(name: str) -> int | None:
 
 def _path(line: str) -> str | None:
     told = json.loads(line)
-    return unquote(told["path"]) if isinstance(told, dict) and "path" in told else None
+    # A name that is no UTF-8 as directories are listed here.
+    return unquote(told["path"], errors="surrogateescape") if isinstance(told, dict) and "path" in told else None

@@ -42,7 +42,7 @@ def test_each_partition_counts_what_was_committed(tmp_path: Path) -> None:
         StateChanges("stateStoreSave", (10, 30, 20)),
         StateChanges("symmetricHashJoin", (3,)),
     )
-    assert changes_of(tmp_path, 5)[0].skew == 1.5
+    assert StateChanges("stateStoreSave", (10, 30, 20)).skew == 1.5
 
 
 def test_a_state_in_memory_leaves_files_too(tmp_path: Path) -> None:
@@ -57,6 +57,15 @@ def test_files_that_are_gone_tell_nothing(tmp_path: Path) -> None:
     write(tmp_path, "0/0/6_a.changelog", 10)
     write(tmp_path, "0/1/7_b.changelog", 10)
     commit(tmp_path, 5, {"0": [["a"], ["b"]]})
-    assert changes_of(tmp_path, 5) == ()
+    assert changes_of(tmp_path, 5) == (None,)
     commit(tmp_path, 4, {})
-    assert changes_of(tmp_path, 4) == ()
+    assert changes_of(tmp_path, 4) == (None,)
+
+
+def test_an_operator_keeps_its_place_where_the_files_of_one_before_it_are_gone(tmp_path: Path) -> None:
+    operator(tmp_path, 0, "dedupe")
+    operator(tmp_path, 1, "dedupe")
+    write(tmp_path, "0/0/7_a.changelog", 10)
+    write(tmp_path, "1/0/6_b.changelog", 20)
+    commit(tmp_path, 5, {"0": [["a"]], "1": [["b"]]})
+    assert changes_of(tmp_path, 5) == (None, StateChanges("dedupe", (20,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -32,10 +33,10 @@ def test_every_file_is_told_once(tmp_path: Path) -> None:
     (tmp_path / "sources" / "0" / ".2.tmp").write_text("v1")
     (path,) = logs_of(tmp_path)
     taken = TakenFiles(path)
-    assert taken.new() == files(0, 1)
-    assert taken.new() == []
+    assert list(taken.new()) == files(0, 1)
+    assert list(taken.new()) == []
     log(tmp_path, 2)
-    assert taken.new() == files(2, 2)
+    assert list(taken.new()) == files(2, 2)
 
 
 def test_entries_that_were_put_together_are_read_for_what_is_new(tmp_path: Path) -> None:
@@ -44,24 +45,30 @@ def test_entries_that_were_put_together_are_read_for_what_is_new(tmp_path: Path)
     log(tmp_path, 9, compact=True)
     log(tmp_path, 10)
     taken = TakenFiles(tmp_path / "sources" / "0")
-    assert taken.new() == files(0, 10)
+    assert list(taken.new()) == files(0, 10)
     for entry in range(11, 19):
         log(tmp_path, entry)
-    assert taken.new() == files(11, 18)
+    assert list(taken.new()) == files(11, 18)
     log(tmp_path, 19, compact=True)
     log(tmp_path, 20)
-    assert taken.new() == files(19, 20)
+    assert list(taken.new()) == files(19, 20)
 
 
 def test_an_entry_that_makes_no_sense_is_read_again(tmp_path: Path) -> None:
     log(tmp_path, 0)
     broken = tmp_path / "sources" / "0" / "1"
     broken.write_text("v1\n{")
+    given: list[str] = []
     taken = TakenFiles(tmp_path / "sources" / "0")
     with pytest.raises(ValueError, match="Expecting"):
-        taken.new()
+        given.extend(taken.new())
     log(tmp_path, 1)
-    assert taken.new() == files(0, 1)
+    assert [*given, *taken.new()] == files(0, 1)
+
+
+def test_a_name_that_is_no_utf8_is_as_listings_give_it(tmp_path: Path) -> None:
+    (tmp_path / "0").write_text("v1\n" + json.dumps({"path": "file:///d/%C3%A9%FF.csv", "batchId": 0}))
+    assert list(TakenFiles(tmp_path).new()) == ["file:///d/" + os.fsdecode(b"\xc3\xa9\xff.csv")]
 
 
 def test_logs_of_other_sources_tell_of_no_files(tmp_path: Path) -> None:
@@ -70,6 +77,6 @@ def test_logs_of_other_sources_tell_of_no_files(tmp_path: Path) -> None:
         (tmp_path / "sources" / str(source)).mkdir(parents=True)
         (tmp_path / "sources" / str(source) / "0").write_text("v1\n1795371148048")
     assert [path.name for path in logs_of(tmp_path)] == ["2", "10"]
-    assert TakenFiles(logs_of(tmp_path)[0]).new() == []
+    assert list(TakenFiles(logs_of(tmp_path)[0]).new()) == []
     (tmp_path / "sources" / "2" / "0").unlink()
-    assert TakenFiles(logs_of(tmp_path)[0]).new() == []
+    assert list(TakenFiles(logs_of(tmp_path)[0]).new()) == []

@@ -1,0 +1,48 @@
+"""Metrics as clients see them, of whatever release stored them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.jobs.batch_metrics import apart
+from service.spec.stream_metrics import BatchMetrics
+
+OF_THE_FIRST_RELEASE: dict[str, Any] = {
+    "duration_ms": 500,
+    "rows_per_second": 240.0,
+    "durations_ms": {"addBatch": 400},
+    "watermark": None,
+    "state_operations_per_row": 0.6667,
+    "state": [
+        {
+            "operator": "stateStoreSave",
+            "rows": None,
+            "updated": 30,
+            "removed": 1,
+            "bytes": 4096,
+            "late_rows": 2,
+            "partitions": 2,
+            "commit_ms": 11,
+        }
+    ],
+}
+"""As the release stored it that was the first to measure mini-batches."""
+
+
+def test_what_an_earlier_release_stored_has_the_shape_that_is_promised() -> None:
+    told = apart(OF_THE_FIRST_RELEASE)
+    assert told["backlog"] is None
+    metrics = BatchMetrics.model_validate(told["metrics"])
+    assert (metrics.busy, metrics.rows_per_second) == (None, 240.0)
+    (state,) = metrics.state
+    assert (state.memory_bytes, state.state_bytes, state.updated) == (4096, None, 30)
+
+
+def test_what_is_stored_now_is_told_as_it_is() -> None:
+    state = {"operator": "dedupe", "memory_bytes": 5, "state_bytes": 7}
+    stored = {"busy": 0.5, "state": [state], "versions": {"t": 1}, "backlog": {"tables": {}}}
+    assert apart(stored) == {
+        "metrics": {"busy": 0.5, "state": [state], "versions": {"t": 1}},
+        "backlog": {"tables": {}},
+    }
+    assert apart(None) == apart({"backlog": None}) == {"metrics": None, "backlog": None}
