@@ -139,7 +139,7 @@ class StreamRunner:
         tables = []
         for name, source in spec.followed.items():
             versions = DimensionVersions(directory / "dimensions" / directory_name(name), name, attempt.claim.fence)
-            tables.append(FollowedTable(name, source, self._roots, versions, attempt.check))
+            tables.append(FollowedTable(name, source, self._roots, versions, attempt.check, self._clock))
         decided = BatchVersions(directory / "versions")
         every = self._settings.worker.follow_seconds
         dimensions = Dimensions(tables, decided, directory / "checkpoint", every, self._clock)
