@@ -16,8 +16,8 @@ from pathlib import Path
 
 from workers.durable_files import create
 
-KEPT = 10
-"""Mini-batches of which it is known; the last one alone can come again."""
+KEPT = 100
+"""Mini-batches of which it is known, as many as Spark tells of; the last one alone can come again."""
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,12 @@ class Dimensions:
         for name, version in ({} if last is None else self.of_batch(last)).items():
             self._tables[name].remove_before(version)
 
+    def told_of_batch(self, batch_id: int) -> dict[str, int] | None:
+        """For clients: the version of each table that a mini-batch ran with; None where it is forgotten. Raises
+        OSError.
+        """
+        return dict(self.of_batch(batch_id)) or None
+
     def told(self, planned: Versions) -> list[dict[str, Any]]:
         """For clients, as JSON values: of each table the version that is in use, and why a newer one is not."""
         last = self._decided.newest()

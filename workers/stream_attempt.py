@@ -261,7 +261,7 @@ class StreamAttempt:
         following = self._opened.following
         if following is None:
             return measures
-        versions = dict(following.dimensions.of_batch(measures.batch_id))
+        versions = following.dimensions.told_of_batch(measures.batch_id)
         return replace(measures, metrics={**measures.metrics, "versions": versions})
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.spec.job import TableSource
-from workers.batch_versions import BatchVersions
+from workers.batch_versions import KEPT, BatchVersions
 from workers.dimension_versions import DimensionVersions
 from workers.dimensions import Dimensions, OtherVersionsError
 from workers.followed_table import SETTLE_SECONDS, FollowedTable
@@ -139,6 +139,13 @@ def test_changes_are_looked_for_now_and_then_and_soon_again_once_there_is_one(jo
     assert dimensions.newest == versions(1, 2)
     job.now += SETTLE_SECONDS
     assert not dimensions.is_due
+
+
+def test_what_a_mini_batch_ran_with_is_null_once_it_is_forgotten(job: Job) -> None:
+    dimensions = job.opened()
+    for number in range(KEPT + 1):
+        dimensions.begin(number, versions(1))
+    assert (dimensions.told_of_batch(0), dimensions.told_of_batch(1)) == (None, versions(1))
 
 
 def test_it_is_told_what_is_in_use_and_since_when(job: Job) -> None:
