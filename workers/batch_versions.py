@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.durable_files import create
+from workers.durable_files import create, make_directory
+
+_FENCE = "fence-"
 
 KEPT = 100
 """Mini-batches of which it is known, as many as Spark tells of; the last one alone can come again."""
@@ -29,10 +31,28 @@ class Use:
 
 
 class BatchVersions:
-    """Those of one checkpoint, in a directory of their own."""
+    """Those of one checkpoint, in a directory of their own, for the attempt that has the token `fence`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, fence: int) -> None:
         self._directory = directory
+        self._fence = fence
+
+    def announce(self) -> None:
+        """Tells attempts with older tokens that they are not the last one any more. Raises OSError."""
+        make_directory(self._directory)
+        (self._directory / f"{_FENCE}{self._fence}").touch()
+        for fence in self._announced():
+            if fence < self._fence:
+                (self._directory / f"{_FENCE}{fence}").unlink(missing_ok=True)
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether an attempt with a newer token was announced. Raises OSError."""
+        return max(self._announced(), default=0) > self._fence
+
+    def _announced(self) -> list[int]:
+        told = [path.name.removeprefix(_FENCE) for path in self._directory.glob(f"{_FENCE}*")]
+        return [int(fence) for fence in told if fence.isdecimal()]
 
     def newest(self) -> int | None:
         """The last mini-batch that was begun with a decision. Raises OSError."""

@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -158,11 +158,12 @@ class DimensionVersions:
             if _fence_of(path) <= own:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def remove_before(self, number: int) -> None:
-        """Removes older versions."""
-        for old in self._numbers():
-            if old < number:
-                shutil.rmtree(self._directory / f"v{old}", ignore_errors=True)
+    def keep_only(self, numbers: Collection[int]) -> None:
+        """Removes the other versions below the newest of these; what is above it, another attempt has made since."""
+        newest = max(numbers, default=0)
+        for number in self._numbers():
+            if number < newest and number not in numbers:
+                shutil.rmtree(self._directory / f"v{number}", ignore_errors=True)
 
     def _numbers(self) -> list[int]:
         found = (_SHOWN.fullmatch(path.name) for path in self._directory.glob("v*"))

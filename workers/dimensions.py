@@ -48,10 +48,11 @@ class Dimensions:
 
     def open(self, pause: Callable[[float], object]) -> None:
         """Takes the newest versions. Raises as `FollowedTable.open`, and OSError."""
+        self._decided.announce()
         for table in self._tables.values():
             table.open(pause)
         self._due = self._clock() + self._every
-        self.tidy()
+        self.tidy(self.newest)
 
     @property
     def newest(self) -> Versions:
@@ -60,10 +61,8 @@ class Dimensions:
 
     def of_next_batch(self) -> Versions:
         """What the mini-batch that comes next runs with: what it began with, where it was cut short. Raises OSError."""
-        last = self._decided.newest()
-        if last is None or (self._commits / str(last)).exists():
-            return self.newest
-        return {**self.newest, **self.of_batch(last)}
+        pending = self._pending()
+        return self.newest if pending is None else {**self.newest, **self.of_batch(pending)}
 
     def of_batch(self, batch_id: int) -> Versions:
         """What was decided of a mini-batch; nothing where that is forgotten. Raises OSError."""
@@ -101,11 +100,22 @@ class Dimensions:
         if of_batch != planned:
             raise OtherVersionsError(f"mini-batch {batch_id} runs with other versions of tables that are followed")
 
-    def tidy(self) -> None:
-        """Removes versions that no mini-batch can need any more. Raises OSError."""
+    def tidy(self, planned: Versions) -> None:
+        """Removes versions that nothing can need any more: those but the newest, those of the plan at hand and those of
+        a mini-batch that may come again. Raises OSError.
+        """
+        if self._decided.is_overtaken:
+            # What another attempt needs is for it to say.
+            return
+        pending = self._pending()
+        of_pending = {} if pending is None else self.of_batch(pending)
+        for name, table in self._tables.items():
+            table.keep_only({versions[name] for versions in (of_pending, planned) if name in versions})
+
+    def _pending(self) -> int | None:
+        """The mini-batch that was begun and that Spark has not noted: it comes again."""
         last = self._decided.newest()
-        for name, version in ({} if last is None else self.of_batch(last)).items():
-            self._tables[name].remove_before(version)
+        return None if last is None or (self._commits / str(last)).exists() else last
 
     def told_of_batch(self, batch_id: int) -> dict[str, int] | None:
         """For clients: the version of each table that a mini-batch ran with; None where it is forgotten. Raises

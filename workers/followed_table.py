@@ -8,7 +8,7 @@ the stream goes on with the version that it has, and says so. (A table without r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -141,9 +141,9 @@ class FollowedTable:
             raise RuntimeError(f"the table '{self.name}' was not opened")
         return TableInput(self._source, self.version(number).files, self._schema)
 
-    def remove_before(self, number: int) -> None:
-        """Removes versions that nothing can need any more."""
-        self._versions.remove_before(number)
+    def keep_only(self, numbers: Collection[int]) -> None:
+        """Removes versions below the newest that nothing can need: all but these."""
+        self._versions.keep_only({*numbers, self.newest.number})
 
     def _take_first(self, pause: Callable[[float], object]) -> None:
         unreadable: SpecError | None = None

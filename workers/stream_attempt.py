@@ -208,6 +208,7 @@ class StreamAttempt:
         except Exception as failure:  # noqa: BLE001 - every end of a job is told to the client
             return resting_verdict(failure, self.attempt)
         self._changes_over, self._tells_versions = False, True
+        self._tidy()
         return None
 
     def _tell_versions(self) -> None:
@@ -236,8 +237,9 @@ class StreamAttempt:
     def _tidy(self) -> None:
         try:
             self._opened.sink.tidy()
-            if self._opened.following is not None:
-                self._opened.following.dimensions.tidy()
+            following = self._opened.following
+            if following is not None:
+                following.dimensions.tidy(following.planned())
         except Exception:  # noqa: BLE001 - the result is sound without, and mini-batches tell what is wrong
             _log.warning("sink_not_tidied", exc_info=True)
 

@@ -140,7 +140,7 @@ class StreamRunner:
         for name, source in spec.followed.items():
             versions = DimensionVersions(directory / "dimensions" / directory_name(name), name, attempt.claim.fence)
             tables.append(FollowedTable(name, source, self._roots, versions, attempt.check, self._clock))
-        decided = BatchVersions(directory / "versions")
+        decided = BatchVersions(directory / "versions", attempt.claim.fence)
         every = self._settings.worker.follow_seconds
         dimensions = Dimensions(tables, decided, directory / "checkpoint", every, self._clock)
         dimensions.open(self._pause)

@@ -51,8 +51,11 @@ def test_a_version_stays_as_it_was_whatever_becomes_of_the_table(table: Path, tm
     assert texts(again.find(1)) == ["a.csv\n", "b.csv\n"]
     assert texts(again.newest()) == ["A.csv\n"]
     assert (first.number, second.number, again.find(1), again.newest()) == (1, 2, first, second)
-    again.remove_before(2)
-    assert (again.find(1), again.newest()) == (None, second)
+    third = take(versions, table)
+    again.keep_only({1, 2})
+    assert (again.find(1), again.find(2), again.newest()) == (first, second, third)
+    again.keep_only({1, 3})
+    assert (again.find(1), again.find(2), again.newest()) == (first, None, third)
 
 
 @pytest.mark.parametrize("change", ["grown", "same size and time", "added", "removed", "replaced"])

@@ -48,7 +48,7 @@ class Job:
             )
             for name in ("u", "w")
         ]
-        decided = BatchVersions(self.directory / "versions")
+        decided = BatchVersions(self.directory / "versions", self._fence)
         dimensions = Dimensions(tables, decided, self.directory / "checkpoint", EVERY, lambda: self.now)
         dimensions.open(lambda _: None)
         return dimensions
@@ -112,15 +112,36 @@ def test_old_versions_go_when_no_mini_batch_can_need_them(job: Job) -> None:
     job.opened().begin(0, versions(1))
     job.write("u", "2")
     later = job.opened()
-    later.tidy()
+    later.tidy(versions(2))
     assert job.kept("u") == ["v1", "v2"]
     job.commit(0)
-    later.tidy()
     # The plan at hand may be that of before, until the next one begins.
+    later.tidy(versions(1))
     assert job.kept("u") == ["v1", "v2"]
-    later.begin(1, versions(2))
-    later.tidy()
+    later.tidy(versions(2))
     assert (job.kept("u"), job.kept("w")) == (["v2"], ["v1"])
+
+
+def test_versions_do_not_pile_up_while_no_mini_batch_begins(job: Job) -> None:
+    dimensions = job.opened()
+    for number in range(2, 5):
+        job.write("u", str(number))
+        assert [dimensions.look(), dimensions.look()] == [False, True]
+        dimensions.tidy(dimensions.newest)
+        assert job.kept("u") == [f"v{number}"]
+
+
+def test_a_late_attempt_leaves_versions_to_the_new_one(job: Job) -> None:
+    late = job.opened()
+    job.write("u", "2")
+    newer = job.opened()
+    assert newer.newest == versions(2)
+    job.write("u", "3")
+    assert [late.look(), late.look(), late.newest] == [False, True, versions(3)]
+    late.tidy(late.newest)
+    assert job.kept("u") == ["v2", "v3"]
+    newer.tidy(newer.newest)
+    assert job.kept("u") == ["v2", "v3"]
 
 
 def test_changes_are_looked_for_now_and_then_and_soon_again_once_there_is_one(job: Job) -> None:
