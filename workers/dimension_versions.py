@@ -163,7 +163,11 @@ class DimensionVersions:
         newest = max(numbers, default=0)
         for number in self._numbers():
             if number < newest and number not in numbers:
-                shutil.rmtree(self._directory / f"v{number}", ignore_errors=True)
+                self.remove(number)
+
+    def remove(self, number: int) -> None:
+        """Removes a version."""
+        shutil.rmtree(self._directory / f"v{number}", ignore_errors=True)
 
     def _numbers(self) -> list[int]:
         found = (_SHOWN.fullmatch(path.name) for path in self._directory.glob("v*"))

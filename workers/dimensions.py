@@ -15,7 +15,7 @@ from workers.attempt import AttemptStopped
 from workers.batch_versions import BatchVersions
 from workers.engine.spark.sources import TableInput
 from workers.engine.streaming.batches import BatchDone, BatchGuard
-from workers.followed_table import SETTLE_SECONDS, FollowedTable
+from workers.followed_table import SETTLE_SECONDS, FollowedTable, HeldBack
 
 Versions = Mapping[str, int]
 """By table."""
@@ -67,6 +67,17 @@ class Dimensions:
     def of_batch(self, batch_id: int) -> Versions:
         """What was decided of a mini-batch; nothing where that is forgotten. Raises OSError."""
         return {name: use.version for name, use in (self._decided.of(batch_id) or {}).items() if name in self._tables}
+
+    def go_back(self, planned: Versions, reason: HeldBack) -> bool:
+        """Whether mini-batches can run with the versions of the plan at hand after all, where newer ones cannot be
+        planned with: these are held back from now on. Raises SpecError `dimension_missing` and OSError.
+        """
+        if self.of_next_batch() != self.newest or planned == self.newest or self._decided.is_overtaken:
+            return False
+        for name, table in self._tables.items():
+            if table.newest.number != planned[name]:
+                table.go_back(planned[name], reason)
+        return True
 
     def inputs(self, versions: Versions) -> dict[str, TableInput]:
         """The tables as the engine reads them. Raises SpecError `dimension_missing`."""

@@ -145,6 +145,15 @@ class FollowedTable:
         """Removes versions below the newest that nothing can need: all but these."""
         self._versions.keep_only({*numbers, self.newest.number})
 
+    def go_back(self, number: int, reason: HeldBack) -> None:
+        """Uses an older version, since the newest, which no mini-batch has begun with, cannot be planned with. It is
+        not taken again as it is. Raises SpecError `dimension_missing`.
+        """
+        refused, self._newest = self.newest, self.version(number)
+        self._refused[refused.fingerprint] = reason
+        self._versions.remove(refused.number)
+        self._hold_back(reason)
+
     def _take_first(self, pause: Callable[[float], object]) -> None:
         unreadable: SpecError | None = None
         for _ in range(_LOOKS):

@@ -11,7 +11,7 @@ from service.spec.job import TableSource
 from workers.batch_versions import KEPT, BatchVersions
 from workers.dimension_versions import DimensionVersions
 from workers.dimensions import Dimensions, OtherVersionsError
-from workers.followed_table import SETTLE_SECONDS, FollowedTable
+from workers.followed_table import SETTLE_SECONDS, FollowedTable, HeldBack
 
 EVERY = 60.0
 
@@ -160,6 +160,25 @@ def test_changes_are_looked_for_now_and_then_and_soon_again_once_there_is_one(jo
     assert dimensions.newest == versions(1, 2)
     job.now += SETTLE_SECONDS
     assert not dimensions.is_due
+
+
+def test_a_version_that_nothing_can_be_planned_with_is_held_back(job: Job) -> None:
+    dimensions, refused = job.opened(), HeldBack("unreadable_file", "Spark cannot read it.")
+    dimensions.begin(0, versions(1))
+    job.commit(0)
+    job.write("u", "2")
+    assert [dimensions.look(), dimensions.look(), dimensions.of_next_batch()] == [False, True, versions(2)]
+    assert dimensions.go_back(versions(1), refused)
+    assert (dimensions.of_next_batch(), job.kept("u")) == (versions(1), ["v1"])
+    assert [dimensions.look(), dimensions.look()] == [False, False]
+    told = dimensions.told(versions(1))
+    assert [table["not_taken"] for table in told] == [{"code": refused.code, "detail": refused.detail}, None]
+    # It was planned with these versions: that is no reason to do so again.
+    assert not dimensions.go_back(versions(1), refused)
+    dimensions.begin(1, versions(1))
+    job.write("u", "3")
+    assert [dimensions.look(), dimensions.look(), dimensions.newest] == [False, True, versions(2)]
+    assert dimensions.told(versions(1))[0]["not_taken"] is None
 
 
 def test_what_a_mini_batch_ran_with_is_null_once_it_is_forgotten(job: Job) -> None:

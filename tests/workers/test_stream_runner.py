@@ -19,6 +19,7 @@ from service.jobs.check_job import check_job
 from service.results.json_values import json_rows
 from service.results.stream_result import open_stream_result, result_directory
 from service.settings import Settings
+from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from service.spec.status import AttemptStatus, JobStatus
 from service.store import streams
@@ -32,6 +33,7 @@ from tests.support.tables import USERS, parquet
 from tests.workers.conftest import SharedDriver
 from workers.attempt import StopReason
 from workers.runner import JobRunner
+from workers.stream_plans import StreamPlans
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -433,6 +435,14 @@ def test_a_running_job_notices_that_a_dimension_changes(bench: Bench, monkeypatc
     assert rows(bench, job_id) == clicks.expected
 
     names = bench.settings.state_dir / "data" / "names"
+
+    def refuse(*_: object) -> None:
+        raise SpecError.of("unreadable_file", "Spark cannot read it.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(StreamPlans, "plan", refuse)
+        pq.write_table(pa.table({"uid": [1, 2], "name": ["x", "y"]}), names / "0.parquet")
+        supervised(bench, lambda: not_taken(bench, job_id) == "unreadable_file")
     pq.write_table(pa.table({"uid": ["1"], "name": ["d"]}), names / "0.parquet")
     supervised(bench, lambda: not_taken(bench, job_id) == "schema_changed")
     (names / "0.parquet").unlink()
