@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.attempt import AttemptStopped
-from workers.batch_versions import BatchVersions
+from workers.batch_versions import BatchVersions, Use
 from workers.engine.spark.sources import TableInput
 from workers.engine.streaming.batches import BatchDone, BatchGuard
 from workers.followed_table import SETTLE_SECONDS, FollowedTable, HeldBack
@@ -45,6 +45,7 @@ class Dimensions:
         self._every = every
         self._clock = clock
         self._due = clock() + every
+        self._in_sink: int | None = None
 
     def open(self, pause: Callable[[float], object]) -> None:
         """Takes the newest versions. Raises as `FollowedTable.open`, and OSError."""
@@ -54,19 +55,37 @@ class Dimensions:
         self._due = self._clock() + self._every
         self.tidy(self.newest)
 
+    def agree_with(self, in_sink: int | None) -> None:
+        """What the sink has, as its `committed` says once it has shut out older attempts. What they decided of a
+        mini-batch holds if it is there.
+        """
+        self._in_sink = in_sink
+
     @property
     def newest(self) -> Versions:
         """What mini-batches run with of which nothing is decided yet."""
         return {name: table.newest.number for name, table in self._tables.items()}
 
     def of_next_batch(self) -> Versions:
-        """What the mini-batch that comes next runs with: what it began with, where it was cut short. Raises OSError."""
+        """What the mini-batch that comes next runs with: what it began with, where it was cut short and the sink has
+        it. Raises OSError.
+        """
         pending = self._pending()
-        return self.newest if pending is None else {**self.newest, **self.of_batch(pending)}
+        return self.newest if pending is None else {**self.newest, **self._holding(pending)}
 
     def of_batch(self, batch_id: int) -> Versions:
         """What was decided of a mini-batch; nothing where that is forgotten. Raises OSError."""
-        return {name: use.version for name, use in (self._decided.of(batch_id) or {}).items() if name in self._tables}
+        return self._versions(self._decided.of(batch_id))
+
+    def _holding(self, batch_id: int) -> Versions:
+        """What was decided of a mini-batch and holds for this attempt; nothing where it is to decide. The version of
+        an earlier attempt may be one that cannot be read: kept, the mini-batch would never be done.
+        """
+        by_earlier = self._in_sink is not None and self._in_sink >= batch_id
+        return self._versions(self._decided.of(batch_id, by_earlier=by_earlier))
+
+    def _versions(self, uses: Mapping[str, Use] | None) -> Versions:
+        return {name: use.version for name, use in (uses or {}).items() if name in self._tables}
 
     def go_back(self, planned: Versions, reason: HeldBack) -> bool:
         """Whether mini-batches can run with the versions of the plan at hand after all, where newer ones cannot be
@@ -104,11 +123,11 @@ class Dimensions:
 
         Raises OtherVersionsError where it is to run with others, and OSError.
         """
-        of_batch = self.of_batch(batch_id)
-        if not of_batch and planned == self.newest:
+        holding = self._holding(batch_id)
+        if not holding and planned == self.newest:
             self._decided.decide(batch_id, planned)
-            of_batch = self.of_batch(batch_id)
-        if of_batch != planned:
+            holding = self._holding(batch_id)
+        if holding != planned:
             raise OtherVersionsError(f"mini-batch {batch_id} runs with other versions of tables that are followed")
 
     def tidy(self, planned: Versions) -> None:

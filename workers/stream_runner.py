@@ -199,6 +199,8 @@ class StreamRunner:
         )
         sink = make_sink(spec, target, directory / "result", self._settings.sink_roots, planned.of_nothing)
         sink.prepare()
+        if dimensions is not None:
+            dimensions.agree_with(sink.committed())
         _check_together(stream, sink.committed(), directory / "checkpoint")
         _remove_older(directory)
         stage = Stage(directory / "stage", claim.fence)

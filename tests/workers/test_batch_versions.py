@@ -1,4 +1,4 @@
-"""What mini-batches run with is decided once, by whoever begins them first."""
+"""What mini-batches run with is decided by the last attempt that begins them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from pathlib import Path
 from workers.batch_versions import KEPT, BatchVersions, Use
 
 
-def test_the_first_decision_stands(tmp_path: Path) -> None:
+def test_the_decision_of_the_newest_attempt_stands(tmp_path: Path) -> None:
     late, newer = (BatchVersions(tmp_path / "versions", fence) for fence in (1, 2))
     assert (late.newest(), late.of(0)) == (None, None)
     assert late.decide(0, {"u": 1, "w": 1}) == {"u": Use(1, 0), "w": Use(1, 0)}
-    assert newer.decide(0, {"u": 2, "w": 1}) == {"u": Use(1, 0), "w": Use(1, 0)}
-    assert newer.of(0) == {"u": Use(1, 0), "w": Use(1, 0)}
+    assert (newer.of(0), newer.of(0, by_earlier=False)) == (late.of(0), None)
+    decided = {"u": Use(2, 0), "w": Use(1, 0)}
+    assert newer.decide(0, {"u": 2, "w": 1}) == decided
+    assert newer.decide(0, {"u": 3, "w": 1}) == decided
+    assert late.decide(0, {"u": 1, "w": 1}) == decided
+    assert (late.of(0, by_earlier=False), newer.of(0, by_earlier=False)) == (decided, decided)
 
 
 def test_it_is_known_since_when_a_version_is_in_use(tmp_path: Path) -> None:

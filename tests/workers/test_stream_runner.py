@@ -340,7 +340,7 @@ def test_a_table_beside_the_stream_is_joined_as_it_is(bench: Bench) -> None:
     assert rows(bench, job_id) == [["user 0", 100], ["user 1", 100]]
 
 
-NAMES = {
+NAMES: dict[str, Any] = {
     "tables": {
         "c": {"format": "parquet", "path": "clicks/", "role": "stream"},
         "u": {"format": "parquet", "path": "names/", "role": "static", "follow": True},
@@ -414,6 +414,28 @@ def test_a_mini_batch_that_comes_again_has_the_dimension_that_it_began_with(benc
     assert {number: (metrics or {}).get("versions") for number, metrics in told.items()} == {0: {"u": 1}, 1: {"u": 2}}
     assert (followed(bench, job_id)["version"], followed(bench, job_id)["since_batch"]) == (2, 1)
     assert [path.name for path in kept.glob("dimensions/u-*/*")] == ["v2"]
+
+
+def test_a_dimension_that_a_mini_batch_cannot_read_is_mended(bench: Bench) -> None:
+    names = bench.settings.state_dir / "data" / "names"
+    clicks = Clicks(bench)
+    clicks.name(u1="a", u2="b")
+    (names / "0.parquet").unlink()
+    (names / "0.csv").write_text("1,a\ntwo,b\n")
+    clicks.come(1, 2)
+    table = {**NAMES["tables"]["u"], "format": "csv", "schema": "uid BIGINT, name STRING", "options": {"header": False}}
+    # A table that is broadcast is read before the mini-batch begins: nothing is decided yet.
+    sql = NAMES["sql"].replace("SELECT", "SELECT /*+ MERGE(u) */", 1)
+    job_id = bench.submit({**PER_USER, "sql": sql, "tables": {**NAMES["tables"], "u": table}})
+    failed = run(bench, job_id)
+    assert failed.error is not None
+    kept = bench.settings.streams_dir / job_id / "g1" / "versions"
+    assert [path.name for path in kept.glob("0-*.json")] == ["0-1.json"]
+    (names / "0.csv").write_text("1,a\n2,b\n")
+    resume(bench, job_id)
+    assert run(bench, job_id).error is None
+    assert rows(bench, job_id) == clicks.expected
+    assert (followed(bench, job_id)["version"], followed(bench, job_id)["since_batch"]) == (2, 0)
 
 
 def test_a_running_job_notices_that_a_dimension_changes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
