@@ -1,23 +1,30 @@
-"""Which versions of the followed tables each mini-batch runs with: decided once, before it begins, whoever tries it.
+"""Which versions of the followed tables each mini-batch runs with: decided before it begins.
 
-    <streams>/<job>/g<generation>/versions/<number of the mini-batch>.json
+    <streams>/<job>/g<generation>/versions/<number of the mini-batch>-<fence>.json
+    <streams>/<job>/g<generation>/versions/fence-<fence>     of the last attempt
 
 A mini-batch that was cut short comes again, perhaps after its sink took it. Run with another version, it would bring
-rows into the state that the sink never saw, and both would differ for ever. So the first attempt that begins one writes
-down what it runs it with, in a file that no other can replace; all others follow it.
+rows into the state that the sink never saw, and both would differ for ever. So each attempt that begins one writes down
+what it runs it with, and an attempt whose sink has the mini-batch follows the decision of the newest before it: older
+ones were shut out of the sink before that decided. Where the sink does not have it, the state does not either, and the
+next attempt decides anew.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.durable_files import create
+from workers.durable_files import create, make_directory
 
-KEPT = 10
-"""Mini-batches of which it is known; the last one alone can come again."""
+_FENCE = "fence-"
+_DECISION = re.compile(r"([0-9]+)-([0-9]+)\.json")
+
+KEPT = 100
+"""Mini-batches of which it is known, as many as Spark tells of; the last one alone can come again."""
 
 
 @dataclass(frozen=True)
@@ -29,25 +36,50 @@ class Use:
 
 
 class BatchVersions:
-    """Those of one checkpoint, in a directory of their own."""
+    """Those of one checkpoint, in a directory of their own, for the attempt that has the token `fence`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, fence: int) -> None:
         self._directory = directory
+        self._fence = fence
+
+    def announce(self) -> None:
+        """Tells attempts with older tokens that they are not the last one any more. Raises OSError."""
+        make_directory(self._directory)
+        (self._directory / f"{_FENCE}{self._fence}").touch()
+        for fence in self._announced():
+            if fence < self._fence:
+                (self._directory / f"{_FENCE}{fence}").unlink(missing_ok=True)
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether an attempt with a newer token was announced. Raises OSError."""
+        return max(self._announced(), default=0) > self._fence
+
+    def _announced(self) -> list[int]:
+        told = [path.name.removeprefix(_FENCE) for path in self._directory.glob(f"{_FENCE}*")]
+        return [int(fence) for fence in told if fence.isdecimal()]
 
     def newest(self) -> int | None:
         """The last mini-batch that was begun with a decision. Raises OSError."""
-        return max(self._decided(), default=None)
+        return max((batch_id for batch_id, _ in self._decided()), default=None)
 
-    def of(self, batch_id: int) -> dict[str, Use] | None:
-        """What was decided of a mini-batch, by table; None where nothing was, or it is forgotten. Raises OSError."""
+    def of(self, batch_id: int, *, by_earlier: bool = True) -> dict[str, Use] | None:
+        """What the last attempt that decided of a mini-batch decided, by table; None where none did, or it is
+        forgotten. Without those `by_earlier` attempts, of this one and newer ones alone. Raises OSError.
+        """
+        fences = [fence for decided, fence in self._decided() if decided == batch_id]
+        newest = max(fences, default=None)
+        if newest is None or (newest < self._fence and not by_earlier):
+            return None
         try:
-            told = json.loads(self._path(batch_id).read_text(encoding="utf-8"))
+            told = json.loads(self._path(batch_id, newest).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         return {table: Use(use["version"], use["since"]) for table, use in told.items()}
 
     def decide(self, batch_id: int, versions: Mapping[str, int]) -> dict[str, Use]:
-        """What the mini-batch runs with: `versions`, unless another attempt was first. Durable when it returns.
+        """What the mini-batch runs with: `versions`, unless this attempt has decided already, or a newer one. Durable
+        when it returns.
 
         Raises OSError.
         """
@@ -57,15 +89,15 @@ class BatchVersions:
             known = before.get(table)
             uses[table] = known if known is not None and known.version == version else Use(version, batch_id)
         told = {table: {"version": use.version, "since": use.since} for table, use in uses.items()}
-        if not create(self._path(batch_id), json.dumps(told)):
-            return self.of(batch_id) or uses
-        for old in self._decided():
+        create(self._path(batch_id, self._fence), json.dumps(told))
+        for old, fence in self._decided():
             if old <= batch_id - KEPT:
-                self._path(old).unlink(missing_ok=True)
-        return uses
+                self._path(old, fence).unlink(missing_ok=True)
+        return self.of(batch_id) or uses
 
-    def _decided(self) -> list[int]:
-        return [int(path.stem) for path in self._directory.glob("[0-9]*.json") if path.stem.isdecimal()]
+    def _decided(self) -> list[tuple[int, int]]:
+        found = (_DECISION.fullmatch(path.name) for path in self._directory.glob("[0-9]*.json"))
+        return [(int(decision[1]), int(decision[2])) for decision in found if decision is not None]
 
-    def _path(self, batch_id: int) -> Path:
-        return self._directory / f"{batch_id}.json"
+    def _path(self, batch_id: int, fence: int) -> Path:
+        return self._directory / f"{batch_id}-{fence}.json"

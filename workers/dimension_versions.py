@@ -1,7 +1,7 @@
 """The versions of a table that a stream follows: copies of its files, of which Spark reads nothing else.
 
     <streams>/<job>/g<generation>/dimensions/<table>/v<number>/manifest.json
-    <streams>/<job>/g<generation>/dimensions/<table>/v<number>/<place>-<name>     a file as it was
+    <streams>/<job>/g<generation>/dimensions/<table>/v<number>/<place><suffixes>    a file as it was
 
 Copies and not links: a file that is written again in its place would change under a link. A version is made aside and
 shown by one rename, with its manifest in it, so that one is there wholly or not at all; it never changes.
@@ -9,13 +9,14 @@ shown by one rename, with its manifest in it, so that one is there wholly or not
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,9 @@ from workers.durable_files import make_directory, sync_directory
 _MANIFEST = "manifest.json"
 _CHUNK = 4 << 20
 _SHOWN = re.compile(r"v([1-9][0-9]*)")
+_SUFFIXES = re.compile(r"(?:\.[A-Za-z0-9_-]{1,16}){0,2}$")
+_MARGIN = 2
+"""A copy is begun where so many times its bytes are free: checkpoints are on the same disk, and need room, too."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,14 @@ def fingerprint_of(found: TableFiles) -> str | None:
         return None
     told = [[_path_of(file), *(version or ())] for file, version in zip(found.files, found.versions, strict=True)]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def suffixes_of(name: str) -> str:
+    """The last two suffixes of a file's name: Spark tells by them how it is compressed. Nothing else of the name is
+    kept, since Spark cannot read each.
+    """
+    found = _SUFFIXES.search(name)
+    return found[0] if found is not None else ""
 
 
 def directory_name(table: str) -> str:
@@ -97,9 +109,11 @@ class DimensionVersions:
         """
         shutil.rmtree(self._draft, ignore_errors=True)
         make_directory(self._draft)
+        if shutil.disk_usage(self._draft).free < _MARGIN * found.bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         copies = []
         for place, file in enumerate(found.files):
-            copies.append(self._draft / f"{place:05d}-{file.name}")
+            copies.append(self._draft / f"{place:05d}{suffixes_of(file.name)}")
             _copy(file, copies[-1], check)
         size = sum(copy.stat().st_size for copy in copies)
         return Draft(fingerprint, TableFiles(self._table, self._draft, tuple(copies), size))
@@ -116,16 +130,26 @@ class DimensionVersions:
             file.flush()
             os.fsync(file.fileno())
         sync_directory(self._draft)
-        number = max(self._numbers(), default=0) + 1
-        while (self._directory / f"v{number}").exists():
-            number += 1
-        # Onto a directory with files in it, another attempt's, no rename leads.
-        self._draft.rename(self._directory / f"v{number}")
+        number = self._show()
         sync_directory(self._directory)
         version = self.find(number)
         if version is None:
             raise FileNotFoundError(f"version {number} is gone")
         return version
+
+    def _show(self) -> int:
+        """Gives the draft the next number that is free."""
+        number = max(self._numbers(), default=0) + 1
+        while True:
+            try:
+                self._draft.rename(self._directory / f"v{number}")
+            except OSError as error:
+                # Onto a directory with files in it, another attempt's, no rename leads.
+                if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                    raise
+                number += 1
+            else:
+                return number
 
     def drop_drafts(self) -> None:
         """Removes what this attempt and those before it left half done."""
@@ -134,11 +158,16 @@ class DimensionVersions:
             if _fence_of(path) <= own:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def remove_before(self, number: int) -> None:
-        """Removes older versions."""
-        for old in self._numbers():
-            if old < number:
-                shutil.rmtree(self._directory / f"v{old}", ignore_errors=True)
+    def keep_only(self, numbers: Collection[int]) -> None:
+        """Removes the other versions below the newest of these; what is above it, another attempt has made since."""
+        newest = max(numbers, default=0)
+        for number in self._numbers():
+            if number < newest and number not in numbers:
+                self.remove(number)
+
+    def remove(self, number: int) -> None:
+        """Removes a version."""
+        shutil.rmtree(self._directory / f"v{number}", ignore_errors=True)
 
     def _numbers(self) -> list[int]:
         found = (_SHOWN.fullmatch(path.name) for path in self._directory.glob("v*"))

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from workers.attempt import AttemptStopped
-from workers.batch_versions import BatchVersions
+from workers.batch_versions import BatchVersions, Use
 from workers.engine.spark.sources import TableInput
 from workers.engine.streaming.batches import BatchDone, BatchGuard
-from workers.followed_table import SETTLE_SECONDS, FollowedTable
+from workers.followed_table import SETTLE_SECONDS, FollowedTable, HeldBack
 
 Versions = Mapping[str, int]
 """By table."""
@@ -45,13 +45,21 @@ class Dimensions:
         self._every = every
         self._clock = clock
         self._due = clock() + every
+        self._in_sink: int | None = None
 
     def open(self, pause: Callable[[float], object]) -> None:
         """Takes the newest versions. Raises as `FollowedTable.open`, and OSError."""
+        self._decided.announce()
         for table in self._tables.values():
             table.open(pause)
         self._due = self._clock() + self._every
-        self.tidy()
+        self.tidy(self.newest)
+
+    def agree_with(self, in_sink: int | None) -> None:
+        """What the sink has, as its `committed` says once it has shut out older attempts. What they decided of a
+        mini-batch holds if it is there.
+        """
+        self._in_sink = in_sink
 
     @property
     def newest(self) -> Versions:
@@ -59,15 +67,36 @@ class Dimensions:
         return {name: table.newest.number for name, table in self._tables.items()}
 
     def of_next_batch(self) -> Versions:
-        """What the mini-batch that comes next runs with: what it began with, where it was cut short. Raises OSError."""
-        last = self._decided.newest()
-        if last is None or (self._commits / str(last)).exists():
-            return self.newest
-        return {**self.newest, **self.of_batch(last)}
+        """What the mini-batch that comes next runs with: what it began with, where it was cut short and the sink has
+        it. Raises OSError.
+        """
+        pending = self._pending()
+        return self.newest if pending is None else {**self.newest, **self._holding(pending)}
 
     def of_batch(self, batch_id: int) -> Versions:
         """What was decided of a mini-batch; nothing where that is forgotten. Raises OSError."""
-        return {name: use.version for name, use in (self._decided.of(batch_id) or {}).items() if name in self._tables}
+        return self._versions(self._decided.of(batch_id))
+
+    def _holding(self, batch_id: int) -> Versions:
+        """What was decided of a mini-batch and holds for this attempt; nothing where it is to decide. The version of
+        an earlier attempt may be one that cannot be read: kept, the mini-batch would never be done.
+        """
+        by_earlier = self._in_sink is not None and self._in_sink >= batch_id
+        return self._versions(self._decided.of(batch_id, by_earlier=by_earlier))
+
+    def _versions(self, uses: Mapping[str, Use] | None) -> Versions:
+        return {name: use.version for name, use in (uses or {}).items() if name in self._tables}
+
+    def go_back(self, planned: Versions, reason: HeldBack) -> bool:
+        """Whether mini-batches can run with the versions of the plan at hand after all, where newer ones cannot be
+        planned with: these are held back from now on. Raises SpecError `dimension_missing` and OSError.
+        """
+        if self.of_next_batch() != self.newest or planned == self.newest or self._decided.is_overtaken:
+            return False
+        for name, table in self._tables.items():
+            if table.newest.number != planned[name]:
+                table.go_back(planned[name], reason)
+        return True
 
     def inputs(self, versions: Versions) -> dict[str, TableInput]:
         """The tables as the engine reads them. Raises SpecError `dimension_missing`."""
@@ -94,18 +123,35 @@ class Dimensions:
 
         Raises OtherVersionsError where it is to run with others, and OSError.
         """
-        of_batch = self.of_batch(batch_id)
-        if not of_batch and planned == self.newest:
+        holding = self._holding(batch_id)
+        if not holding and planned == self.newest:
             self._decided.decide(batch_id, planned)
-            of_batch = self.of_batch(batch_id)
-        if of_batch != planned:
+            holding = self._holding(batch_id)
+        if holding != planned:
             raise OtherVersionsError(f"mini-batch {batch_id} runs with other versions of tables that are followed")
 
-    def tidy(self) -> None:
-        """Removes versions that no mini-batch can need any more. Raises OSError."""
+    def tidy(self, planned: Versions) -> None:
+        """Removes versions that nothing can need any more: those but the newest, those of the plan at hand and those of
+        a mini-batch that may come again. Raises OSError.
+        """
+        if self._decided.is_overtaken:
+            # What another attempt needs is for it to say.
+            return
+        pending = self._pending()
+        of_pending = {} if pending is None else self.of_batch(pending)
+        for name, table in self._tables.items():
+            table.keep_only({versions[name] for versions in (of_pending, planned) if name in versions})
+
+    def _pending(self) -> int | None:
+        """The mini-batch that was begun and that Spark has not noted: it comes again."""
         last = self._decided.newest()
-        for name, version in ({} if last is None else self.of_batch(last)).items():
-            self._tables[name].remove_before(version)
+        return None if last is None or (self._commits / str(last)).exists() else last
+
+    def told_of_batch(self, batch_id: int) -> dict[str, int] | None:
+        """For clients: the version of each table that a mini-batch ran with; None where it is forgotten. Raises
+        OSError.
+        """
+        return dict(self.of_batch(batch_id)) or None
 
     def told(self, planned: Versions) -> list[dict[str, Any]]:
         """For clients, as JSON values: of each table the version that is in use, and why a newer one is not."""

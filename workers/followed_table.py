@@ -7,7 +7,8 @@ the stream goes on with the version that it has, and says so. (A table without r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -30,6 +31,9 @@ SETTLE_SECONDS = 2.0
 _LOOKS = 5
 """How often a table that keeps changing is looked at before the stream starts without its newest version."""
 
+_PUT_OFF_SECONDS = 300.0
+"""How long a copy that the disk did not take is not tried again."""
+
 
 @dataclass(frozen=True)
 class HeldBack:
@@ -49,6 +53,7 @@ class FollowedTable:
         roots: Sequence[Root],
         versions: DimensionVersions,
         check: Callable[[], object],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.held_back: HeldBack | None = None
@@ -56,10 +61,13 @@ class FollowedTable:
         self._roots = roots
         self._versions = versions
         self._check = check
+        self._clock = clock
         self._newest: Version | None = None
         self._schema: Schema | None = None
         self._changing: str | None = None
         self._refused: dict[str, HeldBack] = {}
+        self._put_off: dict[str, float] = {}
+        """Until when, by the fingerprint of what could not be copied."""
 
     @property
     def newest(self) -> Version:
@@ -99,6 +107,8 @@ class FollowedTable:
             elif fingerprint in self._refused:
                 self._changing = None
                 self._hold_back(self._refused[fingerprint])
+            elif self._clock() < self._put_off.get(fingerprint, float("-inf")):
+                self._changing = None
             elif fingerprint != self._changing:
                 self._changing = fingerprint
             else:
@@ -131,16 +141,33 @@ class FollowedTable:
             raise RuntimeError(f"the table '{self.name}' was not opened")
         return TableInput(self._source, self.version(number).files, self._schema)
 
-    def remove_before(self, number: int) -> None:
-        """Removes versions that nothing can need any more."""
-        self._versions.remove_before(number)
+    def keep_only(self, numbers: Collection[int]) -> None:
+        """Removes versions below the newest that nothing can need: all but these."""
+        self._versions.keep_only({*numbers, self.newest.number})
+
+    def go_back(self, number: int, reason: HeldBack) -> None:
+        """Uses an older version, since the newest, which no mini-batch has begun with, cannot be planned with. It is
+        not taken again as it is. Raises SpecError `dimension_missing`.
+        """
+        refused, self._newest = self.newest, self.version(number)
+        self._refused[refused.fingerprint] = reason
+        self._versions.remove(refused.number)
+        self._hold_back(reason)
 
     def _take_first(self, pause: Callable[[float], object]) -> None:
+        unreadable: SpecError | None = None
         for _ in range(_LOOKS):
-            if self._take(*self._listed()):
-                return
+            unreadable = None
+            try:
+                if self._take(*self._listed()):
+                    return
+            except SpecError as error:
+                # A file may be gone between its listing and a look at it; what was copied stays as it is.
+                if error.code != "unreadable_file" or self._refused:
+                    raise
+                unreadable = error
             pause(SETTLE_SECONDS)
-        raise SpecError.of(
+        raise unreadable or SpecError.of(
             "table_keeps_changing",
             f"'{self._source.path}' changes while it is copied, each time. Resume once it is left alone, and replace "
             "its files by renaming whole ones.",
@@ -168,6 +195,7 @@ class FollowedTable:
         except FileNotFoundError:
             return False
         except OSError as error:
+            self._put_off = {fingerprint: self._clock() + _PUT_OFF_SECONDS}
             raise SpecError.of(
                 "dimension_not_copied",
                 f"'{self._source.path}' could not be copied: {error.strerror or 'it cannot be read or written'}.",
@@ -177,6 +205,7 @@ class FollowedTable:
             self._versions.drop_drafts()
         self._changing = self.held_back = None
         self._refused.clear()
+        self._put_off.clear()
         _log.info("dimension_taken", table=self.name, version=self._newest.number, bytes=self._newest.files.bytes)
         return True
 

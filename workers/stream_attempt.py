@@ -26,6 +26,7 @@ from workers.engine.streaming.batches import StreamOverError
 from workers.engine.streaming.query import RunningStream
 from workers.engine.streaming.sinks.sink import FenceLostError, Sink, SinkError
 from workers.failures import HandBack, LeaseLost, Rest, Verdict, verdict_of
+from workers.followed_table import HeldBack
 from workers.stream_measuring import StreamMeasuring, tell
 
 _log = structlog.get_logger(__name__)
@@ -204,11 +205,23 @@ class StreamAttempt:
             return self._verdict()
         self._measure()
         try:
-            self._running = self._opened.start()
+            self._running = self._started_anew()
         except Exception as failure:  # noqa: BLE001 - every end of a job is told to the client
             return resting_verdict(failure, self.attempt)
         self._changes_over, self._tells_versions = False, True
+        self._tidy()
         return None
+
+    def _started_anew(self) -> RunningStream:
+        """With the newest versions, or as it was before where no stream can be planned with them."""
+        try:
+            return self._opened.start()
+        except (SpecError, StreamPlanError) as refused:
+            following = self._opened.following
+            reason = HeldBack(refused.code, str(refused))
+            if following is None or not following.dimensions.go_back(following.planned(), reason):
+                raise
+            return self._opened.start()
 
     def _tell_versions(self) -> None:
         following = self._opened.following
@@ -236,8 +249,9 @@ class StreamAttempt:
     def _tidy(self) -> None:
         try:
             self._opened.sink.tidy()
-            if self._opened.following is not None:
-                self._opened.following.dimensions.tidy()
+            following = self._opened.following
+            if following is not None:
+                following.dimensions.tidy(following.planned())
         except Exception:  # noqa: BLE001 - the result is sound without, and mini-batches tell what is wrong
             _log.warning("sink_not_tidied", exc_info=True)
 
@@ -263,7 +277,7 @@ class StreamAttempt:
         following = self._opened.following
         if following is None:
             return measures
-        versions = dict(following.dimensions.of_batch(measures.batch_id))
+        versions = following.dimensions.told_of_batch(measures.batch_id)
         return replace(measures, metrics={**measures.metrics, "versions": versions})
 
 

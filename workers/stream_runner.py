@@ -142,8 +142,8 @@ class StreamRunner:
         tables = []
         for name, source in spec.followed.items():
             versions = DimensionVersions(directory / "dimensions" / directory_name(name), name, attempt.claim.fence)
-            tables.append(FollowedTable(name, source, self._roots, versions, attempt.check))
-        decided = BatchVersions(directory / "versions")
+            tables.append(FollowedTable(name, source, self._roots, versions, attempt.check, self._clock))
+        decided = BatchVersions(directory / "versions", attempt.claim.fence)
         every = self._settings.worker.follow_seconds
         dimensions = Dimensions(tables, decided, directory / "checkpoint", every, self._clock)
         dimensions.open(self._pause)
@@ -202,6 +202,8 @@ class StreamRunner:
         )
         sink = make_sink(spec, target, directory / "result", self._settings.sink_roots, planned.of_nothing)
         sink.prepare()
+        if dimensions is not None:
+            dimensions.agree_with(sink.committed())
         _check_together(stream, sink.committed(), directory / "checkpoint")
         _remove_older(directory)
         stage = Stage(directory / "stage", claim.fence)

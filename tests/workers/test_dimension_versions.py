@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from service.datasets.files import TableFiles, find_table_files
 from service.spec.job import TableSource
-from workers.dimension_versions import DimensionVersions, Version, directory_name, fingerprint_of
+from workers.dimension_versions import DimensionVersions, Version, directory_name, fingerprint_of, suffixes_of
 
 SOURCE = TableSource.model_validate({"format": "csv", "path": "t/", "schema": "k INT"})
 
@@ -50,8 +51,11 @@ def test_a_version_stays_as_it_was_whatever_becomes_of_the_table(table: Path, tm
     assert texts(again.find(1)) == ["a.csv\n", "b.csv\n"]
     assert texts(again.newest()) == ["A.csv\n"]
     assert (first.number, second.number, again.find(1), again.newest()) == (1, 2, first, second)
-    again.remove_before(2)
-    assert (again.find(1), again.newest()) == (None, second)
+    third = take(versions, table)
+    again.keep_only({1, 2})
+    assert (again.find(1), again.find(2), again.newest()) == (first, second, third)
+    again.keep_only({1, 3})
+    assert (again.find(1), again.find(2), again.newest()) == (first, None, third)
 
 
 @pytest.mark.parametrize("change", ["grown", "same size and time", "added", "removed", "replaced"])
@@ -100,15 +104,40 @@ def test_two_attempts_make_two_versions(table: Path, tmp_path: Path) -> None:
     assert late.keep(draft).number == 2
 
 
+def test_a_number_that_another_attempt_takes_meanwhile_is_left_to_it(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(DimensionVersions(tmp_path / "kept", "t", 2), table)
+    late = DimensionVersions(tmp_path / "kept", "t", 1)
+    # What it saw before the other one was there.
+    monkeypatch.setattr(late, "_numbers", list)
+    assert take(late, table).number == 2
+
+
+def test_a_copy_leaves_room_for_the_checkpoint(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions, size = DimensionVersions(tmp_path / "kept", "t", 1), listed(table).bytes
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=2 * size - 1))
+    with pytest.raises(OSError, match="No space left"):
+        take(versions, table)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=2 * size))
+    assert take(versions, table).number == 1
+
+
+def test_of_a_name_the_suffixes_alone_are_kept() -> None:
+    names = ["a.csv", "a.csv.gz", "12:30.csv", "a.1:2.csv", "a", "part-0.c000.snappy.parquet"]
+    assert list(map(suffixes_of, names)) == [".csv", ".csv.gz", ".csv", ".csv", "", ".snappy.parquet"]
+
+
 @pytest.mark.parametrize("lost", ["file", "rows", "manifest"])
 def test_a_version_that_is_not_whole_is_none(table: Path, tmp_path: Path, lost: str) -> None:
     versions = DimensionVersions(tmp_path / "kept", "t", 1)
     take(versions, table)
     kept = tmp_path / "kept" / "v1"
     if lost == "rows":
-        (kept / "00000-a.csv").write_text("")
+        (kept / "00000.csv").write_text("")
     else:
-        (kept / ("00000-a.csv" if lost == "file" else "manifest.json")).unlink()
+        (kept / ("00000.csv" if lost == "file" else "manifest.json")).unlink()
     assert versions.find(1) is None
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from service.spec.job import TableSource
-from workers.batch_versions import BatchVersions
+from workers.batch_versions import KEPT, BatchVersions
 from workers.dimension_versions import DimensionVersions
 from workers.dimensions import Dimensions, OtherVersionsError
-from workers.followed_table import SETTLE_SECONDS, FollowedTable
+from workers.followed_table import SETTLE_SECONDS, FollowedTable, HeldBack
 
 EVERY = 60.0
 
@@ -35,8 +35,8 @@ class Job:
             path.write_text(f"{text}\n")
             self._written = path.stat().st_mtime_ns
 
-    def opened(self) -> Dimensions:
-        """Those of another attempt."""
+    def opened(self, in_sink: int | None = None) -> Dimensions:
+        """Those of another attempt, whose sink has the mini-batches up to this one."""
         self._fence += 1
         tables = [
             FollowedTable(
@@ -48,9 +48,10 @@ class Job:
             )
             for name in ("u", "w")
         ]
-        decided = BatchVersions(self.directory / "versions")
+        decided = BatchVersions(self.directory / "versions", self._fence)
         dimensions = Dimensions(tables, decided, self.directory / "checkpoint", EVERY, lambda: self.now)
         dimensions.open(lambda _: None)
+        dimensions.agree_with(in_sink)
         return dimensions
 
     def commit(self, batch_id: int) -> None:
@@ -73,10 +74,10 @@ def versions(u: int, w: int = 1) -> Mapping[str, int]:
     return {"u": u, "w": w}
 
 
-def test_a_mini_batch_that_was_cut_short_comes_again_with_what_it_began_with(job: Job) -> None:
+def test_a_mini_batch_that_the_sink_has_comes_again_with_what_it_began_with(job: Job) -> None:
     job.opened().begin(0, versions(1))
     job.write("u", "2")
-    later = job.opened()
+    later = job.opened(in_sink=0)
     assert (later.newest, later.of_next_batch()) == (versions(2), versions(1))
     with pytest.raises(OtherVersionsError):
         later.begin(0, versions(2))
@@ -97,30 +98,67 @@ def test_one_that_was_not_begun_takes_the_newest(job: Job) -> None:
     assert job.opened().of_next_batch() == versions(2)
 
 
-def test_a_late_attempt_and_a_new_one_run_a_mini_batch_alike(job: Job) -> None:
+def test_a_mini_batch_that_the_sink_does_not_have_comes_again_with_the_newest(job: Job) -> None:
+    # Perhaps that is why the table was changed: with the version of before it could not be done.
+    job.opened().begin(0, versions(1))
+    job.commit(0)
+    job.opened(in_sink=0).begin(1, versions(1))
+    job.write("u", "2")
+    second = job.opened(in_sink=0)
+    assert second.of_next_batch() == versions(2)
+    second.begin(1, versions(2))
+    assert job.opened(in_sink=1).of_next_batch() == versions(2)
+    job.write("u", "3")
+    assert job.opened(in_sink=1).of_next_batch() == versions(2)
+    assert job.opened(in_sink=0).of_next_batch() == versions(3)
+
+
+def test_a_late_attempt_does_not_bring_its_decision_back(job: Job) -> None:
     late = job.opened()
     job.write("u", "2")
     newer = job.opened()
     late.begin(0, versions(1))
+    assert newer.of_next_batch() == versions(2)
+    newer.begin(0, versions(2))
     with pytest.raises(OtherVersionsError):
-        newer.begin(0, versions(2))
-    assert newer.of_next_batch() == versions(1)
-    newer.begin(0, versions(1))
+        late.begin(0, versions(1))
+    assert job.opened(in_sink=0).of_next_batch() == versions(2)
 
 
 def test_old_versions_go_when_no_mini_batch_can_need_them(job: Job) -> None:
     job.opened().begin(0, versions(1))
     job.write("u", "2")
-    later = job.opened()
-    later.tidy()
+    later = job.opened(in_sink=0)
+    later.tidy(versions(2))
     assert job.kept("u") == ["v1", "v2"]
     job.commit(0)
-    later.tidy()
     # The plan at hand may be that of before, until the next one begins.
+    later.tidy(versions(1))
     assert job.kept("u") == ["v1", "v2"]
-    later.begin(1, versions(2))
-    later.tidy()
+    later.tidy(versions(2))
     assert (job.kept("u"), job.kept("w")) == (["v2"], ["v1"])
+
+
+def test_versions_do_not_pile_up_while_no_mini_batch_begins(job: Job) -> None:
+    dimensions = job.opened()
+    for number in range(2, 5):
+        job.write("u", str(number))
+        assert [dimensions.look(), dimensions.look()] == [False, True]
+        dimensions.tidy(dimensions.newest)
+        assert job.kept("u") == [f"v{number}"]
+
+
+def test_a_late_attempt_leaves_versions_to_the_new_one(job: Job) -> None:
+    late = job.opened()
+    job.write("u", "2")
+    newer = job.opened()
+    assert newer.newest == versions(2)
+    job.write("u", "3")
+    assert [late.look(), late.look(), late.newest] == [False, True, versions(3)]
+    late.tidy(late.newest)
+    assert job.kept("u") == ["v2", "v3"]
+    newer.tidy(newer.newest)
+    assert job.kept("u") == ["v2", "v3"]
 
 
 def test_changes_are_looked_for_now_and_then_and_soon_again_once_there_is_one(job: Job) -> None:
@@ -139,6 +177,32 @@ def test_changes_are_looked_for_now_and_then_and_soon_again_once_there_is_one(jo
     assert dimensions.newest == versions(1, 2)
     job.now += SETTLE_SECONDS
     assert not dimensions.is_due
+
+
+def test_a_version_that_nothing_can_be_planned_with_is_held_back(job: Job) -> None:
+    dimensions, refused = job.opened(), HeldBack("unreadable_file", "Spark cannot read it.")
+    dimensions.begin(0, versions(1))
+    job.commit(0)
+    job.write("u", "2")
+    assert [dimensions.look(), dimensions.look(), dimensions.of_next_batch()] == [False, True, versions(2)]
+    assert dimensions.go_back(versions(1), refused)
+    assert (dimensions.of_next_batch(), job.kept("u")) == (versions(1), ["v1"])
+    assert [dimensions.look(), dimensions.look()] == [False, False]
+    told = dimensions.told(versions(1))
+    assert [table["not_taken"] for table in told] == [{"code": refused.code, "detail": refused.detail}, None]
+    # It was planned with these versions: that is no reason to do so again.
+    assert not dimensions.go_back(versions(1), refused)
+    dimensions.begin(1, versions(1))
+    job.write("u", "3")
+    assert [dimensions.look(), dimensions.look(), dimensions.newest] == [False, True, versions(2)]
+    assert dimensions.told(versions(1))[0]["not_taken"] is None
+
+
+def test_what_a_mini_batch_ran_with_is_null_once_it_is_forgotten(job: Job) -> None:
+    dimensions = job.opened()
+    for number in range(KEPT + 1):
+        dimensions.begin(number, versions(1))
+    assert (dimensions.told_of_batch(0), dimensions.told_of_batch(1)) == (None, versions(1))
 
 
 def test_it_is_told_what_is_in_use_and_since_when(job: Job) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from service.datasets.files import TableFiles, find_table_files, unreadable
 from service.datasets.roots import Root, roots_of
 from service.settings import Settings
 from service.spec.errors import SpecError
@@ -26,6 +30,8 @@ class Table:
         self.files = directory / "roots" / "t"
         self.files.mkdir(parents=True)
         self.paused = 0
+        self.now = 0.0
+        self.while_paused: Callable[[], object] = lambda: None
         self.while_copied: Callable[[], object] = lambda: None
         self._kept = directory / "kept"
         self._fence = 0
@@ -43,13 +49,16 @@ class Table:
         self._fence += 1
         source = TableSource(format=TableFormat.PARQUET, path="t/")
         versions = DimensionVersions(self._kept, "t", self._fence)
-        followed = FollowedTable("t", source, roots or [self.files.parent], versions, lambda: self.while_copied())
+        followed = FollowedTable(
+            "t", source, roots or [self.files.parent], versions, lambda: self.while_copied(), lambda: self.now
+        )
         followed.open(self.pause)
         return followed
 
     def pause(self, _seconds: float) -> None:
         """Time passes."""
         self.paused += 1
+        self.while_paused()
 
 
 @pytest.fixture
@@ -157,6 +166,46 @@ def test_without_a_version_there_must_be_a_first_one(table: Table) -> None:
     with pytest.raises(SpecError) as gone:
         table.opened()
     assert gone.value.code == "path_not_found"
+
+
+def test_a_file_that_goes_while_the_first_version_is_listed_is_waited_for(table: Table) -> None:
+    vanishes = True
+
+    def listed(*arguments: Any) -> TableFiles:
+        if vanishes:
+            raise unreadable("t/", FileNotFoundError(errno.ENOENT, "gone"), "/tables/t/path")
+        return find_table_files(*arguments)
+
+    def comes_back() -> None:
+        nonlocal vanishes
+        vanishes = False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workers.followed_table.find_table_files", listed)
+        with pytest.raises(SpecError) as caught:
+            table.opened()
+        assert (caught.value.code, table.paused) == ("unreadable_file", 5)
+        table.while_paused = comes_back
+        assert values(table.opened()) == [1, 2]
+
+
+def test_a_disk_that_is_full_is_left_alone_for_a_while(table: Table) -> None:
+    followed = table.opened()
+    table.write(3)
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    table.while_copied = full
+    assert [followed.look(), followed.look()] == [False, False]
+    assert followed.held_back is not None
+    assert (followed.held_back.code, followed.is_changing) == ("dimension_not_copied", False)
+    assert "No space left" in followed.held_back.detail
+    table.while_copied = lambda: None
+    assert [followed.look() for _ in range(3)] == [False] * 3
+    table.now += 300
+    assert [followed.look(), followed.look(), values(followed)] == [False, True, [3]]
+    assert followed.held_back is None
 
 
 def test_a_version_that_is_gone_is_told(table: Table) -> None:

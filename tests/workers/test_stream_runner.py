@@ -19,6 +19,7 @@ from service.jobs.check_job import check_job
 from service.results.json_values import json_rows
 from service.results.stream_result import open_stream_result, result_directory
 from service.settings import Settings
+from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from service.spec.status import AttemptStatus, JobStatus
 from service.store import stream_orders, streams
@@ -32,6 +33,7 @@ from tests.support.tables import USERS, parquet
 from tests.workers.conftest import SharedDriver
 from workers.attempt import StopReason
 from workers.runner import JobRunner
+from workers.stream_plans import StreamPlans
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -338,7 +340,7 @@ def test_a_table_beside_the_stream_is_joined_as_it_is(bench: Bench) -> None:
     assert rows(bench, job_id) == [["user 0", 100], ["user 1", 100]]
 
 
-NAMES = {
+NAMES: dict[str, Any] = {
     "tables": {
         "c": {"format": "parquet", "path": "clicks/", "role": "stream"},
         "u": {"format": "parquet", "path": "names/", "role": "static", "follow": True},
@@ -414,6 +416,28 @@ def test_a_mini_batch_that_comes_again_has_the_dimension_that_it_began_with(benc
     assert [path.name for path in kept.glob("dimensions/u-*/*")] == ["v2"]
 
 
+def test_a_dimension_that_a_mini_batch_cannot_read_is_mended(bench: Bench) -> None:
+    names = bench.settings.state_dir / "data" / "names"
+    clicks = Clicks(bench)
+    clicks.name(u1="a", u2="b")
+    (names / "0.parquet").unlink()
+    (names / "0.csv").write_text("1,a\ntwo,b\n")
+    clicks.come(1, 2)
+    table = {**NAMES["tables"]["u"], "format": "csv", "schema": "uid BIGINT, name STRING", "options": {"header": False}}
+    # A table that is broadcast is read before the mini-batch begins: nothing is decided yet.
+    sql = NAMES["sql"].replace("SELECT", "SELECT /*+ MERGE(u) */", 1)
+    job_id = bench.submit({**PER_USER, "sql": sql, "tables": {**NAMES["tables"], "u": table}})
+    failed = run(bench, job_id)
+    assert failed.error is not None
+    kept = bench.settings.streams_dir / job_id / "g1" / "versions"
+    assert [path.name for path in kept.glob("0-*.json")] == ["0-1.json"]
+    (names / "0.csv").write_text("1,a\n2,b\n")
+    resume(bench, job_id)
+    assert run(bench, job_id).error is None
+    assert rows(bench, job_id) == clicks.expected
+    assert (followed(bench, job_id)["version"], followed(bench, job_id)["since_batch"]) == (2, 0)
+
+
 def test_a_running_job_notices_that_a_dimension_changes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_WORKER_FOLLOW_SECONDS", "0.1")
     bench.runner = JobRunner(Settings(), bench.database, SharedDriver(bench.driver), bench.at_hand, "w1", bench.ring)
@@ -433,6 +457,14 @@ def test_a_running_job_notices_that_a_dimension_changes(bench: Bench, monkeypatc
     assert rows(bench, job_id) == clicks.expected
 
     names = bench.settings.state_dir / "data" / "names"
+
+    def refuse(*_: object) -> None:
+        raise SpecError.of("unreadable_file", "Spark cannot read it.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(StreamPlans, "plan", refuse)
+        pq.write_table(pa.table({"uid": [1, 2], "name": ["x", "y"]}), names / "0.parquet")
+        supervised(bench, lambda: not_taken(bench, job_id) == "unreadable_file")
     pq.write_table(pa.table({"uid": ["1"], "name": ["d"]}), names / "0.parquet")
     supervised(bench, lambda: not_taken(bench, job_id) == "schema_changed")
     (names / "0.parquet").unlink()
