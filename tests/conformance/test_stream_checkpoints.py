@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tarfile
+import shutil
 from pathlib import Path
 
 import pytest
@@ -26,8 +26,7 @@ def _name(archive: Path) -> str:
 def archive(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of what an earlier release left."""
     directory = tmp_path_factory.mktemp("archive")
-    with tarfile.open(request.param) as tar:
-        tar.extractall(directory, filter="data")
+    shutil.unpack_archive(request.param, directory)
     return directory
 
 

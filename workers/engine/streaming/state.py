@@ -56,6 +56,8 @@ _ROCKSDB = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
 }
 
+_MEMORY_BOUND = "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB"
+
 
 @dataclass(frozen=True)
 class StateOptions:
@@ -68,7 +70,7 @@ class StateOptions:
 
 def prepare_session(session: SparkSession, options: StateOptions) -> None:
     """Sets what streaming queries that are started from `session` take up, whatever it was prepared for before."""
-    for name in _ROCKSDB:
+    for name in (*_ROCKSDB, _MEMORY_BOUND):
         session.conf.unset(name)
     properties = {
         **_EVERY_STREAM,
@@ -77,6 +79,6 @@ def prepare_session(session: SparkSession, options: StateOptions) -> None:
     }
     if options.provider is StateProvider.ROCKSDB:
         properties |= _ROCKSDB
-        properties["spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB"] = str(options.memory_mb)
+        properties[_MEMORY_BOUND] = str(options.memory_mb)
     for name, value in properties.items():
         session.conf.set(name, value)

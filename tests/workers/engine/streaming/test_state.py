@@ -29,6 +29,9 @@ class Properties:
     def set(self, name: str, value: str) -> None:
         self.told[name] = value
 
+    def unset(self, name: str) -> None:
+        self.told.pop(name, None)
+
 
 def properties(options: StateOptions) -> dict[str, str]:
     session = Properties()
@@ -50,6 +53,13 @@ def test_memory_has_nothing_of_rocksdb() -> None:
     assert told[f"{_STORE}.providerClass"].endswith(".HDFSBackedStateStoreProvider")
     assert f"{_STORE}.checkpointFormatVersion" not in told
     assert not any("rocksdb" in name for name in told)
+
+
+def test_a_session_that_is_used_again_has_nothing_of_the_stream_before() -> None:
+    session = Properties()
+    for provider in (StateProvider.ROCKSDB, StateProvider.MEMORY):
+        prepare_session(cast("SparkSession", session), StateOptions(provider, 2))
+    assert session.told == properties(StateOptions(StateProvider.MEMORY, 2))
 
 
 def test_no_rule_may_plan_a_mini_batch_by_what_it_brings() -> None:
