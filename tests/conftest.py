@@ -119,16 +119,6 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkClu
         yield cluster
 
 
-_CHECKPOINTS: dict[str, bool | float | int | str | None] = {
-    # Hadoop forks a process or more for each file that it makes or renames: half the time of a mini-batch. This way of
-    # the same files does so least often. Checkpoints as workers have them are what end-to-end tests are about.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
-    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-}
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one session of this test process: two cores, few partitions, nothing written into the tree."""
@@ -149,7 +139,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.ui.killEnabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.scheduler.mode", "FAIR")
-        .config(map=_CHECKPOINTS)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

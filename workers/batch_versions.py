@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.durable_files import create, make_directory
+from service.datasets.durable_files import create, make_directory
 
 _FENCE = "fence-"
 _DECISION = re.compile(r"([0-9]+)-([0-9]+)\.json")

@@ -20,9 +20,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from service.datasets.durable_files import make_directory, sync_directory
 from service.datasets.files import TableFiles
 from service.datasets.reading import DataFile, UriFile, opened, size_of, version_of
-from workers.durable_files import make_directory, sync_directory
 
 _MANIFEST = "manifest.json"
 _CHUNK = 4 << 20

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import structlog
 
+from service.datasets.durable_files import make_directory
 from service.datasets.input_streams import hidden_directory, segment_name, stream_directory
-from service.ingest.segments import make_directory, show
+from service.ingest.segments import show
 from service.store.ingest import Hidden, find_hidden
 from service.store.session import Database
 

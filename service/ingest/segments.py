@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from service.datasets.durable_files import make_directory, sync_directory
 from service.datasets.input_streams import hidden_directory
 
 
@@ -69,21 +70,3 @@ def remove_hidden(streams_dir: Path, segment_id: str) -> None:
 def hidden_path(streams_dir: Path, segment_id: str) -> Path:
     """Where the hidden file of this id is."""
     return hidden_directory(streams_dir) / f"{segment_id}.parquet"
-
-
-def make_directory(directory: Path) -> None:
-    """Makes a directory with all above it, durably."""
-    if directory.is_dir():
-        return
-    make_directory(directory.parent)
-    directory.mkdir(exist_ok=True)
-    sync_directory(directory.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Makes the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

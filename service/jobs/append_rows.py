@@ -14,10 +14,11 @@ import structlog
 from pydantic import Field
 from sqlalchemy.exc import IntegrityError
 
+from service.datasets.durable_files import make_directory
 from service.datasets.input_streams import segment_name, stream_directory
 from service.errors import BatchIdReusedError
 from service.ingest.parsing import rows_of
-from service.ingest.segments import make_directory, remove_hidden, show, write_hidden
+from service.ingest.segments import remove_hidden, show, write_hidden
 from service.jobs.declare_stream import storage_unavailable
 from service.jobs.stream_views import no_such_stream, require_stream
 from service.spec.model import Frozen

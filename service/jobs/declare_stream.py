@@ -10,9 +10,9 @@ from pathlib import Path
 
 import structlog
 
+from service.datasets.durable_files import make_directory
 from service.datasets.input_streams import stream_directory
 from service.errors import StorageUnavailableError, StreamDiffersError
-from service.ingest.segments import make_directory
 from service.jobs.stream_views import Stream, require_stream
 from service.spec.ddl import parse_schema, schema_text
 from service.spec.errors import Issue

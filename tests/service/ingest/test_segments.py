@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from service.datasets.durable_files import make_directory
 from service.datasets.input_streams import hidden_directory, segment_name, stream_directory
 from service.datasets.schemas import data_type
 from service.ingest.columns import arrow_schema
-from service.ingest.segments import hidden_path, make_directory, remove_hidden, show, write_hidden
+from service.ingest.segments import hidden_path, remove_hidden, show, write_hidden
 from service.spec.ddl import parse_schema, schema_text
 from tests.service.ingest.test_parsing import SCHEMA
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workers.durable_files import create
+from service.datasets.durable_files import create
 
 
 def test_the_first_one_makes_the_file(tmp_path: Path) -> None:
