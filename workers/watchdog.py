@@ -44,6 +44,7 @@ class DriverWatch:
 
     def watch(self) -> None:
         """Gives up a driver that is gone or has lost its cluster, and ends one that fell silent, or never comes up."""
+        self._tell_left_behind()
         driver = self._runtime.current
         if driver is None:
             self._watch_start()
@@ -63,6 +64,15 @@ class DriverWatch:
             self._give_up(driver, "no_executors")
         else:
             self._overdue = 0
+
+    def _tell_left_behind(self) -> None:
+        """Attempts whose JVM is gone, whoever found that out: a job that began just then has another built."""
+        for attempt in self._at_hand.all():
+            driver = attempt.driver
+            if driver is None or driver is self._runtime.current or driver.is_running():
+                continue
+            if attempt.stop(StopReason.DRIVER_LOST):
+                _log.warning("attempt_left_behind", job_id=attempt.claim.job_id, pid=driver.process.pid)
 
     def _watch_start(self) -> None:
         """Ends a JVM that hangs before it is a driver. Whoever waits for it sees a start that failed."""

@@ -80,7 +80,17 @@ def session(runtime: SparkRuntime) -> dict[str, Any]:
     again = runtime.driver()
     found["rows_after_kill"] = again.session_for_job().range(10).count()
     found["other_driver"] = again is not driver
+    found["reasons"] = _reasons(runtime, driver, again)
     return found
+
+
+def _reasons(runtime: SparkRuntime, lost: Driver, other: Driver) -> list[str | None]:
+    """What becomes of an attempt with each driver, where a job had found the loss before the watch did."""
+    at_hand, left, unharmed = AttemptsAtHand(), Attempt(_claim(), 0.0), Attempt(_claim(), 0.0)
+    left.driver, unharmed.driver = lost, other
+    with at_hand.holding(left), at_hand.holding(unharmed):
+        DriverWatch(runtime, at_hand, 10.0).watch()
+    return [left.reason, unharmed.reason]
 
 
 def hang(runtime: SparkRuntime) -> dict[str, Any]:
