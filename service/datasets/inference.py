@@ -8,6 +8,7 @@ with zeros in front stays text, and so does one that would lose digits.
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -91,7 +92,20 @@ class _Reading:
         # By what was read, and not by what is left without the mark of UTF-8.
         is_whole = len(data) <= HEAD_BYTES
         data = data.removeprefix(b"\xef\xbb\xbf")
-        return _Head(file.name, data if is_whole else data[: data.rfind(b"\n") + 1], is_whole)
+        return _Head(file.name, data if is_whole else self._whole_rows(data), is_whole)
+
+    def _whole_rows(self, data: bytes) -> bytes:
+        options = self.source.options
+        if not (self.source.format is TableFormat.CSV and options.multi_line):
+            return data[: data.rfind(b"\n") + 1]
+        quote = options.quote.encode()
+        # Between an even number of quotes and the next one, a line ends a row.
+        parts = data.split(quote)
+        for index in range((len(parts) - 1) // 2 * 2, -1, -2):
+            end = parts[index].rfind(b"\n") + 1
+            if end:
+                return quote.join([*parts[:index], parts[index][:end]])
+        return b""
 
     def cannot(self, what: str) -> SpecError:
         detail = f"'{self.source.path}' {what}. Put a first one there, or declare its 'schema'."
@@ -163,13 +177,17 @@ def _of_csv(heads: Sequence[_Head], reading: _Reading) -> dict[str, DataType]:
 def _first_line(head: _Head, reading: _Reading) -> list[str]:
     options = reading.source.options
     try:
-        line = head.data.split(b"\n", 1)[0].decode().rstrip("\r")
-        rows = list(csv.reader([line], delimiter=options.delimiter, quotechar=options.quote, strict=True))
+        lines = head.data.splitlines(keepends=True)[: None if options.multi_line else 1]
+        text = b"".join(lines).decode()
+        rows = csv.reader(
+            io.StringIO(text, newline=""), delimiter=options.delimiter, quotechar=options.quote, strict=True
+        )
+        first = next(rows, [])
     except UnicodeDecodeError:
         raise reading.corrupt(head, "is not UTF-8 text") from None
     except csv.Error:
         raise reading.corrupt(head, "begins with a line that is no CSV") from None
-    return [name.strip() for name in rows[0]] if rows else []
+    return [name.strip() for name in first]
 
 
 def _cells(head: _Head, reading: _Reading, names: Sequence[str]) -> pa.Table:
@@ -197,9 +215,14 @@ def _table(data: bytes, options: ReadOptions, positions: Sequence[str]) -> pa.Ta
     return pa_csv.read_csv(
         pa.BufferReader(data),
         read_options=pa_csv.ReadOptions(
-            column_names=list(positions), skip_rows=int(options.header), block_size=HEAD_BYTES + 1, use_threads=False
+            column_names=list(positions),
+            skip_rows_after_names=int(options.header),
+            block_size=HEAD_BYTES + 1,
+            use_threads=False,
         ),
-        parse_options=pa_csv.ParseOptions(delimiter=options.delimiter, quote_char=options.quote),
+        parse_options=pa_csv.ParseOptions(
+            delimiter=options.delimiter, quote_char=options.quote, newlines_in_values=options.multi_line
+        ),
         convert_options=pa_csv.ConvertOptions(
             column_types=dict.fromkeys(positions, pa.string()),
             strings_can_be_null=True,

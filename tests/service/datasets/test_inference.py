@@ -90,6 +90,16 @@ def test_a_sample_of_large_files_and_of_many_suffices(tmp_path: Path) -> None:
     assert told(tmp_path, {**many, "999.csv": "text\n"}) == "_c0 STRING"
 
 
+def test_csv_values_over_several_lines(tmp_path: Path) -> None:
+    row = '1,"two\nlines, ""2"""\n'
+    headed = told(tmp_path, {"1.csv": f'id,"two\nlines"\n{row}'}, multi_line=True, header=True)
+    assert headed == "id BIGINT, `two\nlines` STRING"
+    assert told(tmp_path, {"1.csv": row}, multi_line=True) == "_c0 BIGINT, _c1 STRING"
+    # The head ends inside a value: its row is left out, and not cut.
+    assert told(tmp_path, {"1.csv": row * (HEAD_BYTES // len(row) + 2)}, multi_line=True) == "_c0 BIGINT, _c1 STRING"
+    assert HEAD_BYTES % len(row) not in (0, len(row) - 1)
+
+
 @pytest.mark.parametrize(
     ("format_", "row", "ddl"), [("csv", "123456,\n", "_c0 BIGINT, _c1 STRING"), ("json", '{"a":1}\n', "a BIGINT")]
 )

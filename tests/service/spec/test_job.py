@@ -114,6 +114,8 @@ def test_what_is_younger_is_not_stored_where_it_says_nothing() -> None:
             },
             5,
         ),
+        ({"tables": {"t": {"format": "csv", "path": "t/", "schema": "a BIGINT", "options": {"multi_line": True}}}}, 5),
+        ({"tables": {"t": {"format": "json", "path": "t/", "schema": "a BIGINT", "options": {"multi_line": True}}}}, 3),
     ],
 )
 def test_a_job_is_for_the_oldest_workers_that_can_run_it(parts: dict[str, Any], version: int) -> None:

@@ -270,13 +270,16 @@ def sample_text(
 ) -> Sample:
     """Rows by the average line of a few blocks of at most 8 files, and these blocks' `columns`, as text.
 
-    `names` are all declared columns, in order. Compressed files and documents over several lines are not sampled.
+    `names` are all declared columns, in order. Compressed files and documents over several lines are not sampled, nor
+    are the values of CSV where one of them goes over several lines.
     """
-    if source.options.multi_line or any(path.suffix.lower() in _COMPRESSED for path in files):
+    is_csv = source.format is TableFormat.CSV
+    is_document = source.options.multi_line and not is_csv
+    if is_document or any(path.suffix.lower() in _COMPRESSED for path in files):
         return Sample(total_bytes // BYTES_PER_ROW, False, None)
     lines: list[bytes] = []
     troubles = Troubles()
-    skip_header = source.format is TableFormat.CSV and source.options.header
+    skip_header = is_csv and source.options.header
     for path in spread([path for path in files if _may_have_lines(path)], MAX_FILES):
         try:
             lines.extend(_lines(path, skip_header))
@@ -287,18 +290,20 @@ def sample_text(
             break
     read_bytes = sum(len(line) + 1 for line in lines)
     rows = round(total_bytes * len(lines) / read_bytes) if read_bytes else total_bytes // BYTES_PER_ROW
-    if not columns or not lines:
+    is_broken = is_csv and source.options.multi_line and _breaks_lines(lines, source.options.quote)
+    if not columns or not lines or is_broken:
         return Sample(rows, False, None, warnings=troubles.sentences())
     try:
-        table = (
-            _csv_table(lines, source.options, names, columns)
-            if source.format is TableFormat.CSV
-            else _json_table(lines, columns)
-        )
+        table = _csv_table(lines, source.options, names, columns) if is_csv else _json_table(lines, columns)
     except (pa.ArrowException, ValueError) as error:
         troubles.add("A sample", None, error)
         table = None
     return Sample(rows, False, table, warnings=troubles.sentences())
+
+
+def _breaks_lines(lines: Sequence[bytes], quote: str) -> bool:
+    """Whether a quoted value begins in one line and ends in another."""
+    return any(line.count(quote.encode()) % 2 for line in lines)
 
 
 def _may_have_lines(path: DataFile) -> bool:

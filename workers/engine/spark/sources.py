@@ -21,6 +21,9 @@ from service.spec.scalar import quoted
 from service.spec.types import Field, Schema, TypeName
 from workers.engine.plan.nodes import Node, Scan, inputs_of
 
+_MAX_CHARACTERS = 1 << 20
+"""Of a value that may hold line breaks: a quote that is never closed would take in the rest of its file."""
+
 
 @dataclass(frozen=True)
 class TableInput:
@@ -118,6 +121,7 @@ def reader_options(source: TableSource) -> dict[str, str | bool]:
 
 
 def _csv_options(options: ReadOptions) -> dict[str, str | bool]:
+    several_lines: dict[str, str | bool] = {"multiLine": True, "maxCharsPerColumn": str(_MAX_CHARACTERS)}
     return {
         "mode": "FAILFAST",
         "header": options.header,
@@ -128,4 +132,5 @@ def _csv_options(options: ReadOptions) -> dict[str, str | bool]:
         # A quote inside quotes is doubled, as RFC 4180 has it; Spark's default is a backslash.
         "escape": options.quote,
         "nullValue": options.null_value,
+        **(several_lines if options.multi_line else {}),
     }

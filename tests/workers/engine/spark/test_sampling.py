@@ -168,6 +168,7 @@ def test_json_lines(text_table: Tables) -> None:
         (TableFormat.JSON, "not json\n", {}),
         (TableFormat.JSON, '[{"a": 1}]', {"multi_line": True}),
         (TableFormat.CSV, "", {}),
+        (TableFormat.CSV, '1,"two\nlines"\n', {"multi_line": True}),
     ],
 )
 def test_text_that_cannot_be_sampled(

@@ -107,6 +107,21 @@ def test_csv_options_are_honoured(spark: SparkSession, text_table: Tables, scan_
     assert set(map(tuple, read_scan(spark, scan_of(table), table).collect())) == {(1, "x|y"), (None, None)}
 
 
+def test_csv_with_values_over_several_lines(spark: SparkSession, text_table: Tables, scan_of: Scans) -> None:
+    text = 'uid,name\n1,"a\n""b"",c"\n\n,"\n"\n2,\n'
+    table = text_table(TableFormat.CSV, [text, text], UID_NAME, header=True, multi_line=True)
+    rows = [tuple(row) for row in read_scan(spark, scan_of(table), table).collect()]
+    assert sorted(rows, key=str) == sorted([(1, 'a\n"b",c'), (None, "\n"), (2, None)] * 2, key=str)
+
+
+def test_a_quote_that_is_not_closed_takes_no_more_than_a_value_may_hold(
+    spark: SparkSession, text_table: Tables, scan_of: Scans
+) -> None:
+    table = text_table(TableFormat.CSV, ['1,"a\n' + "2,b\n" * 300_000], UID_NAME, multi_line=True)
+    with pytest.raises(Py4JJavaError, match=r"MALFORMED_CSV_RECORD|TextParsing"):
+        read_scan(spark, scan_of(table), table).collect()
+
+
 def test_json_over_several_lines(spark: SparkSession, text_table: Tables, scan_of: Scans) -> None:
     table = text_table(TableFormat.JSON, ['[{"uid": 1,\n"name": "a"},\n{"uid": 2}]'], UID_NAME, multi_line=True)
     assert set(map(tuple, read_scan(spark, scan_of(table), table).collect())) == {(1, "a"), (2, None)}
