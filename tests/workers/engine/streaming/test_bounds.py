@@ -1,0 +1,67 @@
+"""How many files a mini-batch takes for the rows that it is to have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from service.spec.job import TableFormat
+from service.spec.options import MiniBatchSettings
+from workers.engine.streaming.bounds import DEFAULT_ROWS, bound_of
+from workers.engine.streaming.sources import BatchBound
+
+ROWS = 1000
+"""Of a file."""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Forty of one size."""
+    for number in range(40):
+        (tmp_path / f"{number:02d}.csv").write_text(f"{number:02d},abc\n" * ROWS)
+    return sorted(tmp_path.iterdir())
+
+
+def taken(bound: BatchBound, files: list[Path]) -> int:
+    """As Spark takes them: while they stay within the bound, and one at least."""
+    assert bound.bytes is not None
+    return max(1, bound.bytes // files[0].stat().st_size)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"), [(1, 1), (ROWS, 1), (1400, 1), (1600, 2), (19_990, 20), (20_010, 20), (20_600, 21)]
+)
+def test_a_mini_batch_takes_the_files_that_come_closest_to_its_rows(
+    files: list[Path], rows: int, expected: int
+) -> None:
+    assert taken(bound_of(MiniBatchSettings(size=rows), TableFormat.CSV, files), files) == expected
+
+
+def test_large_files_do_not_make_mini_batches_of_small_ones_large(tmp_path: Path) -> None:
+    large = tmp_path / "large.csv"
+    large.write_text("1,abc\n" * 100 * ROWS)
+    bound = bound_of(MiniBatchSettings(size=ROWS), TableFormat.CSV, [large])
+    assert bound.bytes == ROWS * 6 * 5 / 4
+
+
+def test_bytes_a_row_are_those_of_parquet(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": range(ROWS)}), tmp_path / "1.parquet")
+    size = (tmp_path / "1.parquet").stat().st_size
+    assert bound_of(MiniBatchSettings(size=4 * ROWS), TableFormat.PARQUET, [tmp_path / "1.parquet"]) == BatchBound(
+        bytes=round(4.5 * size)
+    )
+
+
+def test_where_no_file_tells_rows_are_guessed_and_bounded(tmp_path: Path) -> None:
+    for files in ([], [tmp_path / "gone.csv"]):
+        bound = bound_of(MiniBatchSettings(), TableFormat.CSV, files)
+        assert bound.bytes is not None
+        assert bound.bytes >= DEFAULT_ROWS
+
+
+def test_without_mini_batches_each_file_is_one(files: list[Path]) -> None:
+    off = MiniBatchSettings.model_validate({"enabled": "FALSE"})
+    assert bound_of(off, TableFormat.CSV, files) == BatchBound(files=1)
