@@ -1,13 +1,14 @@
 """Evenkeel's engine and Flink on streams: the same CSV files, the same number of cores, checkpoints on.
 
     python tests/benchmarks/streaming.py --flink FLINK_VENV [--data DIR] [--scale 1] [--rounds 3] [--cases NAME,…]
-        [--settings NAME,…] [--backends rocksdb,hashmap] [--sink blackhole] [--json FILE]
+        [--settings NUMBER,…] [--backends rocksdb,hashmap] [--sink blackhole] [--line-by-line] [--json FILE]
 
 `FLINK_VENV` is an environment with `pip install apache-flink==2.3.0`; it needs Java 11 or 17. Every case is asked of
 Flink under each of its settings and backends, and of Evenkeel, in turn, each time in a process of its own that runs the
 query twice and counts the second time, with its JVM warm. So it goes for `--rounds` rounds, first another side in each.
 Flink's seconds are its jobs' own net run times, Evenkeel's go from the start of the query to its end. What both emit
-goes nowhere; with `--sink managed` Evenkeel keeps its result, as a job does, and Flink does not.
+goes nowhere; with `--sink managed` Evenkeel keeps its result, as a job does, and Flink does not. Both read each file in
+one piece, by one task; with `--line-by-line` Evenkeel's tables are not `multi_line`, as by default.
 
 Prints a Markdown table: medians of thousand rows a second, all of the input's rows counted once, with the range in
 parentheses, and Evenkeel's by those of Flink's best setting on RocksDB. Writes all figures as JSON. A measurement, not
@@ -54,6 +55,7 @@ def main() -> None:
     )
     parser.add_argument("--backends", default="rocksdb,hashmap")
     parser.add_argument("--sink", choices=("blackhole", "managed"), default="blackhole")
+    parser.add_argument("--line-by-line", action="store_true", help="Evenkeel reads CSV as jobs do that set nothing")
     parser.add_argument("--job", type=json.loads, default={}, help="settings of Evenkeel's job, as JSON")
     parser.add_argument("--json", type=Path, default=Path("streaming.json"))
     arguments = parser.parse_args()
@@ -76,6 +78,7 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, list[dict[st
     with tempfile.TemporaryDirectory(dir=arguments.data) as scratch:
         asked = {"tables": tables, "sql": case.sql, "rounds": 2}
         own = {**asked, "work": f"{scratch}/evenkeel", "sink": arguments.sink, "settings": arguments.job}
+        own["multi_line"] = not arguments.line_by_line
         sides.append((_EVENKEEL, _OWN_COMMAND, own))
         if arguments.flink is not None:
             command = [str(arguments.flink / "bin" / "python"), str(_HERE / "streaming_flink.py")]

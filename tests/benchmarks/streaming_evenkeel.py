@@ -2,8 +2,10 @@
 process and a Spark of its own.
 
     python streaming_evenkeel.py '{"tables": {"t": {"columns": "k BIGINT", "path": "/data/t"}}, "sql": "SELECT …",
-        "settings": {}, "work": "/scratch", "sink": "blackhole", "rounds": 2, "slots": 2, "memory": "4g"}'
+        "settings": {}, "work": "/scratch", "sink": "blackhole", "rounds": 2, "slots": 2, "memory": "4g",
+        "multi_line": true}'
 
+Each file is read in one piece, by one task, as Flink does; without `multi_line` line by line, as by default.
 Every round starts from nothing, in the same JVM, takes all there is in mini-batches, and ends. With the sink `managed`
 mini-batches are staged and committed as on a worker; with `blackhole` what they emit is computed and dropped. What a
 worker writes into its database besides is not part of this.
@@ -111,7 +113,13 @@ def _session(asked: dict[str, Any], work: Path) -> SparkSession:
 
 def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list[float]) -> dict[str, Any]:
     tables = {
-        name: {"format": "csv", "path": table["path"], "schema": table["columns"], "role": "stream"}
+        name: {
+            "format": "csv",
+            "path": table["path"],
+            "schema": table["columns"],
+            "role": "stream",
+            "options": {"multi_line": asked.get("multi_line", True)},
+        }
         for name, table in asked["tables"].items()
     }
     spec = JobSpec.model_validate(

@@ -1,7 +1,7 @@
 """Flink's side of the streaming benchmark: one query over CSV directories, in a process and a cluster of its own.
 
     FLINK_VENV/bin/python streaming_flink.py '{"tables": {"t": {"columns": "k BIGINT", "path": "/data/t"}},
-        "sql": "SELECT …", "scan": "SELECT …", "settings": {"table.exec.…": "…"}, "backend": "rocksdb",
+        "sql": "SELECT …", "settings": {"table.exec.…": "…"}, "backend": "rocksdb",
         "checkpoints": "/scratch/checkpoints", "interval": "5 s", "parallelism": 2, "rounds": 1, "options": {}}'
 
 Runs where apache-flink is installed, and imports nothing of the project. The streams are bounded, the job runs in
@@ -9,10 +9,9 @@ STREAMING mode all the same: it updates its result row by row, keeps state and m
 last row. What it emits goes to a blackhole.
 
 The last line printed is JSON: `seconds` of the query's jobs, in order, and `cpu_seconds` of the JVM meanwhile;
-`scan_seconds` of the jobs of `scan`, which reads the same columns (absent without `scan`); `checkpoint_bytes` of the
-newest whole checkpoint seen while the last job ran (null: it ended before its first one), what it shares with earlier
-ones included. Seconds are Flink's own net run times: neither the start of the JVM nor planning is in them, but for the
-seconds of processors. The first round finds a cold JVM.
+`checkpoint_bytes` of the newest whole checkpoint seen while the last job ran (null: it ended before its first one),
+what it shares with earlier ones included. Seconds are Flink's own net run times: neither the start of the JVM nor
+planning is in them, but for the seconds of processors. The first round finds a cold JVM.
 """
 
 from __future__ import annotations
@@ -86,8 +85,6 @@ def main() -> None:
     environment = _environment(asked, root)
     told: dict[str, Any] = {"seconds": [], "cpu_seconds": []}
     for _ in range(asked.get("rounds", 1)):
-        if asked.get("scan"):
-            told.setdefault("scan_seconds", []).append(_run(environment, asked["scan"]))
         checkpoints = Checkpoints(root)
         used = _cpu_seconds()
         with checkpoints.watched():
