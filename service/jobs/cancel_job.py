@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from sqlalchemy.orm import Session
 
 from service.errors import JobAlreadyFinishedError
@@ -13,9 +11,8 @@ from service.jobs.waiting import Listening
 from service.settings import Settings
 from service.spec import ends
 from service.spec.status import JobStatus
-from service.store import jobs
 from service.store.attempts import end_abandoned_attempt
-from service.store.jobs import effective_status
+from service.store.jobs import effective_status, move_locked_job
 from service.store.leases import NO_LEASE
 from service.store.session import Database
 from service.store.tables import JobRow
@@ -35,7 +32,7 @@ def cancel_job(database: Database, settings: Settings, tenant: str, job_id: str)
         if status in {JobStatus.QUEUED, JobStatus.STOPPED}:
             _end(session, row, now)
         elif status is not JobStatus.CANCELLING:
-            _move(session, row, JobStatus.CANCELLING, now, {})
+            move_locked_job(session, row, JobStatus.CANCELLING, now, {"cancel_requested_at": now})
         session.refresh(row)
         return Job.of(row, now, Listening(session, settings, now))
 
@@ -44,16 +41,5 @@ def _end(session: Session, row: JobRow, now: int) -> None:
     """No worker holds the job: there is nobody to wait for. One that lost its lease changes nothing any more."""
     end_abandoned_attempt(session, row, now)
     error = ends.cancelled().model_dump(mode="json")
-    _move(session, row, JobStatus.CANCELLED, now, {**NO_LEASE, "finished_at": now, "next_run_at": None, "error": error})
-
-
-def _move(session: Session, row: JobRow, target: JobStatus, now: int, values: Mapping[str, object]) -> None:
-    jobs.move_job(
-        session,
-        job_id=row.id,
-        tenant=row.tenant,
-        target=target,
-        sources={JobStatus(row.status)},
-        now=now,
-        values={**values, "cancel_requested_at": now},
-    )
+    ended = {**NO_LEASE, "cancel_requested_at": now, "finished_at": now, "next_run_at": None, "error": error}
+    move_locked_job(session, row, JobStatus.CANCELLED, now, ended)

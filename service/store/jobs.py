@@ -162,6 +162,19 @@ def move_job(
     return True
 
 
+def move_locked_job(session: Session, row: JobRow, target: JobStatus, now: int, values: Mapping[str, Any]) -> None:
+    """Moves a job whose row this transaction has locked, from the status that it has. The row is not refreshed."""
+    move_job(
+        session,
+        job_id=row.id,
+        tenant=row.tenant,
+        target=target,
+        sources={JobStatus(row.status)},
+        now=now,
+        values=values,
+    )
+
+
 def delete_job(session: Session, job_id: str) -> None:
     """Removes a job with everything that hangs on it."""
     session.execute(delete(JobRow).where(JobRow.id == job_id).execution_options(synchronize_session=False))

@@ -11,15 +11,21 @@ from sqlalchemy import null, select, update
 from sqlalchemy.orm import Session
 
 from service.spec.status import JobStatus
-from service.store import jobs, outbox
+from service.store import outbox
 from service.store.attempts import end_abandoned_attempt
-from service.store.jobs import effective_status
+from service.store.jobs import effective_status, move_job, move_locked_job
 from service.store.leases import NO_LEASE
 from service.store.session import NO_SYNC
 from service.store.stream_state import StoppedBecause, note_rest, start_over, stream_row
 from service.store.tables import JobRow, StreamRow
 
-_GOES_ON: dict[str, Any] = {"stop_requested_at": None, "started_at": None, "next_run_at": None}
+_GOES_ON: dict[str, Any] = {
+    "stop_requested_at": None,
+    "started_at": None,
+    "next_run_at": None,
+    "error": null(),
+    "progress": null(),
+}
 """Columns of a job whose next run begins."""
 
 
@@ -31,7 +37,7 @@ def request_stop(session: Session, row: JobRow, now: int) -> None:
     """
     status = effective_status(row, now)
     if status in {JobStatus.PLANNING, JobStatus.RUNNING}:
-        _move(session, row, JobStatus.STOPPING, now, stop_requested_at=now)
+        move_locked_job(session, row, JobStatus.STOPPING, now, {"stop_requested_at": now})
     elif status is JobStatus.QUEUED or (row.status == JobStatus.STOPPING.value and status is JobStatus.STOPPED):
         _lay_to_rest(session, row, now)
     elif status is JobStatus.STOPPED and row.next_run_at is not None:
@@ -57,7 +63,7 @@ def request_resume(session: Session, row: JobRow, now: int, *, from_scratch: boo
     stream.steady_fence, stream.stopped_because, stream.updated_at = row.fence, None, now
     if from_scratch:
         start_over(stream)
-    _move(session, row, JobStatus.QUEUED, now, **_GOES_ON, error=null(), progress=null(), rung_at=now)
+    move_locked_job(session, row, JobStatus.QUEUED, now, {**_GOES_ON, "rung_at": now})
     outbox.owe_message(session, job_id=row.id, tenant=row.tenant, now=now)
 
 
@@ -75,14 +81,14 @@ def due_streams(session: Session, now: int, at_most: int) -> list[tuple[str, str
         .with_for_update(skip_locked=True)
     ).all()
     for job_id, tenant, _ in due:
-        jobs.move_job(
+        move_job(
             session,
             job_id=job_id,
             tenant=tenant,
             target=JobStatus.QUEUED,
             sources={JobStatus.STOPPED},
             now=now,
-            values={**_GOES_ON, "error": null(), "progress": null(), "rung_at": now},
+            values={**_GOES_ON, "rung_at": now},
         )
         session.execute(
             update(StreamRow)
@@ -96,17 +102,6 @@ def due_streams(session: Session, now: int, at_most: int) -> list[tuple[str, str
 def _lay_to_rest(session: Session, row: JobRow, now: int) -> None:
     """No worker holds the job: there is nobody to wait for. One that lost its lease changes nothing any more."""
     end_abandoned_attempt(session, row, now)
-    _move(session, row, JobStatus.STOPPED, now, **NO_LEASE, stop_requested_at=now, progress=null())
+    values = {**NO_LEASE, "stop_requested_at": now, "progress": null()}
+    move_locked_job(session, row, JobStatus.STOPPED, now, values)
     note_rest(session, row.id, row.tenant, StoppedBecause.STOPPED, now)
-
-
-def _move(session: Session, row: JobRow, target: JobStatus, now: int, **values: Any) -> None:
-    jobs.move_job(
-        session,
-        job_id=row.id,
-        tenant=row.tenant,
-        target=target,
-        sources={JobStatus(row.status)},
-        now=now,
-        values=values,
-    )
