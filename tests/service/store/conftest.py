@@ -73,3 +73,9 @@ def add_job(database: Database) -> Callable[..., str]:
 def job_id(add_job: Callable[..., str]) -> str:
     """A QUEUED job that may lose two attempts and has a minute."""
     return add_job("job-1")
+
+
+@pytest.fixture
+def stream_id(add_job: Callable[..., str]) -> str:
+    """A QUEUED continuous job that may lose two attempts."""
+    return add_job("stream-1", mode=Mode.CONTINUOUS, timeout_ms=0)

@@ -2,119 +2,36 @@
 
 from __future__ import annotations
 
-import math
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import pytest
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from service.spec import ends
-from service.spec.modes import Mode
 from service.spec.status import AttemptStatus, JobStatus
-from service.store import jobs, leases, stream_orders, streams
+from service.store import jobs, leases, streams
 from service.store.attempts import attempts_of
 from service.store.leases import Claim
 from service.store.session import Database
-from service.store.streams import BatchFacts, BatchMeasures, Stream
-from service.store.sweeping import Sweep, sweep
-from service.store.tables import JobEventRow, JobRow, OutboxRow, StreamRow
-
-LEASE = 30_000
-FACTS = BatchFacts(rows_in=10, rows_out=4, elapsed_ms=7, sink_version=3, metrics={"state_rows": 4})
-T = TypeVar("T")
-
-
-class Clock(Protocol):
-    ms: int
-
-
-@pytest.fixture
-def stream_id(add_job: Callable[..., str]) -> str:
-    """A QUEUED continuous job that may lose two attempts."""
-    return add_job("stream-1", mode=Mode.CONTINUOUS, timeout_ms=0)
-
-
-def writing(database: Database, step: Callable[[Session, int], T]) -> T:
-    with database.write() as session:
-        return step(session, database.now(session))
-
-
-def taken(database: Database, job_id: str, worker: str = "w1") -> Claim:
-    claim = writing(database, lambda session, now: leases.claim(session, job_id, worker, now, LEASE))
-    assert claim is not None
-    return claim
-
-
-def opened(database: Database, job_id: str, worker: str = "w1") -> Claim:
-    claim = taken(database, job_id, worker)
-    writing(database, lambda session, now: streams.open_stream(session, claim, now))
-    assert writing(database, lambda session, now: leases.mark_running(session, claim, now))
-    return claim
-
-
-def row_of(database: Database, job_id: str) -> JobRow:
-    with database.read() as session:
-        return session.scalars(select(JobRow).where(JobRow.id == job_id)).one()
-
-
-def stream_of(database: Database, job_id: str) -> Stream:
-    with database.read() as session:
-        found = streams.find_stream(session, job_id)
-    assert found is not None
-    return found
-
-
-def begin(database: Database, held: Claim, batch_id: int, generation: int = 1) -> bool:
-    return writing(database, lambda session, now: streams.begin_batch(session, held, generation, batch_id, now))
-
-
-def finish(database: Database, held: Claim, batch_id: int, generation: int = 1, facts: BatchFacts = FACTS) -> bool:
-    return writing(database, lambda session, now: streams.finish_batch(session, held, generation, batch_id, facts, now))
-
-
-def rest(database: Database, held: Claim, because: str = "stopped", **more: Any) -> bool:
-    return writing(database, lambda session, now: streams.rest(session, held, now, because=because, **more))
-
-
-def locked(session: Session, job_id: str) -> JobRow:
-    row = jobs.find_job(session, tenant="default", job_id=job_id, lock=True)
-    assert row is not None
-    return row
-
-
-def stop(database: Database, job_id: str) -> None:
-    writing(database, lambda session, now: stream_orders.request_stop(session, locked(session, job_id), now))
-
-
-def resume(database: Database, job_id: str, *, from_scratch: bool = False) -> None:
-    writing(
-        database,
-        lambda session, now: stream_orders.request_resume(
-            session, locked(session, job_id), now, from_scratch=from_scratch
-        ),
-    )
-
-
-def lose_lease(database: Database, clock: Clock) -> Sweep:
-    clock.ms += LEASE
-    return writing(database, lambda session, now: sweep(session, now, ring_again_ms=10_000, free={}))
-
-
-def at_once(*steps: Callable[[], T]) -> list[T]:
-    """Runs the steps from threads that start together."""
-    together = threading.Barrier(len(steps))
-
-    def run(step: Callable[[], T]) -> T:
-        together.wait()
-        return step()
-
-    with ThreadPoolExecutor(len(steps)) as pool:
-        return list(pool.map(run, steps))
+from service.store.streams import BatchFacts, BatchMeasures
+from service.store.sweeping import Sweep
+from service.store.tables import StreamRow
+from tests.support.stored_streams import (
+    Clock,
+    at_once,
+    begin,
+    finish,
+    lose_lease,
+    opened,
+    rest,
+    resume,
+    row_of,
+    stop,
+    stream_of,
+    taken,
+    writing,
+)
 
 
 class TestBatches:
@@ -408,149 +325,9 @@ class TestLostAttempts:
         assert row_of(database, job_id).status == "CRASHED"
 
 
-class TestStopping:
-    """What a request to stop does to a job, wherever it stands."""
-
-    def test_a_queued_job_stops_at_once(self, database: Database, stream_id: str) -> None:
-        stop(database, stream_id)
-        row = row_of(database, stream_id)
-        assert (row.status, row.version) == ("STOPPED", 2)
-        assert row.stop_requested_at is not None
-        assert stream_of(database, stream_id).stopped_because == "stopped"
-        stop(database, stream_id)
-        assert row_of(database, stream_id).version == 2
-
-    def test_asking_twice_changes_nothing(self, database: Database, stream_id: str) -> None:
-        opened(database, stream_id)
-        stop(database, stream_id)
-        version = row_of(database, stream_id).version
-        stop(database, stream_id)
-        row = row_of(database, stream_id)
-        assert (row.status, row.version) == ("STOPPING", version)
-
-    @pytest.mark.parametrize("asked_before", [False, True])
-    def test_a_job_without_its_worker_stops_at_once(
-        self, database: Database, clock: Clock, stream_id: str, *, asked_before: bool
-    ) -> None:
-        held = opened(database, stream_id)
-        if asked_before:
-            stop(database, stream_id)
-        clock.ms += LEASE
-        stop(database, stream_id)
-        row = row_of(database, stream_id)
-        assert (row.status, row.lease_owner) == ("STOPPED", None)
-        with database.read() as session:
-            assert [attempt.status for attempt in attempts_of(session, stream_id)] == ["CRASHED"]
-        assert not finish(database, held, 0)
-
-    def test_a_stopped_schedule_is_over(self, database: Database, clock: Clock, stream_id: str) -> None:
-        assert rest(database, opened(database, stream_id), "caught_up", next_run_at=clock.ms + 1)
-        stop(database, stream_id)
-        clock.ms += 1
-        assert writing(database, lambda session, now: stream_orders.due_streams(session, now, 5)) == []
-        assert stream_of(database, stream_id).stopped_because == "stopped"
-
-    def test_a_stop_races_with_a_claim(self, database: Database, add_job: Callable[..., str]) -> None:
-        for number in range(8):
-            job_id = add_job(f"race-{number}", mode=Mode.CONTINUOUS)
-
-            def claim(job_id: str = job_id) -> Claim | None:
-                return writing(database, lambda session, now: leases.claim(session, job_id, "w", now, LEASE))
-
-            def ask(job_id: str = job_id) -> None:
-                stop(database, job_id)
-
-            held, _ = at_once(claim, ask)
-            # Whoever was second saw what the first one did.
-            assert row_of(database, job_id).status == ("STOPPED" if held is None else "STOPPING")
-
-
-class TestGoingOn:
-    """How a job that rests is queued again."""
-
-    def test_from_the_checkpoint(self, database: Database, clock: Clock, stream_id: str) -> None:
-        held = opened(database, stream_id)
-        assert finish(database, held, 0)
-        stop(database, stream_id)
-        assert rest(database, held)
-        clock.ms += 500
-        before = stream_of(database, stream_id)
-        resume(database, stream_id)
-        row = row_of(database, stream_id)
-        assert (row.status, row.started_at, row.stop_requested_at, row.rung_at) == ("QUEUED", None, None, clock.ms)
-        found = stream_of(database, stream_id)
-        assert (found.generation, found.last_batch, found.rows_in, found.stopped_because) == (1, 0, 10, None)
-        assert before.stopped_because == "stopped"
-        with database.read() as session:
-            assert session.scalars(select(OutboxRow.job_id)).all() == [stream_id]
-        again = opened(database, stream_id)
-        assert (again.fence, again.started_at, again.remaining_ms) == (2, clock.ms, math.inf)
-        assert finish(database, again, 1)
-
-    def test_from_scratch(self, database: Database, stream_id: str) -> None:
-        held = opened(database, stream_id)
-        assert writing(database, lambda session, now: streams.save_layout(session, held, {"partitions": 8}, now))
-        assert finish(database, held, 7)
-        assert rest(database, held)
-        resume(database, stream_id, from_scratch=True)
-        found = stream_of(database, stream_id)
-        assert (found.generation, found.layout, found.last_batch) == (2, None, None)
-        assert (found.rows_in, found.rows_out, found.sink_version, found.metrics) == (0, 0, None, None)
-        again = opened(database, stream_id)
-        assert not finish(database, again, 0, generation=1)
-        assert finish(database, again, 0, generation=2)
-
-    def test_one_whose_worker_was_lost_while_it_stopped(self, database: Database, clock: Clock, stream_id: str) -> None:
-        opened(database, stream_id)
-        stop(database, stream_id)
-        clock.ms += LEASE
-        resume(database, stream_id)
-        assert row_of(database, stream_id).status == "QUEUED"
-        assert taken(database, stream_id, "w2").crashes == 0
-
-    def test_due_jobs_are_queued_once_by_two_sweepers(
-        self, database: Database, clock: Clock, add_job: Callable[..., str]
-    ) -> None:
-        for number in range(4):
-            held = opened(database, add_job(f"due-{number}", mode=Mode.INCREMENTAL))
-            assert rest(database, held, "caught_up", next_run_at=clock.ms + 100 + number)
-        assert writing(database, lambda session, now: stream_orders.due_streams(session, now, 9)) == []
-        clock.ms += 102
-        found = at_once(*[lambda: writing(database, lambda s, now: stream_orders.due_streams(s, now, 2))] * 4)
-        assert sorted(job for some in found for job in some) == [(f"due-{number}", "short") for number in range(3)]
-        assert [row_of(database, f"due-{number}").status for number in range(4)] == ["QUEUED"] * 3 + ["STOPPED"]
-        assert stream_of(database, "due-0").stopped_because is None
-        clock.ms += 1
-        swept = writing(database, lambda session, now: sweep(session, now, ring_again_ms=10_000, free={}))
-        assert swept.ring == [("due-3", "short")]
-        again = taken(database, "due-3")
-        assert (again.started_at, again.remaining_ms) == (clock.ms, 60_000)
-
-    def test_a_due_job_that_is_resumed_too_is_queued_once(
-        self, database: Database, clock: Clock, add_job: Callable[..., str]
-    ) -> None:
-        held = opened(database, add_job("due", mode=Mode.INCREMENTAL))
-        assert rest(database, held, "caught_up", next_run_at=clock.ms)
-
-        def by_hand() -> int:
-            with database.write() as session:
-                row = locked(session, "due")
-                if row.status == "STOPPED":
-                    stream_orders.request_resume(session, row, database.now(session), from_scratch=False)
-                    return 1
-            return 0
-
-        def by_clock() -> int:
-            return len(writing(database, lambda session, now: stream_orders.due_streams(session, now, 5)))
-
-        assert sum(at_once(by_hand, by_clock)) == 1
-        with database.read() as session:
-            told = session.scalars(select(JobEventRow).where(JobEventRow.type == "status")).all()
-        assert [event.data["status"] for event in told].count("QUEUED") == 2
-
-    def test_a_stream_goes_with_its_job(self, database: Database, stream_id: str) -> None:
-        assert finish(database, opened(database, stream_id), 0)
-        writing(database, lambda session, _: jobs.delete_job(session, stream_id))
-        with database.read() as session:
-            assert session.scalars(select(StreamRow)).all() == []
-            assert streams.batches_before(session, stream_id, None, 5) == []
+def test_a_stream_goes_with_its_job(database: Database, stream_id: str) -> None:
+    assert finish(database, opened(database, stream_id), 0)
+    writing(database, lambda session, _: jobs.delete_job(session, stream_id))
+    with database.read() as session:
+        assert session.scalars(select(StreamRow)).all() == []
+        assert streams.batches_before(session, stream_id, None, 5) == []
