@@ -191,6 +191,8 @@ class FollowedTable:
             draft = self._versions.copy(found, fingerprint, self._check)
             if self._listed()[1] != fingerprint:
                 return False
+            # Nobody may be there any more whom the version would be for.
+            self._check()
             self._newest = self._accepted(draft)
         except FileNotFoundError:
             return False
