@@ -344,6 +344,17 @@ class TestReading:
         other = submitted(api)
         refused(api.client.get(f"/v1/jobs/{other}/batches?cursor={first['next_cursor']}"), 400, "invalid_cursor")
 
+    def test_rows_that_nobody_counted_are_told_as_such(self, api: Api) -> None:
+        job_id = submitted(api)
+        held = running(api, job_id, batches=2)
+        with api.database.write() as session:
+            facts = BatchFacts(rows_in=0, rows_out=4, elapsed_ms=7, sink_version=2, metrics={})
+            assert streams.finish_batch(session, held, 1, 2, facts, api.database.now(session))
+        newest = read(api, job_id, "/batches")["batches"][0]
+        assert (newest["rows_in"], newest["rows_out"], newest["metrics"]) == (None, 4, None)
+        told = read(api, job_id, "/stream")
+        assert (told["rows_in"], told["unmeasured_batches"], told["last_batch"]) == (20, 1, 2)
+
     def test_a_batch_job_has_none(self, api: Api) -> None:
         job_id = api.submit().json()["id"]
         for part in ("stream", "batches"):
