@@ -16,6 +16,7 @@ from workers.batch_versions import BatchVersions, Use
 from workers.engine.spark.sources import TableInput
 from workers.engine.streaming.batches import BatchDone, BatchGuard
 from workers.followed_table import SETTLE_SECONDS, FollowedTable, HeldBack
+from workers.table_looks import TableLooks
 
 Versions = Mapping[str, int]
 """By table."""
@@ -26,9 +27,10 @@ class OtherVersionsError(Exception):
 
 
 class Dimensions:
-    """Those of one attempt. One thread at a time looks; the stream's own thread begins mini-batches meanwhile.
+    """Those of one attempt. One thread at a time looks; the stream's own thread begins mini-batches meanwhile, and
+    another one tells and tidies.
 
-    `every` is how often, in seconds, a running stream looks for changes.
+    `every` is how often, in seconds, a running stream looks for changes; `looks` has it do so beside.
     """
 
     def __init__(
@@ -37,12 +39,14 @@ class Dimensions:
         decided: BatchVersions,
         checkpoint: Path,
         every: float,
+        looks: TableLooks,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tables = {table.name: table for table in tables}
         self._decided = decided
         self._commits = checkpoint / "commits"
         self._every = every
+        self._looks = looks
         self._clock = clock
         self._due = clock() + every
         self._in_sink: int | None = None
@@ -107,8 +111,30 @@ class Dimensions:
         """Whether it is time to look."""
         return self._clock() >= self._due
 
+    def step(self) -> bool | None:
+        """Whether the look that has ended meanwhile found newer versions, None where none has. Begins one where it is
+        time to, and does not wait for it. Raises what the look raised.
+        """
+        found = self._looks.found()
+        if found is None and self.is_due and not self._looks.is_under_way:
+            self._looks.begin(self.look)
+        return found
+
+    def is_settled(self) -> bool:
+        """Whether no look is under way: newer versions, and reasons why there are none, come by looks alone. What the
+        last one came to is not told by `step` any more. Raises what it raised.
+        """
+        if self._looks.is_under_way:
+            return False
+        self._looks.found()
+        return True
+
+    def end(self) -> None:
+        """With the attempt, and any number of times: nothing is copied any more."""
+        self._looks.end()
+
     def look(self) -> bool:
-        """Whether there are newer versions now, found just here."""
+        """Whether there are newer versions now, found just here, however long that takes."""
         try:
             found = [table.look() for table in self._tables.values()]
         except AttemptStopped:
@@ -161,6 +187,8 @@ class Dimensions:
         for name, table in self._tables.items():
             version = table.version(planned[name])
             use = uses.get(name)
+            # Looked up once: a look may be under way.
+            held_back = table.held_back
             told.append(
                 {
                     "table": name,
@@ -169,9 +197,7 @@ class Dimensions:
                     "taken_at": datetime.fromtimestamp(version.taken_at / 1000, UTC).isoformat(),
                     "files": len(version.files.files),
                     "bytes": version.files.bytes,
-                    "not_taken": None
-                    if table.held_back is None
-                    else {"code": table.held_back.code, "detail": table.held_back.detail},
+                    "not_taken": None if held_back is None else {"code": held_back.code, "detail": held_back.detail},
                 }
             )
         return told

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import structlog
 
 from service.datasets.files import TableFiles, find_table_files, pointer_of
+from service.datasets.reading import UriFile
 from service.datasets.roots import Root
 from service.datasets.schemas import read_schema
 from service.datasets.stores import StoreUnavailableError
@@ -27,6 +28,11 @@ _log = structlog.get_logger(__name__)
 
 SETTLE_SECONDS = 2.0
 """A change that looks the same after so long is a change that is complete."""
+
+_FRESH_SECONDS = 60.0
+"""Stores tell times of change by the second: a file that was written twice within one, with as many bytes, looks the
+same. One with an older time was not written just now, whatever the clocks of the store and of this machine differ by.
+"""
 
 _LOOKS = 5
 """How often a table that keeps changing is looked at before the stream starts without its newest version."""
@@ -65,6 +71,7 @@ class FollowedTable:
         self._newest: Version | None = None
         self._schema: Schema | None = None
         self._changing: str | None = None
+        self._changing_since = 0.0
         self._refused: dict[str, HeldBack] = {}
         self._put_off: dict[str, float] = {}
         """Until when, by the fingerprint of what could not be copied."""
@@ -110,8 +117,8 @@ class FollowedTable:
             elif self._clock() < self._put_off.get(fingerprint, float("-inf")):
                 self._changing = None
             elif fingerprint != self._changing:
-                self._changing = fingerprint
-            else:
+                self._changing, self._changing_since = fingerprint, self._clock()
+            elif not _is_fresh(found) or self._clock() - self._changing_since >= SETTLE_SECONDS:
                 return self._take(found, fingerprint)
         except SpecError as error:
             self._changing = None
@@ -159,7 +166,12 @@ class FollowedTable:
         for _ in range(_LOOKS):
             unreadable = None
             try:
-                if self._take(*self._listed()):
+                found, fingerprint = self._listed()
+                if _is_fresh(found):
+                    pause(SETTLE_SECONDS)
+                    if self._listed()[1] != fingerprint:
+                        continue
+                if self._take(found, fingerprint):
                     return
             except SpecError as error:
                 # A file may be gone between its listing and a look at it; what was copied stays as it is.
@@ -191,6 +203,8 @@ class FollowedTable:
             draft = self._versions.copy(found, fingerprint, self._check)
             if self._listed()[1] != fingerprint:
                 return False
+            # Nobody may be there any more whom the version would be for.
+            self._check()
             self._newest = self._accepted(draft)
         except FileNotFoundError:
             return False
@@ -231,6 +245,14 @@ class FollowedTable:
         if held_back != self.held_back:
             self.held_back = held_back
             _log.warning("dimension_not_taken", table=self.name, code=held_back.code, detail=held_back.detail)
+
+
+def _is_fresh(found: TableFiles) -> bool:
+    """Whether a file of a store may have been written so lately that another change of it would not be seen. Files of
+    this machine have finer times, and numbers.
+    """
+    since = time.time_ns() - _FRESH_SECONDS * 1e9
+    return any(isinstance(file, UriFile) and (file.modified or 0) > since for file in found.files)
 
 
 def _told(schema: Schema) -> str:

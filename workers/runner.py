@@ -42,7 +42,7 @@ from workers.patience import patiently
 from workers.result_files import relative_path, remove_attempt, remove_older_attempts
 from workers.stream_attempt import StreamAttempt, resting_verdict
 from workers.stream_runner import HandedOver, StreamRunner
-from workers.streams import StreamSupervisor
+from workers.streams import Place, StreamSupervisor
 
 _log = structlog.get_logger(__name__)
 
@@ -101,29 +101,40 @@ class JobRunner:
         False where there is nothing to claim: messages come twice, or late. Raises SparkUnavailableError before
         it claims anything, and else only when the database fails.
         """
-        return self._run(lambda session: None if self._is_too_much(session, job_id) else job_id)
+        return self._run(lambda session, place: job_id if self._has_room(session, job_id, place) else None)
 
     def run_oldest(self, queues: Collection[str]) -> bool:
         """As `run`, with the job that has waited longest in one of these queues."""
-        return self._run(lambda session: leases.oldest_waiting(session, self._open_queues(queues)))
+        return self._run(lambda session, place: self._oldest(session, queues, place))
 
-    def _open_queues(self, queues: Collection[str]) -> Collection[str]:
-        return [queue for queue in queues if queue != Queue.STREAM.value or not self.supervisor.is_full]
+    def _oldest(self, session: Session, queues: Collection[str], place: Place) -> str | None:
+        others = [queue for queue in queues if queue != Queue.STREAM.value]
+        job_id = leases.oldest_waiting(session, others if self.supervisor.is_full else queues)
+        if job_id is None or self._has_room(session, job_id, place):
+            return job_id
+        # Another thread took the last place meanwhile.
+        return leases.oldest_waiting(session, others)
 
-    def _is_too_much(self, session: Session, job_id: str) -> bool:
-        """Whether it is a stream, and this worker runs as many as it may: it waits for another worker, or a place."""
-        if not self.supervisor.is_full:
-            return False
-        return (job_id, Queue.STREAM.value) in jobs.queues_of_waiting(session, [job_id])
+    def _has_room(self, session: Session, job_id: str, place: Place) -> bool:
+        """Not where it is a stream, and this worker runs as many as it may: it waits for another worker, or a place,
+        which is taken here.
+        """
+        return (job_id, Queue.STREAM.value) not in jobs.queues_of_waiting(session, [job_id]) or place.take()
 
-    def _run(self, choose: Callable[[Session], str | None]) -> bool:
+    def _run(self, choose: Callable[[Session, Place], str | None]) -> bool:
         # Before the claim: a job is not taken, and no attempt of it spent, by a worker that cannot run it.
         driver = self._drivers.driver()
         if self._at_hand.closed:
             return False
-        claim = claim_job(self._database, choose, self._worker, self._lease_ms, pause=self._pause)
-        if claim is None:
-            return False
+        with self.supervisor.starting() as place:
+            claim = claim_job(
+                self._database, lambda session: choose(session, place), self._worker, self._lease_ms, pause=self._pause
+            )
+            if claim is not None:
+                self._run_claimed(claim, driver, place)
+        return claim is not None
+
+    def _run_claimed(self, claim: Claim, driver: Driver, place: Place) -> None:
         attempt = Attempt(claim, self._clock() + claim.remaining_ms / 1000, self._clock)
         with (
             structlog.contextvars.bound_contextvars(job_id=claim.job_id, attempt=claim.fence),
@@ -133,10 +144,9 @@ class JobRunner:
             self._metrics.claimed(claim)
             verdict = self._work(attempt, driver)
             if isinstance(verdict, HandedOver):
-                self.supervisor.watch(verdict.stream)
+                self.supervisor.watch(verdict.stream, place)
             else:
                 self._end(attempt, verdict)
-        return True
 
     def _end_stream(self, stream: StreamAttempt, verdict: Verdict) -> None:
         try:

@@ -114,6 +114,7 @@ class StreamAttempt:
 
         Raises what the database raises while it is away.
         """
+        self._end_looks()
         if not self._is_without_driver:
             try:
                 self._measure(at_end=True)
@@ -129,7 +130,12 @@ class StreamAttempt:
     def abandon(self) -> None:
         """Ends the stream where nobody can look at it any more; another attempt goes on from its last mini-batch."""
         self._running.stop()
+        self._end_looks()
         self._let_go()
+
+    def _end_looks(self) -> None:
+        if self._opened.following is not None:
+            self._opened.following.dimensions.end()
 
     def _let_go(self) -> None:
         self._opened.sink.close()
@@ -189,15 +195,20 @@ class StreamAttempt:
         following = self._opened.following
         if following is None:
             return
-        if not self._opened.ends and following.dimensions.is_due:
-            self._changes_over = following.dimensions.look()
-            self._tells_versions = True
+        if not self._opened.ends:
+            found = following.dimensions.step()
+            if found is not None:
+                self._changes_over, self._tells_versions = found, True
         self._tell_versions()
 
     def _change_over(self) -> Verdict | None:
         """Starts the stream anew, with the versions that its next mini-batch runs with, once none is under way."""
         if not self._running.ends_between_batches(_CHANGE_SECONDS, self._clock):
             # No other one begins after it.
+            return None
+        following = self._opened.following
+        if following is not None and not following.dimensions.is_settled():
+            # Versions are used, or held back, that are there when it has ended.
             return None
         error = self._running.error()
         if error is not None and not isinstance(error, OtherVersionsError | StreamOverError):

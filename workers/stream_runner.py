@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -44,6 +45,7 @@ from workers.stream_inputs import Posted, find_inputs
 from workers.stream_measuring import StreamMeasuring
 from workers.stream_plans import StreamPlans, check_layout, state_of
 from workers.stream_sinks import make_sink
+from workers.table_looks import AT_ONCE, TableLooks
 
 _LOOK_SECONDS = 0.2
 
@@ -76,6 +78,7 @@ class StreamRunner:
         self._mark_running = mark_running
         self._clock = clock
         self._pause = pause
+        self._look_places = threading.BoundedSemaphore(AT_ONCE)
 
     def work(self, attempt: Attempt, driver: Driver, spec: JobSpec) -> Verdict | HandedOver:
         """Brings an incremental job to its rest, and a continuous one on its way."""
@@ -140,12 +143,13 @@ class StreamRunner:
             return None
         directory = self._directory(stream)
         tables = []
+        looks = TableLooks(attempt.check, self._look_places)
         for name, source in spec.followed.items():
             versions = DimensionVersions(directory / "dimensions" / directory_name(name), name, attempt.claim.fence)
-            tables.append(FollowedTable(name, source, self._roots, versions, attempt.check, self._clock))
+            tables.append(FollowedTable(name, source, self._roots, versions, looks.check, self._clock))
         decided = BatchVersions(directory / "versions", attempt.claim.fence)
         every = self._settings.worker.follow_seconds
-        dimensions = Dimensions(tables, decided, directory / "checkpoint", every, self._clock)
+        dimensions = Dimensions(tables, decided, directory / "checkpoint", every, looks, self._clock)
         dimensions.open(self._pause)
         return dimensions
 

@@ -5,8 +5,9 @@ keeps waiting alone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import structlog
 
@@ -21,6 +22,19 @@ _THREADS = 4
 """Streams that are looked at, or stopped, at the same time: a stop may take seconds."""
 
 
+class Place:
+    """Room for a stream that a thread may claim, taken before it does: else threads that claim at the same time would
+    start more streams than there may be. `take` tells whether there is any.
+    """
+
+    def __init__(self, take: Callable[[Place], bool]) -> None:
+        self._take = take
+
+    def take(self) -> bool:
+        """Whether the place is the thread's own now; it is, once taken, until the thread leaves `starting`."""
+        return self._take(self)
+
+
 class StreamSupervisor:
     """Owns the streams from their start on. `end` publishes the verdict on an attempt, and never raises."""
 
@@ -29,19 +43,34 @@ class StreamSupervisor:
         self._end = end
         self._limit = limit
         self._streams: dict[StreamAttempt, Future[None] | None] = {}
+        self._places: set[Place] = set()
+        """Of streams that are being claimed, planned and started."""
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="stream")
         self._lock = threading.Lock()
 
     @property
     def is_full(self) -> bool:
-        """Whether this worker runs as many streams as it may."""
-        return len(self._streams) >= self._limit
+        """Whether this worker runs as many streams as it may, those included that are being started."""
+        with self._lock:
+            return self._is_full()
 
-    def watch(self, stream: StreamAttempt) -> None:
-        """Takes over a stream that was started; its attempt is at hand, and kept so."""
+    @contextmanager
+    def starting(self) -> Iterator[Place]:
+        """For a thread that may claim a stream inside, and then starts it."""
+        place = Place(self._take)
+        try:
+            yield place
+        finally:
+            with self._lock:
+                self._places.discard(place)
+
+    def watch(self, stream: StreamAttempt, place: Place | None = None) -> None:
+        """Takes over a stream that was started, in its place; its attempt is at hand, and kept so."""
         self._at_hand.keep(stream.attempt)
         with self._lock:
             self._streams[stream] = None
+            if place is not None:
+                self._places.discard(place)
 
     def step(self) -> None:
         """Looks at every stream that nobody is looking at."""
@@ -53,6 +82,16 @@ class StreamSupervisor:
     def close(self) -> None:
         """Nobody is watched any more."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _take(self, place: Place) -> bool:
+        with self._lock:
+            if place not in self._places and self._is_full():
+                return False
+            self._places.add(place)
+            return True
+
+    def _is_full(self) -> bool:
+        return len(self._streams) + len(self._places) >= self._limit
 
     def _look_at(self, stream: StreamAttempt) -> None:
         claim = stream.attempt.claim

@@ -58,7 +58,12 @@ def infer_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
     """
     reading = _Reading(source, pointer_of(table))
     chosen = spread([file for file in files.files if file.suffix.lower() not in _COMPRESSED], FILES_READ)
-    heads = [head for head in for_each(chosen, reading.head) if head.data.strip()]
+    found = list(for_each(chosen, reading.head))
+    is_one = source.format is TableFormat.JSON and source.options.multi_line
+    heads = [head for head in found if head.data.strip() or (is_one and not head.is_whole)]
+    endless = next((head for head in found if not head.is_whole), None)
+    if not heads and endless is not None:
+        raise reading.too_long(endless, "begins with a line")
     if not heads:
         raise reading.cannot("holds no file yet that would tell the columns")
     types = _of_csv(heads, reading) if source.format is TableFormat.CSV else _of_json(heads, reading)
@@ -116,6 +121,10 @@ class _Reading:
             f"The files of '{self.source.path}' have more than {MAX_COLUMNS} columns, the most that a table has. See "
             "whether its 'options' are right, or declare the columns that are needed as its 'schema'."
         )
+        return SpecError.of("schema_cannot_be_inferred", detail, pointer=f"{self.pointer}/path")
+
+    def too_long(self, head: _Head, what: str) -> SpecError:
+        detail = f"'{head.name}' {what} of more than {HEAD_BYTES >> 10} KB. Declare the table's 'schema'."
         return SpecError.of("schema_cannot_be_inferred", detail, pointer=f"{self.pointer}/path")
 
     def corrupt(self, head: _Head, what: str) -> SpecError:
@@ -326,9 +335,5 @@ def _texts(head: _Head, reading: _Reading) -> Iterable[bytes]:
     if not reading.source.options.multi_line:
         return [line for line in head.data.splitlines() if line.strip()]
     if not head.is_whole:
-        raise SpecError.of(
-            "schema_cannot_be_inferred",
-            f"'{head.name}' is one document of more than {HEAD_BYTES >> 10} KB. Declare the table's 'schema'.",
-            pointer=f"{reading.pointer}/path",
-        )
+        raise reading.too_long(head, "is one document, or one array,")
     return [head.data]

@@ -16,13 +16,16 @@ from service.spec.bound import BoundQuery
 from service.spec.compile import compile_job
 from service.spec.ddl import parse_schema, schema_text
 from service.spec.errors import SpecError, did_you_mean, nearest_names
-from service.spec.job import JobSpec, Table
+from service.spec.job import JobSpec, Table, TableSource
 from service.spec.streaming import RateTable, StreamTable
 from service.spec.types import TIMESTAMP, Schema
 from service.store import ingest
 from service.store.session import Database
 
 _NO_STREAMS: Mapping[str, Schema] = MappingProxyType({})
+
+
+_WITHOUT_FILES = frozenset({"empty_directory", "path_not_found"})
 
 
 @dataclass(frozen=True)
@@ -45,15 +48,23 @@ class _Found:
     bytes: int = 0
 
 
-def check_job(spec: JobSpec, roots: Sequence[Root], streams: Mapping[str, Schema] = _NO_STREAMS) -> CheckedJob:
-    """The compiled query and what it reads; `streams` are the columns of the tenant's streams, by name.
+def check_job(
+    spec: JobSpec, roots: Sequence[Root], streams: Mapping[str, Schema] = _NO_STREAMS, *, goes_on: bool = False
+) -> CheckedJob:
+    """The compiled query and what it reads; `streams` are the columns of the tenant's streams, by name. A job that
+    `goes_on` has copies of the tables that it follows, and needs no files of them.
 
     Raises SpecError with every place that is wrong, and StorageUnavailableError where a store of the data roots cannot
     be used.
     """
     found: dict[str, _Found] = {}
     for name, table in spec.tables.items():
-        found[name] = _look_at(name, table, roots, streams, grows=name in spec.streams)
+        try:
+            found[name] = _look_at(name, table, roots, streams, grows=name in spec.streams)
+        except SpecError as error:
+            if not goes_on or name not in spec.followed or error.code not in _WITHOUT_FILES:
+                raise
+            found[name] = _without_files(name, spec.followed[name], error)
         _check_event_time(name, table, found[name].schema)
     query = compile_job(spec, {name: one.schema for name, one in found.items()})
     known = spec.model_copy(update={"tables": {name: one.table for name, one in found.items()}})
@@ -93,6 +104,18 @@ def _look_at(name: str, table: Table, roots: Sequence[Root], streams: Mapping[st
         return _Found(table, read_schema(name, table, files), files.bytes)
     except StoreUnavailableError as error:
         raise StorageUnavailableError(f"{error} Nothing was stored; try again.") from None
+
+
+def _without_files(name: str, table: TableSource, error: SpecError) -> _Found:
+    """A table that is followed and has no file now, by its declared columns. Raises SpecError where it has none."""
+    if table.declared_schema is not None:
+        return _Found(table, parse_schema(table.declared_schema, f"{pointer_of(name)}/schema"))
+    raise SpecError.of(
+        error.code,
+        f"{error.issues[0].detail} The job goes on with the version of the table that it has, but settings are checked "
+        "against its files, which tell its columns: put them back, then change the settings.",
+        pointer=error.issues[0].pointer,
+    )
 
 
 def _posted(name: str, table: StreamTable, streams: Mapping[str, Schema]) -> Schema:

@@ -17,6 +17,7 @@ from service.store.session import Database
 from service.store.stream_state import StoppedBecause, Stream, find_stream
 from service.store.streams import FOLLOWED
 from service.store.tables import JobRow
+from service.store.unmeasured import UNMEASURED, unmeasured_batches
 
 BecauseText = Annotated[
     str,
@@ -66,7 +67,14 @@ class JobStream(Frozen):
         examples=[{"orders": "uid BIGINT, category STRING"}],
     )
     last_batch: int | None = Field(description="The newest mini-batch that its sink has.")
-    rows_in: int = Field(description="Rows read in this generation, of committed mini-batches.")
+    rows_in: int = Field(
+        description="Rows read in this generation, of committed mini-batches but those of `unmeasured_batches`."
+    )
+    unmeasured_batches: int = Field(
+        description="Committed mini-batches of this generation whose rows are not in `rows_in`. The newest may be "
+        "about to be measured; the others never will be, for their workers were lost before. The result is exact all "
+        "the same."
+    )
     rows_out: int = Field(description="Rows given to the sink in this generation.")
     sink_version: int | None = Field(description="Version of the result, where its sink counts any.")
     followed: tuple[FollowedTable, ...] = Field(
@@ -87,11 +95,14 @@ def get_job_stream(database: Database, tenant: str, job_id: str) -> JobStream:
     """The stream of a job. Raises JobNotFoundError and NotAStreamError."""
     with database.read() as session:
         row = require_streaming(session, tenant, job_id, with_spec=True)
-        return _view(row, find_stream(session, row.id))
+        stream = find_stream(session, row.id)
+        unmeasured = 0 if stream is None else unmeasured_batches(session, row.id, stream.generation, stream.metrics)
+        return _view(row, stream, unmeasured)
 
 
-def _view(row: JobRow, stream: Stream | None) -> JobStream:
+def _view(row: JobRow, stream: Stream | None, unmeasured: int) -> JobStream:
     measured = dict((stream.metrics if stream is not None else None) or {})
+    measured.pop(UNMEASURED, None)
     followed = measured.pop(FOLLOWED, [])
     return JobStream(
         job_id=row.id,
@@ -101,6 +112,7 @@ def _view(row: JobRow, stream: Stream | None) -> JobStream:
         schemas=_schemas(row.spec),
         last_batch=None if stream is None else stream.last_batch,
         rows_in=0 if stream is None else stream.rows_in,
+        unmeasured_batches=unmeasured,
         rows_out=0 if stream is None else stream.rows_out,
         sink_version=None if stream is None else stream.sink_version,
         followed=tuple(FollowedTable.model_validate(table) for table in followed),

@@ -29,7 +29,10 @@ class JobBatch(Frozen):
     attempt: int = Field(description="The attempt that was at it last.")
     begun_at: datetime
     committed_at: datetime | None = Field(description="When the sink had it for certain.")
-    rows_in: int | None
+    rows_in: int | None = Field(
+        description="Rows read. Null also until it is measured, a moment after it is committed, and for ever where its "
+        "worker was lost before that."
+    )
     rows_out: int | None
     elapsed_ms: int | None = Field(description="From its begin until the sink had it.")
     sink_version: int | None
@@ -77,7 +80,7 @@ def _view(row: StreamBatchRow) -> JobBatch:
         attempt=row.fence,
         begun_at=timestamp(row.begun_at),
         committed_at=None if row.committed_at is None else timestamp(row.committed_at),
-        rows_in=row.rows_in,
+        rows_in=row.rows_in if row.metrics else None,
         rows_out=row.rows_out,
         elapsed_ms=row.elapsed_ms,
         sink_version=row.sink_version,

@@ -20,6 +20,7 @@ from service.store.leases import NO_LEASE, Claim, tell_status, update_fenced
 from service.store.session import NO_SYNC
 from service.store.stream_state import StoppedBecause, Stream, find_stream, note_rest, stream_row
 from service.store.tables import JobRow, StreamBatchRow, StreamRow
+from service.store.unmeasured import UNMEASURED, count_unmeasured, forgotten
 
 BATCHES_KEPT = 1_000
 """The newest mini-batches of a job, of which something is known."""
@@ -28,6 +29,8 @@ FOLLOWED = "followed"
 """What stands so in a stream's metrics is not of a mini-batch."""
 BACKLOG = "backlog"
 """Of a `Backlog` among stored metrics, of mini-batches and of streams."""
+
+_NOT_OF_A_BATCH = frozenset({FOLLOWED, BACKLOG, UNMEASURED})
 
 _LEASED_VALUES = tuple(sorted(status.value for status in LEASED))
 
@@ -110,7 +113,7 @@ def finish_batch(session: Session, held: Claim, generation: int, batch_id: int, 
         if facts.sink_version is not None:
             stream.sink_version = facts.sink_version
     session.flush()
-    _forget_old_batches(session, held.job_id)
+    _forget_old_batches(session, stream)
     return True
 
 
@@ -130,7 +133,7 @@ def measure_batches(
             row.rows_in, row.metrics = one.rows_in, one.metrics
             stream.rows_in += one.rows_in
     if measures:
-        known = {key: told for key, told in (stream.metrics or {}).items() if key in {FOLLOWED, BACKLOG}}
+        known = {key: told for key, told in (stream.metrics or {}).items() if key in _NOT_OF_A_BATCH}
         stream.metrics, stream.updated_at = {**known, **measures[-1].metrics}, now
     session.flush()
     return True
@@ -277,18 +280,25 @@ def _batch_row(session: Session, held: Claim, generation: int, batch_id: int, no
     return row
 
 
-def _forget_old_batches(session: Session, job_id: str) -> None:
+def _forget_old_batches(session: Session, stream: StreamRow) -> None:
     place = tuple_(StreamBatchRow.generation, StreamBatchRow.batch_id)
     oldest = session.execute(
         select(StreamBatchRow.generation, StreamBatchRow.batch_id)
-        .where(StreamBatchRow.job_id == job_id)
+        .where(StreamBatchRow.job_id == stream.job_id)
         .order_by(StreamBatchRow.generation.desc(), StreamBatchRow.batch_id.desc())
         .offset(BATCHES_KEPT - 1)
         .limit(1)
     ).one_or_none()
-    if oldest is not None:
-        older = delete(StreamBatchRow).where(StreamBatchRow.job_id == job_id, place < tuple(oldest))
-        session.execute(older.execution_options(**NO_SYNC))
+    if oldest is None:
+        return
+    if oldest.generation == stream.generation:
+        unmeasured = count_unmeasured(session, stream.job_id, stream.generation, before=oldest.batch_id)
+        if unmeasured:
+            told = stream.metrics or {}
+            stream.metrics = {**told, UNMEASURED: forgotten(told) + unmeasured}
+            session.flush()
+    older = delete(StreamBatchRow).where(StreamBatchRow.job_id == stream.job_id, place < tuple(oldest))
+    session.execute(older.execution_options(**NO_SYNC))
 
 
 __all__ = [

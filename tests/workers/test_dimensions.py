@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from service.spec.job import TableSource
+from tests.support.processes import wait_for
+from workers.attempt import AttemptStopped
 from workers.batch_versions import KEPT, BatchVersions
 from workers.dimension_versions import DimensionVersions
 from workers.dimensions import Dimensions, OtherVersionsError
 from workers.followed_table import SETTLE_SECONDS, FollowedTable, HeldBack
+from workers.table_looks import TableLooks
 
 EVERY = 60.0
 
@@ -22,6 +27,9 @@ class Job:
     def __init__(self, directory: Path) -> None:
         self.now = 0.0
         self.directory = directory
+        self.places = threading.BoundedSemaphore(1)
+        self.check: Callable[[], object] = lambda: None
+        """Called while files are copied."""
         self._fence = 0
         self._written = 0
         for name in ("u", "w"):
@@ -38,21 +46,39 @@ class Job:
     def opened(self, in_sink: int | None = None) -> Dimensions:
         """Those of another attempt, whose sink has the mini-batches up to this one."""
         self._fence += 1
+        looks = TableLooks(lambda: self.check(), self.places)
         tables = [
             FollowedTable(
                 name,
                 TableSource.model_validate({"format": "csv", "path": f"{name}/", "schema": "k INT"}),
                 [self.directory / "roots"],
                 DimensionVersions(self.directory / name, name, self._fence),
-                lambda: None,
+                looks.check,
             )
             for name in ("u", "w")
         ]
         decided = BatchVersions(self.directory / "versions", self._fence)
-        dimensions = Dimensions(tables, decided, self.directory / "checkpoint", EVERY, lambda: self.now)
+        dimensions = Dimensions(tables, decided, self.directory / "checkpoint", EVERY, looks, lambda: self.now)
         dimensions.open(lambda _: None)
         dimensions.agree_with(in_sink)
         return dimensions
+
+    @contextmanager
+    def slow(self) -> Iterator[threading.Event]:
+        """Inside, a copy comes no further than its first bytes, which is told."""
+        begun, go_on = threading.Event(), threading.Event()
+
+        def check() -> None:
+            if threading.current_thread() is not threading.main_thread():
+                begun.set()
+                assert go_on.wait(60)
+
+        self.check = check
+        try:
+            yield begun
+        finally:
+            go_on.set()
+            self.check = lambda: None
 
     def commit(self, batch_id: int) -> None:
         """What Spark notes once a mini-batch is done."""
@@ -177,6 +203,55 @@ def test_changes_are_looked_for_now_and_then_and_soon_again_once_there_is_one(jo
     assert dimensions.newest == versions(1, 2)
     job.now += SETTLE_SECONDS
     assert not dimensions.is_due
+
+
+def test_nobody_waits_for_a_copy_but_the_next_one(job: Job) -> None:
+    slow, other = job.opened(), job.opened()
+    job.write("u", "2")
+    job.now += EVERY
+    assert wait_for("the first look", lambda: slow.step() is False)
+    assert wait_for("the first look of the other", lambda: other.step() is False)
+    job.now += SETTLE_SECONDS
+    with job.slow() as begun:
+        assert slow.step() is None
+        assert begun.wait(30)
+        assert (slow.step(), slow.newest, slow.is_settled(), other.step()) == (None, versions(1), False, None)
+        assert not job.places.acquire(blocking=False), "the other one waits for its place"
+        slow.tidy(versions(1))
+        slow.begin(0, versions(1))
+    assert wait_for("the copy", slow.step)
+    assert (slow.newest, slow.told(versions(2))[0]["bytes"]) == (versions(2), 2)
+    assert wait_for("the copy of the other", other.step)
+    assert slow.step() is None, "it is told once, and nothing is due"
+
+
+def test_a_copy_ends_with_its_attempt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.table_looks._END_SECONDS", 0.0)
+    dimensions = job.opened()
+    job.write("u", "2")
+    assert dimensions.look() is False
+    job.now += EVERY
+    with job.slow() as begun:
+        assert dimensions.step() is None
+        assert begun.wait(30)
+        assert [path.name for path in job.directory.glob("u/.draft-*")] == [".draft-1"]
+        dimensions.end()
+    assert wait_for("its end", dimensions.is_settled)
+    assert (job.kept("u"), dimensions.newest) == (["v1"], versions(1))
+
+
+def test_a_copy_is_stopped_with_its_attempt(job: Job) -> None:
+    dimensions = job.opened()
+    job.write("u", "2")
+    assert dimensions.look() is False
+    job.now += EVERY
+
+    def stopped() -> None:
+        raise AttemptStopped("stop_requested")
+
+    job.check = stopped
+    assert wait_for("its end", lambda: dimensions.step() is False)
+    assert job.kept("u") == ["v1"]
 
 
 def test_a_version_that_nothing_can_be_planned_with_is_held_back(job: Job) -> None:

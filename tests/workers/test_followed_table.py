@@ -20,7 +20,7 @@ from service.spec.errors import SpecError
 from service.spec.job import TableFormat, TableSource
 from tests.support.object_store import ObjectStore
 from workers.dimension_versions import DimensionVersions
-from workers.followed_table import FollowedTable
+from workers.followed_table import SETTLE_SECONDS, FollowedTable
 
 
 class Table:
@@ -215,6 +215,35 @@ def test_a_version_that_is_gone_is_told(table: Table) -> None:
     assert caught.value.code == "dimension_missing"
 
 
+def test_a_second_change_within_a_second_is_seen_in_a_store(
+    table: Table, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in object_store.variables("s3a://twice").items():
+        monkeypatch.setenv(name, value)
+    object_store.make_bucket("twice")
+
+    def put(*values: int) -> int:
+        table.write(*values)
+        written = (table.files / "0.parquet").read_bytes()
+        object_store.put("twice", {"t/0.parquet": written})
+        return len(written)
+
+    # Times of its objects have whole seconds.
+    size = put(1, 2)
+    table.while_paused = lambda: put(3, 4) == size or pytest.fail("it tells by the size alone")
+    followed = table.opened(*roots_of(Settings()))
+    assert values(followed) == [3, 4]
+    size = put(5, 6, 7)
+    assert [followed.look(), followed.look(), followed.is_changing] == [False, False, True]
+    assert put(7, 8, 9) == size
+    for _ in range(3):
+        table.now += SETTLE_SECONDS
+        if followed.look():
+            break
+    assert values(followed) == [7, 8, 9]
+    roots_of.cache_clear()
+
+
 def test_a_table_in_a_store_is_copied_too(
     table: Table, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +254,9 @@ def test_a_table_in_a_store_is_copied_too(
     followed = table.opened(*roots_of(Settings()))
     table.write(*range(100))
     object_store.put("followed", {"t/0.parquet": (table.files / "0.parquet").read_bytes()})
-    assert [followed.look(), followed.look(), values(followed, 1)] == [False, True, [1, 2]]
+    assert followed.look() is False
+    table.now += SETTLE_SECONDS
+    assert [followed.look(), values(followed, 1)] == [True, [1, 2]]
     assert values(followed) == list(range(100))
     object_store.delete("followed", "t/0.parquet")
     assert (followed.look(), followed.look(), len(values(followed))) == (False, False, 100)

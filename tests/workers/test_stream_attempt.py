@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JNetworkError
 
+from service.spec.job import TableSource
 from service.spec.modes import Mode
 from service.spec.status import AttemptStatus
 from service.store import leases, streams
@@ -23,10 +25,15 @@ from service.store.session import Database
 from service.store.stream_state import StoppedBecause, Stream, find_stream
 from tests.support.processes import wait_for
 from workers.attempt import Attempt, StopReason
+from workers.batch_versions import BatchVersions
+from workers.dimension_versions import DimensionVersions
+from workers.dimensions import Dimensions
 from workers.engine.streaming.sinks.sink import FenceLostError, SinkError, Staged
 from workers.failures import HandBack, LeaseLost, Rest
-from workers.stream_attempt import Opened, StreamAttempt
+from workers.followed_table import FollowedTable
+from workers.stream_attempt import Following, Opened, StreamAttempt
 from workers.stream_guard import StreamGuard
+from workers.table_looks import TableLooks
 
 if TYPE_CHECKING:
     from workers.engine.spark.driver import Driver
@@ -242,6 +249,55 @@ def test_a_stream_takes_over_the_mini_batch_that_a_late_attempt_planned(
     lane.add(5)
     step_until(started, lambda: stream(database).rows_in == 12)
     assert (lane.sink.numbers, lane.sink.rows) == ([0, 1, 2], 12)
+
+
+def test_an_order_to_stop_does_not_wait_for_a_copy(tmp_path: Path, database: Database, held: Claim) -> None:
+    class Endless:
+        """A query that nothing comes of."""
+
+        is_active = has_ended = True
+        stops = 0
+
+        def stop_between_batches(self, _seconds: float, _clock: Callable[[], float]) -> None:
+            self.stops += 1
+
+        def error(self) -> None:
+            """None."""
+
+        def progress(self, _after: int | None) -> tuple[()]:
+            return ()
+
+    (tmp_path / "roots" / "u").mkdir(parents=True)
+    path = tmp_path / "roots" / "u" / "0.csv"
+    path.write_text("1\n")
+    begun, go_on = threading.Event(), threading.Event()
+    attempt, sink, query = Attempt(held, float("inf")), Sunk(), Endless()
+    attempt.streams = True
+
+    def check() -> None:
+        if threading.current_thread() is not threading.main_thread():
+            begun.set()
+            assert go_on.wait(60)
+        attempt.check()
+
+    looks = TableLooks(check, threading.BoundedSemaphore(1))
+    source = TableSource.model_validate({"format": "csv", "path": "u/", "schema": "k INT"})
+    table = FollowedTable("u", source, [tmp_path / "roots"], DimensionVersions(tmp_path / "u", "u", 1), looks.check)
+    dimensions = Dimensions([table], BatchVersions(tmp_path / "versions", 1), tmp_path / "checkpoint", 0.0, looks)
+    dimensions.open(lambda _: None)
+    following = Following(dimensions, lambda: {"u": 1})
+    start: Any = lambda: query  # noqa: E731
+    started = StreamAttempt(attempt, Opened(sink, 1, {}, start, ends=False, following=following), database)
+    path.write_text("22\n")
+    wait_for("the copy", lambda: started.step() is None and begun.is_set())
+    assert started.step() is None
+    attempt.stop(StopReason.STOP_REQUESTED)
+    try:
+        assert (started.step(), query.stops) == (Rest(StoppedBecause.STOPPED), 1)
+    finally:
+        go_on.set()
+    started.close()
+    assert (sink.closed, sorted(path.name for path in (tmp_path / "u").iterdir())) == (True, ["v1"])
 
 
 def test_nobody_is_asked_about_a_stream_whose_driver_is_gone(lane: Lane) -> None:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
+from service.settings import Settings
+from service.spec.modes import Mode
+from service.spec.queues import Queue
+from service.store.jobs import NewJob, insert_job
 from service.store.leases import Claim
+from service.store.session import Database
 from service.store.stream_state import StoppedBecause
+from service.store.tables import Base, JobRow
 from tests.support.processes import wait_for
 from workers.attempt import Attempt, AttemptsAtHand, StopReason
 from workers.failures import Rest, Verdict
+from workers.runner import JobRunner
 from workers.stream_attempt import StreamAttempt
 from workers.streams import StreamSupervisor
 
@@ -131,6 +141,81 @@ def test_a_worker_takes_so_many_streams_and_no_more(watched: Watched) -> None:
     assert watched.supervisor.is_full
     watched.step_until(lambda: watched.ended)
     wait_for("its place", lambda: not watched.supervisor.is_full)
+
+
+def test_a_stream_that_is_being_started_has_its_place(watched: Watched) -> None:
+    watched.add(Scripted(1, goes_on))
+    with watched.supervisor.starting() as place, watched.supervisor.starting() as other:
+        assert place.take()
+        assert place.take(), "it is its own"
+        assert (other.take(), watched.supervisor.is_full) == (False, True)
+        started = Scripted(2, goes_on, rests)
+        with watched.at_hand.holding(started.attempt):
+            watched.supervisor.watch(_as_stream(started), place)
+        assert not other.take(), "the stream is there in its stead"
+        watched.step_until(lambda: watched.ended)
+        wait_for("its place", other.take)
+    assert not watched.supervisor.is_full, "what did not come to a stream is left"
+
+
+class Planning:
+    """A driver at which a stream comes no further than its planning, during which something else happens."""
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def driver(self) -> Any:
+        """See `DriverSource`."""
+        return self
+
+    @contextmanager
+    def labelled(self, _tag: str, _pool: str, _description: str) -> Iterator[None]:
+        """See `Driver`."""
+        self.meanwhile()
+        raise RuntimeError("no further")
+        yield
+
+    def has_ended(self, _seconds: float) -> bool:
+        """See `Driver`."""
+        return False
+
+
+def test_streams_that_are_being_planned_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
+    settings, driver = Settings(), Planning()
+    tables = {"t": {"format": "rate", "rows_per_second": 1}}
+    spec = {"name": "j", "tables": tables, "sql": "SELECT value FROM t", "mode": "continuous"}
+    with closing(Database(settings.database_url)) as database:
+        Base.metadata.create_all(database.engine)
+        with database.write() as session:
+            for number, queue in enumerate((Queue.STREAM, Queue.STREAM, Queue.SHORT)):
+                new = NewJob(
+                    f"job-{number}", "default", "run", "j", spec, None, 1, 0, queue=queue, mode=Mode.CONTINUOUS
+                )
+                insert_job(session, new, number)
+
+        def statuses() -> list[str]:
+            with database.read() as session:
+                return list(session.scalars(select(JobRow.status).order_by(JobRow.id)))
+
+        runner = JobRunner(
+            settings, database, driver, AttemptsAtHand(), "w1", lambda *_: None, pause=lambda _: None, most_streams=1
+        )
+        seen: list[object] = []
+
+        def meanwhile() -> None:
+            driver.meanwhile = lambda: None
+            seen.append(runner.run("job-1"))
+            seen.append(runner.run_oldest([queue.value for queue in Queue]))
+            seen.append(runner.run_oldest([queue.value for queue in Queue]))
+            seen.append(statuses())
+
+        driver.meanwhile = meanwhile
+        assert runner.run("job-0")
+        # Nobody's place is taken by the job of another queue, which alone was run.
+        assert seen == [False, True, False, ["PLANNING", "QUEUED", seen[-1][2]]]  # type: ignore[index]
+        assert statuses()[2] != "QUEUED"
+        assert runner.run("job-1"), "there is room again"
 
 
 def test_a_stream_that_starts_on_a_worker_that_leaves_is_told_at_once(watched: Watched) -> None:

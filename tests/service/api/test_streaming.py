@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
@@ -17,6 +19,7 @@ from service.store.session import Database
 from service.store.streams import BatchFacts, BatchMeasures
 from service.store.tables import JobRow, OutboxRow
 from tests.support import lifecycle
+from tests.support.lifecycle import STREAM_TABLES
 
 LAYOUT = {"version": 1, "partitions": 8}
 BACKLOG = {"at": "2026-01-01T00:00:00Z", "tables": {"orders": None}}
@@ -265,6 +268,40 @@ class TestChangingSettings:
         answer = change(api, job_id, {"state": {"provider": "memory", "partitions": 4}})
         assert answer.json()["spec"]["settings"]["state"] == {"provider": "memory", "partitions": 4}
 
+    @pytest.mark.one_database
+    @pytest.mark.parametrize("file_format", ["csv", "parquet"])
+    def test_a_followed_table_without_files_holds_up_nothing_but_what_needs_them(
+        self, api: Api, file_format: str
+    ) -> None:
+        (users := api.settings.data_roots[0] / "users").mkdir()
+        path = users / f"0.{file_format}"
+        pq.write_table(pa.table({"uid": [1]}), path) if file_format == "parquet" else path.write_text("1\n")
+        declared = {} if file_format == "parquet" else {"schema": "uid BIGINT", "options": {"header": False}}
+        table = {"format": file_format, "path": "users", "role": "static", "follow": True, **declared}
+        more: dict[str, Any] = {
+            "tables": {"orders": {**STREAM_TABLES["orders"], "role": "stream"}, "users": table},
+            "sql": "SELECT o.uid, COUNT(*) AS n FROM orders o JOIN users u ON o.uid = u.uid GROUP BY o.uid",
+        }
+        unstarted = submitted(api, **more)
+        post(api, unstarted, "stop")
+        job_id = stopped(api, **more)
+        path.unlink()
+        refused(change(api, unstarted, {"mini_batch.size": 9}), 422, "empty_directory")
+        answer = change(api, job_id, {"mini_batch.size": 9})
+        if file_format == "csv":
+            assert answer.json()["spec"]["settings"]["mini_batch"]["size"] == 9
+            # From scratch there is no version of it.
+            again = {"from": "scratch", "settings": {"mini_batch.size": 8}}
+            refused(post(api, job_id, "resume", again), 422, "empty_directory")
+            return
+        problem = refused(answer, 422, "empty_directory")
+        assert problem["detail"].startswith(
+            "The directory 'users' holds no data file. The job goes on with the version"
+        )
+        assert problem["errors"][0]["pointer"] == "/tables/users/path"
+        pq.write_table(pa.table({"uid": [1]}), path)
+        assert change(api, job_id, {"mini_batch.size": 9}).status_code == 200
+
     def test_only_a_job_at_rest_changes(self, api: Api) -> None:
         job_id = submitted(api)
         refused(change(api, job_id, {"mini_batch.size": 9}), 409, "not_stopped")
@@ -343,6 +380,17 @@ class TestReading:
         assert ([batch["batch_id"] for batch in last["batches"]], last["next_cursor"]) == ([1, 0], "")
         other = submitted(api)
         refused(api.client.get(f"/v1/jobs/{other}/batches?cursor={first['next_cursor']}"), 400, "invalid_cursor")
+
+    def test_rows_that_nobody_counted_are_told_as_such(self, api: Api) -> None:
+        job_id = submitted(api)
+        held = running(api, job_id, batches=2)
+        with api.database.write() as session:
+            facts = BatchFacts(rows_in=0, rows_out=4, elapsed_ms=7, sink_version=2, metrics={})
+            assert streams.finish_batch(session, held, 1, 2, facts, api.database.now(session))
+        newest = read(api, job_id, "/batches")["batches"][0]
+        assert (newest["rows_in"], newest["rows_out"], newest["metrics"]) == (None, 4, None)
+        told = read(api, job_id, "/stream")
+        assert (told["rows_in"], told["unmeasured_batches"], told["last_batch"]) == (20, 1, 2)
 
     def test_a_batch_job_has_none(self, api: Api) -> None:
         job_id = api.submit().json()["id"]

@@ -110,6 +110,28 @@ def test_a_large_file_with_a_byte_order_mark_is_cut_at_a_line_too(
     assert told(tmp_path, {"1": "\ufeff" + row * (HEAD_BYTES // len(row) + 2)}, format_) == ddl
 
 
+_MANY = [{"a": number} for number in range(HEAD_BYTES // 6)]
+
+
+@pytest.mark.parametrize(
+    ("format_", "text", "what"),
+    [
+        ("csv", "1," * HEAD_BYTES, "begins with a line"),
+        ("json", json.dumps(_MANY), "is one document, or one array,"),
+        ("json", json.dumps(_MANY, indent=1), "is one document, or one array,"),
+    ],
+    ids=["line", "document in a line", "document in lines"],
+)
+def test_what_is_too_long_to_be_told_by_its_beginning_is_named(
+    tmp_path: Path, format_: str, text: str, what: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        told(tmp_path, {"1": "", "2": text}, format_, multi_line=format_ == "json")
+    (issue,) = caught.value.issues
+    assert issue.code == "schema_cannot_be_inferred"
+    assert issue.detail == f"'2' {what} of more than 256 KB. Declare the table's 'schema'."
+
+
 @pytest.mark.parametrize(("option", "value"), [("delimiter", "§"), ("quote", "«")])
 def test_other_than_ascii_columns_have_to_be_declared(tmp_path: Path, option: str, value: str) -> None:
     with pytest.raises(SpecError) as caught:

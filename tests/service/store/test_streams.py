@@ -17,6 +17,7 @@ from service.store.session import Database
 from service.store.streams import BatchFacts, BatchMeasures
 from service.store.sweeping import Sweep
 from service.store.tables import StreamRow
+from service.store.unmeasured import unmeasured_batches
 from tests.support.stored_streams import (
     Clock,
     at_once,
@@ -85,6 +86,33 @@ class TestBatches:
         assert (found.rows_in, found.metrics) == (10, {"rows": 99})
         late = replace(held, fence=held.fence - 1)
         assert not writing(database, lambda session, now: streams.measure_batches(session, late, 1, [], now))
+
+    def test_mini_batches_that_nobody_measured_are_counted_for_ever(
+        self, database: Database, stream_id: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        held = opened(database, stream_id)
+
+        def unmeasured(generation: int = 1) -> int:
+            with database.read() as session:
+                return unmeasured_batches(session, stream_id, generation, stream_of(database, stream_id).metrics)
+
+        assert begin(database, held, 0)
+        assert unmeasured() == 0, "it is not committed"
+        for batch_id in range(3):
+            assert finish(database, held, batch_id, facts=BatchFacts(0, 4, 7, 3, {}))
+        assert unmeasured() == 3
+        measures = [BatchMeasures(1, 5, {"rows": 5})]
+        assert writing(database, lambda session, now: streams.measure_batches(session, held, 1, measures, now))
+        assert (unmeasured(), stream_of(database, stream_id).rows_in) == (2, 5)
+        monkeypatch.setattr(streams, "BATCHES_KEPT", 2)
+        for batch_id in range(3, 6):
+            assert finish(database, held, batch_id)
+        measures = [BatchMeasures(6, 5, {"rows": 5})]
+        assert writing(database, lambda session, now: streams.measure_batches(session, held, 1, measures, now))
+        assert unmeasured() == 2
+        assert rest(database, held)
+        resume(database, stream_id, from_scratch=True)
+        assert unmeasured(2) == 0
 
     def test_versions_that_it_follows_stay_beside_what_is_measured(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)

@@ -4,6 +4,10 @@ A mini-batch is a directory `part-g<generation>-b<number>`, put there whole by o
 already: that is what makes it come once. Who reads all Parquet files below the path reads all mini-batches.
 `_evenkeel`, which such readers skip, says whose the directory is, holds the newest fencing token, and tells for each
 mini-batch its files and rows, written last. Files are never in sight in parts.
+
+An attempt may hang anywhere and wake up when another one has the job. What it has in the making, the newer one takes
+from it by a rename, too: of the two renames one wins. What it makes after that, it makes in vain: it looks for newer
+tokens before it renames, and those are raised before anything is taken from older attempts.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import os
 import re
 import shutil
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +30,9 @@ _OURS = "_evenkeel"
 _ROWS_AT_ONCE = 1 << 16
 _PART = re.compile(r"part-g(\d+)-b(\d+)")
 _FENCE = re.compile(r"fence-(\d+)")
+_FENCES = "fences"
+"""A directory of their own, which is listed at every mini-batch: beside it there is a file for each one there was."""
+_MAKING = re.compile(r"\.(?:(\d+)-)?[0-9a-f]{32}")
 
 
 class AppendingSink:
@@ -51,10 +59,15 @@ class AppendingSink:
             )
         staged_schema(self._target.columns)
         self._own()
-        self._check_fence()
-        # One name a token: of two that raise it at once, neither can lower it.
-        (self._ours / f"fence-{self._target.fence:012}").touch()
-        self._check_fence()
+        fences, token = self._ours / _FENCES, f"fence-{self._target.fence:012}"
+        fences.mkdir(exist_ok=True)
+        self._check_fence(self._ours)
+        self._check_fence(fences)
+        # One name a token: of two that raise it at once, neither can lower it. Earlier versions look beside.
+        (self._ours / token).touch()
+        (fences / token).touch()
+        self._check_fence(self._ours)
+        self._check_fence(fences)
         self._sweep()
         numbers = [number for generation, number in self._parts() if generation == self._generation]
         self._last = max(numbers, default=None)
@@ -67,18 +80,19 @@ class AppendingSink:
 
     def commit(self, batch_id: int, staged: Staged) -> None:
         """See `Sink`; gives no version. A mini-batch without rows leaves nothing, and is not remembered."""
-        self._check_fence()
+        self._check_fence(self._ours / _FENCES)
         if staged.rows == 0 or (self._last is not None and self._last >= batch_id):
             return
-        making = self._ours / f".{uuid.uuid4().hex}"
+        making = self._hidden()
         making.mkdir()
         try:
             self._fill(making, staged)
-            self._check_fence()
+            self._check_fence(self._ours / _FENCES)
             making.rename(self._part(batch_id))
         except OSError:
             # There already, by an attempt whose end nobody saw: of the same rows, since a number stands for them.
             if not self._part(batch_id).is_dir():
+                self._check_fence(self._ours / _FENCES)
                 raise
         finally:
             shutil.rmtree(making, ignore_errors=True)
@@ -99,31 +113,43 @@ class AppendingSink:
             if strange:
                 raise SinkError(f"{self._path} has files of others, such as {min(strange)}. Name an empty directory.")
             self._ours.mkdir(exist_ok=True)
-        _write_once(owner, {"job": self._job})
+        self._write_once(owner, {"job": self._job})
         held = json.loads(owner.read_text(encoding="utf-8"))["job"]
         if held != self._job:
             raise SinkError(f"{self._path} has the result of another job, {held}. Name a directory of its own.")
 
-    def _check_fence(self) -> None:
-        fences = [int(found[1]) for path in self._ours.iterdir() if (found := _FENCE.fullmatch(path.name))]
+    def _check_fence(self, directory: Path) -> None:
+        fences = [int(found[1]) for path in directory.iterdir() if (found := _FENCE.fullmatch(path.name))]
         if max(fences, default=0) > self._target.fence:
             raise FenceLostError(
                 f"Attempt {max(fences)} writes to {self._path}, and this is attempt {self._target.fence}: it ends here."
             )
 
+    def _hidden(self) -> Path:
+        """A name for what is in the making, which tells by whom."""
+        return self._ours / f".{self._target.fence:012}-{uuid.uuid4().hex}"
+
     def _sweep(self) -> None:
         """Removes what older attempts left in the making, and older generations altogether."""
-        for path in self._ours.iterdir():
+        for path in (*self._ours.iterdir(), *(self._ours / _FENCES).iterdir()):
             found = _FENCE.fullmatch(path.name)
             if found and int(found[1]) < self._target.fence:
                 path.unlink(missing_ok=True)
-            elif path.name.startswith("."):
-                shutil.rmtree(path, ignore_errors=True)
+            made = _MAKING.fullmatch(path.name)
+            if made and int(made[1] or 0) <= self._target.fence:
+                self._take_away(path)
         for generation, number in self._parts():
             if generation < self._generation:
                 name = _name(generation, number)
                 shutil.rmtree(self._path / name, ignore_errors=True)
                 (self._ours / f"{name}.json").unlink(missing_ok=True)
+
+    def _take_away(self, path: Path) -> None:
+        """Removes what somebody may be about to put into sight: all of it, or nothing where that was first."""
+        taken = self._hidden()
+        with suppress(FileNotFoundError):
+            path.rename(taken)
+        shutil.rmtree(taken, ignore_errors=True)
 
     def _parts(self) -> list[tuple[int, int]]:
         """Generation and number of each mini-batch that is there."""
@@ -156,22 +182,24 @@ class AppendingSink:
         if manifest.exists():
             return
         files = sorted(self._part(batch_id).glob("*.parquet"))
+        if not files:
+            # Gone, with its generation, while this attempt hung.
+            return
         rows = sum(pq.read_metadata(file).num_rows for file in files)
-        _write_once(manifest, {"files": [str(file.relative_to(self._path)) for file in files], "rows": rows})
+        self._write_once(manifest, {"files": [str(file.relative_to(self._path)) for file in files], "rows": rows})
+
+    def _write_once(self, path: Path, content: dict[str, Any]) -> None:
+        """Puts a file there whole, unless there is one."""
+        making = self._hidden()
+        making.mkdir()
+        try:
+            (making / path.name).write_text(json.dumps(content), encoding="utf-8")
+            os.link(making / path.name, path)
+        except FileExistsError:
+            return
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
 
 
 def _name(generation: int, batch_id: int) -> str:
     return f"part-g{generation}-b{batch_id:012}"
-
-
-def _write_once(path: Path, content: dict[str, Any]) -> None:
-    """Puts a file there whole, unless there is one."""
-    making = path.with_name(f".{uuid.uuid4().hex}")
-    making.mkdir()
-    try:
-        (making / path.name).write_text(json.dumps(content), encoding="utf-8")
-        os.link(making / path.name, path)
-    except FileExistsError:
-        return
-    finally:
-        shutil.rmtree(making, ignore_errors=True)

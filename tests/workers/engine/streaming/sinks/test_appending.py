@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +66,9 @@ def test_an_attempt_that_hung_before_its_rename_brings_nothing_twice(
     check = AppendingSink._check_fence
     looked = 0
 
-    def hanging(sink: AppendingSink) -> None:
+    def hanging(sink: AppendingSink, directory: Path) -> None:
         nonlocal looked
-        check(sink)
+        check(sink, directory)
         if sink is not old:
             return
         looked += 1
@@ -77,6 +80,79 @@ def test_an_attempt_that_hung_before_its_rename_brings_nothing_twice(
     old.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
     assert looked == 2
     assert rows_at(path) == [("a", 1)]
+
+
+def test_a_rename_takes_nothing_along_that_is_being_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "out"
+    old = sink_at(path)
+    check, remove = AppendingSink._check_fence, shutil.rmtree
+    looked = 0
+    swept: list[int] = []
+
+    def hanging(sink: AppendingSink, directory: Path) -> None:
+        nonlocal looked
+        check(sink, directory)
+        looked += sink is old
+        if sink is old and looked == 2:
+            with monkeypatch.context() as patched:
+                patched.setattr("shutil.rmtree", begin_to_remove)
+                sink_at(path, fence=2)
+
+    def begin_to_remove(directory: Path, *, ignore_errors: bool) -> None:
+        # It holds the directory, wherever that goes, and has removed nothing yet.
+        if any(directory.glob("*.parquet")):
+            swept.append(os.open(directory, os.O_RDONLY))
+        else:
+            remove(directory, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(AppendingSink, "_check_fence", hanging)
+    with pytest.raises(FenceLostError):
+        old.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+    for held in swept:
+        for entry in list(os.scandir(held)):
+            os.unlink(entry.name, dir_fd=held)
+        os.close(held)
+    assert len(swept) == 1
+    new = sink_at(path, fence=3)
+    assert new.committed() is None
+    new.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+    assert rows_at(path) == [("a", 1)]
+
+
+def test_an_attempt_that_hung_in_its_sweep_takes_nothing_from_a_newer_one(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    old, new = sink_at(path), sink_at(path, fence=2)
+    making = new._hidden()
+    making.mkdir()
+    old._sweep()
+    assert making.is_dir()
+    sink_at(path, fence=3)
+    assert not making.exists()
+
+
+def test_an_attempt_of_an_earlier_version_is_shut_out_and_shuts_out(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    sink_at(path)
+    assert (path / "_evenkeel" / "fence-000000000001").exists()
+    (path / "_evenkeel" / "fence-000000000003").touch()
+    with pytest.raises(FenceLostError, match="Attempt 3"):
+        sink_at(path, fence=2)
+
+
+def test_a_mini_batch_does_not_look_at_those_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, rows = sink_at(tmp_path / "out"), staged(tmp_path, COLUMNS, [("a", 1)])
+    listed = Path.iterdir
+    seen: list[str] = []
+
+    def listing(path: Path) -> Iterator[Path]:
+        for entry in listed(path):
+            seen.append(entry.name)
+            yield entry
+
+    monkeypatch.setattr(Path, "iterdir", listing)
+    for number in range(3):
+        sink.commit(number, rows)
+    assert set(seen) == {"fence-000000000001"}
 
 
 @pytest.mark.parametrize("point", ["_fill", "_tell"])
@@ -91,13 +167,14 @@ def test_what_ended_in_between_is_made_good(tmp_path: Path, monkeypatch: pytest.
         patched.setattr(AppendingSink, point, ended)
         with pytest.raises(KeyboardInterrupt):
             sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
-    (path / "_evenkeel" / ".left").mkdir()
+    (path / "_evenkeel" / f".{7:032x}").mkdir()  # as earlier versions called it
     again = sink_at(path, fence=2)
     assert again.committed() == {"_fill": None, "_tell": 0}[point]
     again.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
     assert rows_at(path) == [("a", 1)]
     assert sorted(file.name for file in (path / "_evenkeel").iterdir()) == [
         "fence-000000000002",
+        "fences",
         "owner.json",
         "part-g1-b000000000000.json",
     ]
