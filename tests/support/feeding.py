@@ -40,6 +40,7 @@ Group = tuple[str | None, int, int | None, int]
 Window = tuple[str | None, datetime, int, int]
 Post = Callable[[str, bytes], bool]
 """Posts a body under a batch id. Whether it was taken; False where it is to be repeated."""
+Make = Callable[[random.Random, datetime], list[Row]]
 
 _KEYS = ("a", "b", "c", "d", "e", None)
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -71,14 +72,17 @@ class Expected:
 
 
 class Feeder:
-    """A client that posts batch after batch while `feeding`, and knows what it has posted in all."""
+    """A client that posts batch after batch while `feeding`, and knows what it has posted in all. `make` makes the rows
+    of a batch, of which none is older than the time that it is given.
+    """
 
-    def __init__(self, post: Post, seed: int, prefix: str = "batch") -> None:
+    def __init__(self, post: Post, seed: int, prefix: str = "batch", make: Make | None = None) -> None:
         self.posted = Expected()
         self.batches = 0
         self.repeats = 0
         """Posts that were made again: half of them because the first one failed."""
         self._post = post
+        self._make = make or _rows
         self._random = random.Random(seed)
         self._prefix = prefix
         self._told = threading.Event()
@@ -117,7 +121,7 @@ class Feeder:
             self._failure = error
 
     def _feed_one(self) -> None:
-        rows = _rows(self._random, _time_of(self.batches))
+        rows = self._make(self._random, _time_of(self.batches))
         body = _ndjson(rows)
         name = f"{self._prefix}-{self.batches:06}"
         while not self._post(name, body):

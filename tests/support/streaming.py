@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
+import psutil
 from sqlalchemy import func, select
 
 from service.jobs.find import require_job
@@ -20,13 +23,15 @@ from service.store.tables import AttemptRow, JobRow, StreamBatchRow
 from tests.support.feeding import SQL
 from tests.support.processes import wait_for
 from tests.support.production import Part, Production
-from tests.support.worker import jvm_of
+from tests.support.worker import jvm_of, stands_still
 
 T = TypeVar("T")
 
 TENANT = "default"
 
 _WAIT_SECONDS = 180.0
+_LOOK_AGAIN_SECONDS = 2.0
+_INSTANT_SECONDS = 0.001
 
 
 def stream_job(name: str, stream: str, mode: str = "continuous", **further: Any) -> dict[str, Any]:
@@ -160,6 +165,18 @@ class Moment(Enum):
     COMMITTED = "committed"
 
 
+@dataclass(frozen=True)
+class Instant:
+    """A state of a job that lasts for milliseconds, again and again: `number` says of which mini-batch, and None
+    between two of them. `meanwhile` is done while it lasts.
+    """
+
+    job: StreamJob
+    what: str
+    number: Callable[[], int | None]
+    meanwhile: Callable[[], object]
+
+
 class Strikes:
     """Kills who is at jobs, one of them after the other, at random moments that `seed` fixes as far as time goes."""
 
@@ -186,6 +203,26 @@ class Strikes:
         jvm.kill()
         jvm.wait(30)
         self._note(part)
+
+    def kill_worker_at(self, instant: Instant) -> int:
+        """`kill -9` of the worker process and its JVM at once, both caught at an instant. A new one is started. Gives
+        the number of the attempt.
+        """
+        part, jvm, fence = self._catch(instant, "worker")
+        jvm.kill()
+        self._production.kill(part)
+        self._note(part)
+        self._production.start_worker()
+        return fence
+
+    def kill_jvm_at(self, instant: Instant) -> int:
+        """`kill -9` of its JVM alone. Gives the number of the attempt."""
+        part, jvm, fence = self._catch(instant, "jvm")
+        jvm.kill()
+        part.process.send_signal(signal.SIGCONT)
+        jvm.wait(30)
+        self._note(part)
+        return fence
 
     def wait_for_the_last(self) -> None:
         """Waits until each job has come on after the last strike that hit it."""
@@ -227,6 +264,45 @@ class Strikes:
         self._struck[job.id] = row.fence
         self.told.append(f"{what} of attempt {row.fence} of {job.name} {delay:.2f} s after it had {moment.value}")
         return part
+
+    def _catch(self, instant: Instant, what: str) -> tuple[Part, psutil.Process, int]:
+        """Stops a worker and its JVM where they are, at an instant of an attempt that has come on."""
+        job = instant.job
+
+        def look() -> tuple[Part, psutil.Process, int] | None:
+            row = job.row
+            fence = row.fence
+            if fence <= self._struck[job.id] or row.lease_owner is None or not job.committed(fence):
+                return None
+            part = self.part_of(row.lease_owner)
+            if part is None:
+                return None
+            jvm = jvm_of(part.process)
+            return (part, jvm, fence) if self._is_caught(instant, part, jvm) else None
+
+        part, jvm, fence = job.wait_for(f"an instant to kill: {instant.what}", look)
+        self._struck[job.id] = fence
+        self.told.append(f"{what} of attempt {fence} of {job.name} as {instant.what} {instant.number()}")
+        instant.meanwhile()
+        return part, jvm, fence
+
+    @staticmethod
+    def _is_caught(instant: Instant, part: Part, jvm: psutil.Process) -> bool:
+        """Whether both stand still now, at the instant; they go on where it has passed by then."""
+        end = time.monotonic() + _LOOK_AGAIN_SECONDS
+        while instant.number() is None:
+            if time.monotonic() > end:
+                return False
+            time.sleep(_INSTANT_SECONDS)
+        part.process.send_signal(signal.SIGSTOP)
+        jvm.suspend()
+        pids = (part.process.pid, jvm.pid)
+        wait_for("both to stand still", lambda: all(map(stands_still, pids)), 10, every=_INSTANT_SECONDS)
+        if instant.number() is not None:
+            return True
+        jvm.resume()
+        part.process.send_signal(signal.SIGCONT)
+        return False
 
     def part_of(self, worker: str) -> Part | None:
         """The process of a worker, while it lives."""

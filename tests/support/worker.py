@@ -192,7 +192,7 @@ def pause(workers: Fleet, worker: subprocess.Popen[bytes]) -> bool:
     """Stops a worker where it is; False where that was within a transaction, which would lock SQLite for everybody."""
     worker.send_signal(signal.SIGSTOP)
     # A thread stops on its way out of the kernel: until then it may still take the lock.
-    wait_for("its threads to stand still", lambda: _stands_still(worker.pid), 10, every=0.001)
+    wait_for("its threads to stand still", lambda: stands_still(worker.pid), 10, every=0.001)
     with closing(sqlite3.connect(workers.settings.state_dir / "evenkeel.db", timeout=0.5)) as connection:
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -218,7 +218,7 @@ def fleet(directory: Path, environment: Mapping[str, str]) -> Iterator[Fleet]:
         os.environ.update(before)
 
 
-def _stands_still(pid: int) -> bool:
+def stands_still(pid: int) -> bool:
     """Whether every thread of a process is stopped."""
     stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
     return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)

@@ -1,0 +1,303 @@
+"""What a stream that follows a table must survive, exactly: the death of its worker and of its JVM while both change.
+
+All rows of a table say which version of it they are of, so that results tell with which one each posted row was joined.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.changing_table import ChangingTable
+from tests.support.feeding import Feeder, Row, declare_over_http, over_http
+from tests.support.production import Api, Production, running_production
+from tests.support.streaming import Instant, StreamJob, Strikes, stream_job
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
+
+_log = logging.getLogger(__name__)
+
+SEED = int(os.environ.get("EVENKEEL_TEST_SEED", "20"))
+
+ENVIRONMENT = {
+    "EVENKEEL_SPARK_MASTER": "local[2]",
+    "EVENKEEL_SPARK_DRIVER_MEMORY": "512m",
+    "EVENKEEL_WORKER_CONCURRENCY": "2",
+    "EVENKEEL_WORKER_LEASE_SECONDS": "3",
+    "EVENKEEL_WORKER_HEARTBEAT_SECONDS": "0.5",
+    "EVENKEEL_WORKER_SWEEP_SECONDS": "0.3",
+    "EVENKEEL_WORKER_RING_AGAIN_SECONDS": "1",
+    "EVENKEEL_WORKER_DRAIN_SECONDS": "0",
+    # And so long a change has to stay as it is: much longer than a table is seen half done.
+    "EVENKEEL_WORKER_FOLLOW_SECONDS": "1",
+}
+
+STREAM = "clicks"
+
+KEYS = [f"k{number}" for number in range(100)]
+
+REST_SECONDS = (5.0, 8.0)
+"""Of a table between two changes: whoever begins waits two seconds for one to be complete, and more than once."""
+
+COUNTED = (
+    "SELECT d.version, COUNT(*) AS n, COUNT(DISTINCT t.x) AS d, MIN(t.x) AS low, MAX(t.x) AS high, SUM(t.x) AS s "
+    "FROM t JOIN d ON t.k = d.k GROUP BY d.version"
+)
+
+EACH = "SELECT t.x, d.version FROM t JOIN d ON t.k = d.k"
+
+
+class Numbered:
+    """Rows that are numbered from 0 on, in the order of their posts, and when each was made."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+        """In milliseconds since the epoch."""
+
+    def __call__(self, random_: random.Random, begin: datetime) -> list[Row]:
+        rows: list[Row] = []
+        for _ in range(random_.randint(1, 12)):
+            rows.append((random_.choice(KEYS), len(self.made), None, begin))
+            self.made.append(time.time_ns() // 1_000_000)
+        return rows
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that were joined with one version: how many, how many different ones, and their least and greatest number
+    and sum.
+    """
+
+    n: int
+    different: int
+    low: int
+    high: int
+    total: int
+
+    @classmethod
+    def of(cls, numbers: list[int]) -> Rows:
+        return cls(len(numbers), len(set(numbers)), min(numbers), max(numbers), sum(numbers))
+
+
+@dataclass(frozen=True)
+class Follower:
+    """A job, the table that it follows, and where it keeps what it has done. `read` gives its result by version, and
+    `taken` the last mini-batch that its sink has, -1 for none.
+    """
+
+    job: StreamJob
+    table: ChangingTable
+    kept: Path
+    read: Callable[[], dict[int, Rows]]
+    taken: Callable[[], int]
+    in_use: list[tuple[int, int]] = field(default_factory=list)
+    """From when on, in milliseconds since the epoch, no older version than one is to be used for rows that come."""
+
+    def in_sink_alone(self) -> int | None:
+        """The mini-batch that its sink has and that Spark has not noted: killed now, it comes again."""
+        taken = self.taken()
+        noted = (int(path.name) for path in (self.kept / "checkpoint" / "commits").glob("[0-9]*"))
+        return taken if taken > max(noted, default=-1) else None
+
+    def wait_until_joined(self, number: int) -> None:
+        """Waits until its result has a row."""
+
+        def is_joined() -> bool:
+            return any(rows.high >= number for rows in self.read().values())
+
+        self.job.wait_for(f"row {number}", is_joined, seconds=60)
+
+    def strike(self, kill: Callable[[Instant], int]) -> None:
+        """Kills who is at it when its sink alone has a mini-batch, and changes the table before that comes again. The
+        table then rests until the next one is done, too: it has the version that the one before would have, were it
+        joined with another one than its sink has.
+        """
+        what = "its sink alone had mini-batch"
+        with self.table.at_rest():
+            fence = kill(Instant(self.job, what, self.in_sink_alone, lambda: self.table.change(at_once=True)))
+            self.job.wait_for("two mini-batches of another attempt", lambda: self._has_done(2, after=fence))
+            begun = min(attempt.started_at for attempt in self.job.attempts if attempt.fence > fence)
+            self.in_use.append((begun, self.table.version))
+
+    def _has_done(self, batches: int, *, after: int) -> bool:
+        fence = self.job.row.fence
+        return fence > after and self.job.committed(fence) >= batches
+
+
+@pytest.fixture
+def production(tmp_path: Path) -> Iterator[Production]:
+    """An API and two workers, both with their Spark up: one takes over at once. On SQLite and the embedded broker."""
+    environment = {
+        **ENVIRONMENT,
+        "EVENKEEL_DATA_SINK_ROOTS": str(tmp_path / "sinks"),
+        "EVENKEEL_DATA_STREAMS": str(tmp_path / "streams"),
+    }
+    with running_production(tmp_path, None, apis=1, workers=2, environment=environment) as running:
+        yield running
+
+
+def submitted(production: Production, name: str, table: dict[str, Any], **further: Any) -> tuple[StreamJob, Path]:
+    (api,) = production.apis
+    tables = {"t": {"format": "stream", "stream": STREAM}, "d": {"role": "static", "follow": True, **table}}
+    job_id = api.submit(stream_job(name, STREAM, tables=tables, **further))
+    return StreamJob(production.database, job_id, production.logs), production.directory / "streams" / job_id / "g1"
+
+
+def counted(production: Production) -> Follower:
+    """Counts rows by version: what its state has and what its sink has differ for ever, once they do."""
+    table = ChangingTable(production.data / "names", "parquet", KEYS, SEED)
+    job, kept = submitted(production, "counted", {"format": "parquet", "path": "names/"}, sql=COUNTED)
+    (api,) = production.apis
+
+    @cache
+    def taken_at(version: int) -> int:
+        last = DeltaTable(kept / "result", version=version).transaction_version(f"evenkeel/{job.id}/1")
+        return -1 if last is None else int(last)
+
+    def taken() -> int:
+        return taken_at(max(int(path.stem) for path in (kept / "result" / "_delta_log").glob("[0-9]*.json")))
+
+    def read() -> dict[int, Rows]:
+        rows = [list(row.values()) for row in api.rows(job.id)]
+        assert len({version for version, *_ in rows}) == len(rows), rows
+        return {version: Rows(*numbers) for version, *numbers in rows}
+
+    return Follower(job, table, kept, read, taken)
+
+
+def joined(production: Production) -> tuple[Follower, Callable[[], dict[int, set[int]]]]:
+    """Appends each row to files, with its version; and with which versions each mini-batch was joined."""
+    table = ChangingTable(production.data / "lines", "csv", KEYS, SEED + 1)
+    told = {"format": "csv", "path": "lines/", "schema": "k STRING, version BIGINT"}
+    job, kept = submitted(production, "joined", told, sql=EACH, sink={"kind": "parquet", "path": "rows"})
+    directory = production.directory / "sinks" / "rows"
+
+    def parts() -> dict[int, list[tuple[int, int]]]:
+        return {
+            int(part.name.rpartition("b")[2]): [
+                (row["x"], row["version"]) for file in part.glob("*.parquet") for row in pq.read_table(file).to_pylist()
+            ]
+            for part in directory.glob("part-g1-b*")
+        }
+
+    def taken() -> int:
+        return max((int(part.name.rpartition("b")[2]) for part in directory.glob("part-g1-b*")), default=-1)
+
+    def read() -> dict[int, Rows]:
+        found: dict[int, list[int]] = {}
+        for rows in parts().values():
+            for number, version in rows:
+                found.setdefault(version, []).append(number)
+        return {version: Rows.of(numbers) for version, numbers in found.items()}
+
+    def versions() -> dict[int, set[int]]:
+        return {number: {version for _, version in rows} for number, rows in parts().items()}
+
+    return Follower(job, table, kept, read, taken), versions
+
+
+def test_each_row_is_joined_with_one_version_whatever_is_killed(production: Production) -> None:
+    (api,) = production.apis
+    declare_over_http(api, STREAM)
+    numbered = Numbered()
+    feeder = Feeder(over_http(api, STREAM), SEED, make=numbered)
+    by_version = counted(production)
+    by_row, versions_of_batches = joined(production)
+    all_of = (by_version, by_row)
+    killer = Strikes(production, [follower.job for follower in all_of], SEED)
+    strikes: list[Callable[[], None]] = [
+        lambda: by_version.strike(killer.kill_worker_at),
+        lambda: by_row.strike(killer.kill_jvm_at),
+        killer.kill_worker,
+        killer.kill_jvm,
+    ]
+    random.Random(SEED).shuffle(strikes)
+    with ExitStack() as stack:
+        stack.enter_context(feeder.feeding())
+        for follower in all_of:
+            stack.enter_context(follower.table.changing(REST_SECONDS))
+        for strike in strikes:
+            strike()
+        killer.wait_for_the_last()
+    # For whoever has to find out what happened.
+    _log.warning("seed %s: %s", SEED, "; ".join(killer.told))
+    changes = [(follower.table.version, round(follower.table.longest, 2)) for follower in all_of]
+    _log.warning("%s rows, %s changes and seconds of the longest", len(numbered.made), changes)
+
+    wait_for_the_newest(all_of, feeder)
+    feeder.feed(3)
+    for follower in all_of:
+        follower.wait_until_joined(len(numbered.made) - 1)
+        follower.job.stop()
+        check_rows(follower, numbered)
+    check_told(by_version, api)
+
+    told, versions = check_told(by_row, api), versions_of_batches()
+    assert all(len(of_batch) == 1 for of_batch in versions.values()), versions
+    # What a mini-batch is said to have run with is what its rows say, also of one that came again.
+    pairs = {(told[number], *of_batch) for number, of_batch in versions.items() if number in told}
+    assert len({number for number, _ in pairs}) == len(pairs) > 2, pairs
+    (followed,) = api.http.get(f"/v1/jobs/{by_row.job.id}/stream").json()["followed"]
+    newest = by_row.table.version
+    assert (followed["version"], newest) in pairs
+    assert followed["since_batch"] == min(number for number, of_batch in versions.items() if newest in of_batch)
+    assert followed["not_taken"] is None
+
+
+def wait_for_the_newest(all_of: Sequence[Follower], feeder: Feeder) -> None:
+    """Changes the tables once more, and waits until new rows are joined with them as they are then."""
+    for follower in all_of:
+        follower.table.change()
+
+    def are_used() -> bool:
+        feeder.feed(1)
+        return all(follower.table.version in follower.read() for follower in all_of)
+
+    all_of[0].job.wait_for("the newest versions", are_used, seconds=60)
+
+
+def check_rows(follower: Follower, numbered: Numbered) -> None:
+    """Each row was joined once, with one version; none with an older one than the row before it, nor with one that was
+    not in use any more when it came.
+    """
+    found, table, made = follower.read(), follower.table, numbered.made
+    versions, lows, next_row = sorted(found), [], 0
+    for version in versions:
+        lows.append(next_row)
+        next_row = found[version].high + 1
+        assert found[version] == Rows.of(list(range(lows[-1], next_row))), (version, found, table.longest)
+    assert (next_row, versions[-1]) == (len(made), table.version)
+    for begun, newest in follower.in_use:
+        first = bisect_right(made, begun)
+        assert versions[bisect_right(lows, first) - 1] >= newest, (first, newest, found)
+
+
+def check_told(follower: Follower, api: Api) -> dict[int, int]:
+    """What the API tells: by mini-batch the number of the version that it ran with, none lower than the one before."""
+    path, told, cursor = f"/v1/jobs/{follower.job.id}/batches", {}, ""
+    while True:
+        page = api.http.get(path, params={"page_size": 200, "cursor": cursor}).json()
+        for batch in page["batches"]:
+            # What a mini-batch did is measured after its end, and may be lost with its worker.
+            if (batch["metrics"] or {}).get("versions"):
+                told[int(batch["batch_id"])] = int(batch["metrics"]["versions"]["d"])
+        cursor = page["next_cursor"]
+        if not cursor:
+            break
+    in_order = [told[number] for number in sorted(told)]
+    assert in_order == sorted(in_order), told
+    return told
