@@ -141,6 +141,10 @@ class FollowedTable:
             raise RuntimeError(f"the table '{self.name}' was not opened")
         return TableInput(self._source, self.version(number).files, self._schema)
 
+    def has_copies_in(self, text: str) -> bool:
+        """Whether the text names the path of one of its copies."""
+        return f"{self._versions.directory}/" in text
+
     def keep_only(self, numbers: Collection[int]) -> None:
         """Removes versions below the newest that nothing can need: all but these."""
         self._versions.keep_only({*numbers, self.newest.number})
