@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar, get_args
 
@@ -25,6 +25,7 @@ from service.errors import (
 )
 from service.jobs.explain_job import ExplainFailedError
 from service.spec.errors import Issue, SpecError
+from service.spec.job import ReadOptions
 from service.spec.problem import Problem, problem_of_spec_error
 from service.store.faults import CommitUnknownError, fault_of, first_line
 
@@ -190,10 +191,16 @@ def _issue(detail: Mapping[str, Any]) -> Issue:
     setting = context.get("setting") if detail["type"] == "unknown_setting" else None
     return Issue(
         code=detail["type"],
-        detail=str(detail["msg"]),
+        detail=_unknown_field(path) if detail["type"] == "extra_forbidden" else str(detail["msg"]),
         pointer=_pointer([*path, setting] if setting else path) if where == "body" else _pointer([where, *path]),
         suggestions=tuple(context.get("suggestions", ())),
     )
+
+
+def _unknown_field(path: Sequence[object]) -> str:
+    name = str(path[-1])[:100]
+    place = f' Write "options": {{"{name}": …}}.' if name in ReadOptions.model_fields else ""
+    return f"There is no field '{name}' here.{place}"
 
 
 def _pointer(path: Iterable[object]) -> str:
