@@ -191,10 +191,24 @@ def _issue(detail: Mapping[str, Any]) -> Issue:
     setting = context.get("setting") if detail["type"] == "unknown_setting" else None
     return Issue(
         code=detail["type"],
-        detail=_unknown_field(path) if detail["type"] == "extra_forbidden" else str(detail["msg"]),
+        detail=_words(detail, path),
         pointer=_pointer([*path, setting] if setting else path) if where == "body" else _pointer([where, *path]),
         suggestions=tuple(context.get("suggestions", ())),
     )
+
+
+def _words(detail: Mapping[str, Any], path: Sequence[object]) -> str:
+    """What is wrong, without words that are for those who know pydantic or our classes."""
+    match detail["type"]:
+        case "extra_forbidden":
+            return _unknown_field(path)
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return "Input should be an object"
+        case "value_error":
+            told = str(detail["msg"]).removeprefix("Value error, ")
+            return told[:1].upper() + told[1:]
+        case _:
+            return str(detail["msg"])
 
 
 def _unknown_field(path: Sequence[object]) -> str:

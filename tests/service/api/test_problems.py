@@ -144,6 +144,14 @@ class TestJobs:
         assert problem["errors"][0]["pointer"] == "/setings~1~0"
         assert problem["errors"][0]["detail"] == "There is no field 'setings/~' here."
 
+    @pytest.mark.parametrize(
+        ("limits", "told"),
+        [("1h", "Input should be an object"), ({"timeout": 5}, "A duration is a whole number and a unit, for example")],
+    )
+    def test_words_that_only_programmers_know_are_left_out(self, api: Api, limits: object, told: str) -> None:
+        problem = refused(api.submit(limits=limits), 422, "invalid_request")
+        assert problem["errors"][0]["detail"].startswith(told)
+
     def test_an_option_of_text_files_in_the_wrong_place(self, api: Api) -> None:
         problem = refused(api.submit(tables=table("a.csv", "csv", schema="a INT", header=True)), 422, "invalid_request")
         assert problem["errors"][0]["detail"] == 'There is no field \'header\' here. Write "options": {"header": …}.'
