@@ -29,7 +29,7 @@ def read_csv(body: str, schema: Schema) -> pa.Table:
     for index, name in enumerate(header):
         if name not in schema.names:
             # It may be a row, or be parted by something else.
-            raise unknown_column(name, schema.names, line=1, hint="The first line names the columns, with commas.")
+            raise unknown_column(name, schema.names, line=1, hint="The first line names the columns, parted by commas.")
         if name in header[:index]:
             raise invalid_rows("duplicate_key", f"The header names '{shown(name)}' twice.", line=1, column=name)
     check_cells(table.num_rows, len(schema.fields))

@@ -42,9 +42,9 @@ def bad_value(error: BadValueError, column: str, line: int, *, unit: str = "Line
 
 
 def unknown_column(name: str, names: Sequence[str], *, line: int | None = None, hint: str = "") -> InvalidRowsError:
-    """The refusal for a column that the stream has not; with the `hint` where no name is near."""
+    """The refusal for a column that the stream has not; a `hint` ends it."""
     nearest = nearest_names(name, names)
-    detail = f"The stream has no column '{shown(name)}'.{did_you_mean(nearest) or f' {hint}'.rstrip()}"
+    detail = f"The stream has no column '{shown(name)}'.{did_you_mean(nearest)}{f' {hint}' if hint else ''}"
     return invalid_rows("unknown_column", detail, line=line, column=name[:_SHOWN], suggestions=nearest)
 
 
