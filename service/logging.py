@@ -19,6 +19,8 @@ _NOISY = {
     # Requests are logged by the API itself, with their ids.
     "uvicorn.access": logging.WARNING,
     "py4j": logging.WARNING,
+    # What ended a mini-batch is told by the worker, as the job's problem, with the stack where that is needed.
+    "py4j.clientserver": logging.CRITICAL,
     "alembic": logging.WARNING,
     "httpx": logging.WARNING,
     "sqlglot": logging.ERROR,

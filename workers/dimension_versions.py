@@ -84,6 +84,11 @@ class DimensionVersions:
         self._table = table
         self._draft = directory / f".draft-{fence}"
 
+    @property
+    def directory(self) -> Path:
+        """Below which all of its copies are."""
+        return self._directory
+
     def newest(self) -> Version | None:
         """The one with the highest number. Raises OSError."""
         return self.find(max(self._numbers(), default=0))

@@ -7,6 +7,7 @@ the stream goes on with the version that it has, and says so. (A table without r
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -148,6 +149,10 @@ class FollowedTable:
             raise RuntimeError(f"the table '{self.name}' was not opened")
         return TableInput(self._source, self.version(number).files, self._schema)
 
+    def has_copies_in(self, text: str) -> bool:
+        """Whether the text names the path of one of its copies."""
+        return f"{self._versions.directory}/" in text
+
     def keep_only(self, numbers: Collection[int]) -> None:
         """Removes versions below the newest that nothing can need: all but these."""
         self._versions.keep_only({*numbers, self.newest.number})
@@ -205,7 +210,7 @@ class FollowedTable:
                 return False
             # Nobody may be there any more whom the version would be for.
             self._check()
-            self._newest = self._accepted(draft)
+            self._newest = self._accepted(draft, found)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -223,8 +228,8 @@ class FollowedTable:
         _log.info("dimension_taken", table=self.name, version=self._newest.number, bytes=self._newest.files.bytes)
         return True
 
-    def _accepted(self, draft: Draft) -> Version:
-        """The draft as a version, unless its columns are others. Raises SpecError."""
+    def _accepted(self, draft: Draft, found: TableFiles) -> Version:
+        """The draft of what was found as a version, unless its columns are others. Raises SpecError."""
         try:
             schema = read_schema(self.name, self._source, draft.files)
             if self._schema is not None and schema != self._schema:
@@ -235,9 +240,10 @@ class FollowedTable:
                     pointer=f"{pointer_of(self.name)}/path",
                 )
         except SpecError as error:
+            told = _of_own_files(error, draft.files, found)
             # It will not be another one by copying it again.
-            self._refused[draft.fingerprint] = HeldBack(error.code, error.issues[0].detail)
-            raise
+            self._refused[draft.fingerprint] = HeldBack(told.code, told.issues[0].detail)
+            raise told from None
         self._schema = schema
         return self._versions.keep(draft)
 
@@ -253,6 +259,18 @@ def _is_fresh(found: TableFiles) -> bool:
     """
     since = time.time_ns() - _FRESH_SECONDS * 1e9
     return any(isinstance(file, UriFile) and (file.modified or 0) > since for file in found.files)
+
+
+def _of_own_files(error: SpecError, copies: TableFiles, found: TableFiles) -> SpecError:
+    """The error with the names of the table's own files: nobody knows those of the copies."""
+    own = {f"'{copy.name}'": f"'{file.name}'" for copy, file in zip(copies.files, found.files, strict=True)}
+    copied = re.compile("|".join(map(re.escape, own)) or "$^")
+    return SpecError(
+        [
+            issue.model_copy(update={"detail": copied.sub(lambda named: own[named.group()], issue.detail)})
+            for issue in error.issues
+        ]
+    )
 
 
 def _told(schema: Schema) -> str:

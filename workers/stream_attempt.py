@@ -171,7 +171,18 @@ class StreamAttempt:
             return HandBack(AttemptStatus.CRASHED, ends.internal_error(claim.job_id, claim.fence))
         if self._starts_again(error):
             return None
-        return resting_verdict(error, attempt)
+        return self._naming_table(resting_verdict(error, attempt))
+
+    def _naming_table(self, verdict: Verdict) -> Verdict:
+        """With the table whose copy the error is about: nobody is to mend a copy."""
+        following = self._opened.following
+        if following is None or not isinstance(verdict, Rest) or verdict.error is None:
+            return verdict
+        told = verdict.error.detail
+        whose = following.dimensions.told_of_file(told)
+        return (
+            replace(verdict, error=verdict.error.model_copy(update={"detail": f"{told} {whose}"})) if whose else verdict
+        )
 
     @property
     def _is_without_driver(self) -> bool:

@@ -54,4 +54,6 @@ def _inside(given: str, roots: Sequence[Path]) -> Path:
         path = Path(os.path.realpath(base / given))
         if path != base and path.is_relative_to(base):
             return path
-    raise SinkError(f"'{given}' does not lie inside a directory that sinks may write to.")
+    raise SinkError(
+        f"'{given}' does not lie inside a directory that sinks may write to: those of EVENKEEL_DATA_SINK_ROOTS."
+    )

@@ -31,6 +31,9 @@ _UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _CHARSET = re.compile(r"(?:^|;)\s*charset\s*=\s*\"?([^\";\s]*)")
 _OF_ROWS = re.compile(r"/v1/streams/[^/]+/rows")
 
+_JSON = frozenset({"application/json", "application/merge-patch+json"})
+"""The second is what clients of PATCH send by RFC 7396; no page of another site can send either unasked."""
+
 
 class _DisconnectedError(Exception):
     """The client went away while it sent its body: what came of it is no request."""
@@ -123,7 +126,7 @@ async def _read(headers: Headers, receive: Receive, limit: _Limit) -> bytes:
 
 def _check_json_type(headers: Headers) -> None:
     media_type, _ = _content_type(headers)
-    if media_type != "application/json":
+    if media_type not in _JSON:
         raise UnsupportedMediaTypeError("Send the body as JSON, with 'Content-Type: application/json'.")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar, get_args
 
@@ -25,6 +25,7 @@ from service.errors import (
 )
 from service.jobs.explain_job import ExplainFailedError
 from service.spec.errors import Issue, SpecError
+from service.spec.job import ReadOptions
 from service.spec.problem import Problem, problem_of_spec_error
 from service.store.faults import CommitUnknownError, fault_of, first_line
 
@@ -190,10 +191,30 @@ def _issue(detail: Mapping[str, Any]) -> Issue:
     setting = context.get("setting") if detail["type"] == "unknown_setting" else None
     return Issue(
         code=detail["type"],
-        detail=str(detail["msg"]),
+        detail=_words(detail, path),
         pointer=_pointer([*path, setting] if setting else path) if where == "body" else _pointer([where, *path]),
         suggestions=tuple(context.get("suggestions", ())),
     )
+
+
+def _words(detail: Mapping[str, Any], path: Sequence[object]) -> str:
+    """What is wrong, without words that are for those who know pydantic or our classes."""
+    match detail["type"]:
+        case "extra_forbidden":
+            return _unknown_field(path)
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return "Input should be an object"
+        case "value_error":
+            told = str(detail["msg"]).removeprefix("Value error, ")
+            return told[:1].upper() + told[1:]
+        case _:
+            return str(detail["msg"])
+
+
+def _unknown_field(path: Sequence[object]) -> str:
+    name = str(path[-1])[:100]
+    place = f' Write "options": {{"{name}": …}}.' if name in ReadOptions.model_fields else ""
+    return f"There is no field '{name}' here.{place}"
 
 
 def _pointer(path: Iterable[object]) -> str:

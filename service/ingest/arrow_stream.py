@@ -19,6 +19,9 @@ from service.spec.types import TEMPORAL, DataType, Schema, TypeName
 _SLACK = 128
 """Bytes that a column of a batch may count beyond those sent: bits are rounded up, offsets may be left out."""
 
+_FILE = b"ARROW1\0\0"
+"""What Arrow's other format, that of files, begins with."""
+
 
 def read_arrow(body: bytes, schema: Schema) -> pa.Table:
     """The rows of a body; a column that it has not is NULL. Integers may be of any width that holds them.
@@ -27,6 +30,8 @@ def read_arrow(body: bytes, schema: Schema) -> pa.Table:
     """
     if not body:
         raise _malformed("it is empty")
+    if body.startswith(_FILE):
+        raise _malformed("it is an Arrow file (Feather): write the rows in the streaming format")
     try:
         if is_compressed(body):
             detail = "Compressed buffers are not accepted: write the Arrow stream without compression."

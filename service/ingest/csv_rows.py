@@ -28,7 +28,8 @@ def read_csv(body: str, schema: Schema) -> pa.Table:
     header, table = _read(body, schema)
     for index, name in enumerate(header):
         if name not in schema.names:
-            raise unknown_column(name, schema.names, line=1)
+            # It may be a row, or be parted by something else.
+            raise unknown_column(name, schema.names, line=1, hint="The first line names the columns, parted by commas.")
         if name in header[:index]:
             raise invalid_rows("duplicate_key", f"The header names '{shown(name)}' twice.", line=1, column=name)
     check_cells(table.num_rows, len(schema.fields))

@@ -41,10 +41,10 @@ def bad_value(error: BadValueError, column: str, line: int, *, unit: str = "Line
     return invalid_rows("invalid_value", detail, line=line, column=column, unit=unit)
 
 
-def unknown_column(name: str, names: Sequence[str], *, line: int | None = None) -> InvalidRowsError:
-    """The refusal for a column that the stream has not."""
+def unknown_column(name: str, names: Sequence[str], *, line: int | None = None, hint: str = "") -> InvalidRowsError:
+    """The refusal for a column that the stream has not; a `hint` ends it."""
     nearest = nearest_names(name, names)
-    detail = f"The stream has no column '{shown(name)}'.{did_you_mean(nearest)}"
+    detail = f"The stream has no column '{shown(name)}'.{did_you_mean(nearest)}{f' {hint}' if hint else ''}"
     return invalid_rows("unknown_column", detail, line=line, column=name[:_SHOWN], suggestions=nearest)
 
 

@@ -73,6 +73,7 @@ def read_ndjson(body: str, schema: Schema) -> pa.Table:
 
     Raises InvalidRowsError.
     """
+    body = body.removeprefix("\ufeff")
     known = set(schema.names)
     rows: list[dict[str, Any]] = []
     lines: list[int] = []

@@ -22,6 +22,7 @@ _NAMES = {
     "NUMERIC": TypeName.DECIMAL,
     "TIMESTAMP_LTZ": TypeName.TIMESTAMP,
 }
+_NESTED = frozenset({"ARRAY", "MAP", "STRUCT"})
 
 
 def parse_schema(text: str, pointer: str) -> Schema:
@@ -93,6 +94,8 @@ class _Reader:
         token = self._take("a type")
         spelled = token.text.upper()
         name = _NAMES.get(spelled) if token.token_type not in {TokenType.STRING, TokenType.IDENTIFIER} else None
+        if name is None and spelled in _NESTED:
+            raise self._error(f"{spelled} is not an atomic type. Declare the column as STRING.", token)
         if name is None:
             suggestions = nearest_names(spelled, sorted(_NAMES))
             raise self._error(

@@ -12,6 +12,9 @@ from service.spec.types import Field, Schema, TypeName, known
 
 _WITHOUT_PARENTHESES = frozenset({"current_date", "current_timestamp"})
 
+_LISTED = 12
+"""So many columns of a table are told where none is spelled alike."""
+
 
 def full_name(alias: str, column: str) -> str:
     """The name under which a scan emits a column."""
@@ -169,9 +172,13 @@ def _unknown_column(
     suggestions = nearest_names(name.name, candidates)
     if table is not None:
         suggestions = tuple(f"{name.qualifier}.{suggestion}" for suggestion in suggestions)
+    hint = did_you_mean(suggestions)
+    if not suggestions and 0 < len(candidates) <= _LISTED:
+        # As where a CSV file was read without its header.
+        hint = f" There are {', '.join(candidates)}."
     return source.error(
         "unknown_column",
-        f"There is no column {told}.{did_you_mean(suggestions)}",
+        f"There is no column {told}.{hint}",
         at=name.at,
         suggestions=suggestions,
     )

@@ -231,8 +231,12 @@ def _issues_in_one_state(query: BoundQuery, at: str, join: JoinOfStreams) -> Ite
 
 def _order_issues(query: BoundQuery, at: str) -> Iterator[Issue]:
     if is_ordered(query):
-        word, part = ("LIMIT", "limit") if query.limit is not None else ("ORDER BY", "order_by/0")
-        detail = f"{word} needs the whole result, and a stream has none. Sort when reading the result."
+        word, part, instead = (
+            ("LIMIT", "limit", "Take as many rows as you want")
+            if query.limit is not None
+            else ("ORDER BY", "order_by/0", "Sort")
+        )
+        detail = f"{word} needs the whole result, and a stream has none. {instead} when reading the result."
         yield Issue(code="unbounded_order", detail=detail, pointer=f"{at}/{part}")
 
 

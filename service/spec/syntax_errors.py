@@ -39,7 +39,9 @@ _FOREIGN = {
     "&&": "Write AND.",
     "**": "Write power(x, n).",
     "~": "Write x RLIKE 'pattern'.",
-    "WINDOW": "To group by time write GROUP BY date_trunc('hour', t).",
+    "WINDOW": "To group by time write GROUP BY TUMBLE(t, INTERVAL '10' MINUTE) over a stream, else GROUP BY "
+    "date_trunc('hour', t).",
+    "TABLE": "A table is its name alone. To group a stream by time write GROUP BY TUMBLE(t, INTERVAL '10' MINUTE).",
     "#": "A comment begins with --.",
     "AGAINST": "Write x LIKE '%word%'.",
     "PREWHERE": "Write WHERE.",

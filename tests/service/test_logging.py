@@ -49,6 +49,13 @@ def test_an_exception_stays_on_one_line(capsys: pytest.CaptureFixture[str]) -> N
     assert all("ValueError: two\nlines" in str(line["exception"]) for line in written(capsys))
 
 
+def test_a_failed_mini_batch_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(LogSettings())
+    logging.getLogger("py4j.clientserver").error("There was an exception while executing the Python Proxy")
+    logging.getLogger("py4j.java_gateway").warning("another")
+    assert [line["event"] for line in written(capsys)] == ["another"]
+
+
 def test_the_level_is_obeyed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_LOG_LEVEL", "WARNING")
     configure_logging(LogSettings())

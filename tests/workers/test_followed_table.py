@@ -261,3 +261,19 @@ def test_a_table_in_a_store_is_copied_too(
     object_store.delete("followed", "t/0.parquet")
     assert (followed.look(), followed.look(), len(values(followed))) == (False, False, 100)
     roots_of.cache_clear()
+
+
+def test_a_header_that_differs_is_told_with_the_name_of_the_tables_own_file(tmp_path: Path) -> None:
+    file = tmp_path / "roots" / "t" / "names.csv"
+    file.parent.mkdir(parents=True)
+    file.write_text("k,v\n")
+    source = TableSource.model_validate(
+        {"format": "csv", "path": "t/", "schema": "k INT, v INT", "options": {"header": True}}
+    )
+    versions = DimensionVersions(tmp_path / "kept", "t", 1)
+    followed = FollowedTable("t", source, [tmp_path / "roots"], versions, lambda: None)
+    followed.open(lambda _: None)
+    file.write_text("v,k,x\n")
+    assert [followed.look(), followed.look()] == [False, False]
+    assert followed.held_back is not None
+    assert (followed.held_back.code, "'names.csv'" in followed.held_back.detail) == ("schema_mismatch", True)

@@ -429,6 +429,7 @@ def test_a_dimension_that_a_mini_batch_cannot_read_is_mended(bench: Bench) -> No
     job_id = bench.submit({**PER_USER, "sql": sql, "tables": {**NAMES["tables"], "u": table}})
     failed = run(bench, job_id)
     assert failed.error is not None
+    assert "the table 'u', which is followed" in failed.error["detail"]
     kept = bench.settings.streams_dir / job_id / "g1" / "versions"
     assert [path.name for path in kept.glob("0-*.json")] == ["0-1.json"]
     (names / "0.csv").write_text("1,a\n2,b\n")
@@ -436,6 +437,23 @@ def test_a_dimension_that_a_mini_batch_cannot_read_is_mended(bench: Bench) -> No
     assert run(bench, job_id).error is None
     assert rows(bench, job_id) == clicks.expected
     assert (followed(bench, job_id)["version"], followed(bench, job_id)["since_batch"]) == (2, 0)
+
+
+def test_what_fails_outside_of_a_mini_batch_is_told_as_what_it_is(bench: Bench) -> None:
+    data = bench.settings.state_dir / "data"
+    Clicks(bench).name(u1="a")
+    pq.write_table(pa.table({"uid": [1], "page": [0]}), data / "clicks" / "1.parquet")
+    (data / "names" / "0.parquet").unlink()
+    (data / "names" / "0.csv").write_text("one,a\n")
+    table = {**NAMES["tables"]["u"], "format": "csv", "schema": "uid BIGINT, name STRING"}
+    # Spark reads what it broadcasts before it calls us.
+    sql = NAMES["sql"].replace("SELECT", "SELECT /*+ BROADCAST(u) */", 1)
+    job = run(bench, bench.submit({**PER_USER, "sql": sql, "tables": {**NAMES["tables"], "u": table}}))
+    assert job.error is not None
+    assert (job.status, job.error["code"], job.error["status"]) == (JobStatus.STOPPED, "corrupt_file", 422)
+    assert 'input string: "one"' in job.error["detail"]
+    assert "the table 'u', which is followed" in job.error["detail"]
+    assert "Identifier" not in job.error["detail"]
 
 
 def test_a_running_job_notices_that_a_dimension_changes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,6 +142,19 @@ class TestJobs:
     def test_an_unknown_field(self, api: Api) -> None:
         problem = refused(api.submit(**{"setings/~": {}}), 422, "invalid_request")
         assert problem["errors"][0]["pointer"] == "/setings~1~0"
+        assert problem["errors"][0]["detail"] == "There is no field 'setings/~' here."
+
+    @pytest.mark.parametrize(
+        ("limits", "told"),
+        [("1h", "Input should be an object"), ({"timeout": 5}, "A duration is a whole number and a unit, for example")],
+    )
+    def test_words_that_only_programmers_know_are_left_out(self, api: Api, limits: object, told: str) -> None:
+        problem = refused(api.submit(limits=limits), 422, "invalid_request")
+        assert problem["errors"][0]["detail"].startswith(told)
+
+    def test_an_option_of_text_files_in_the_wrong_place(self, api: Api) -> None:
+        problem = refused(api.submit(tables=table("a.csv", "csv", schema="a INT", header=True)), 422, "invalid_request")
+        assert problem["errors"][0]["detail"] == 'There is no field \'header\' here. Write "options": {"header": …}.'
 
     @pytest.mark.parametrize("sql", ["SELECT '\0' AS x FROM orders", "\ud800"])
     def test_characters_that_nothing_can_store(self, api: Api, sql: str) -> None:

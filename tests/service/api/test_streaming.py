@@ -247,6 +247,14 @@ class TestChangingSettings:
         assert read(api, job_id)["spec"]["settings"] == settings
         assert change(api, job_id, {"mini_batch": None}).json()["spec"]["settings"]["mini_batch"]["size"] is None
 
+    def test_a_merge_patch_may_be_called_one(self, api: Api) -> None:
+        answer = api.client.patch(
+            f"/v1/jobs/{stopped(api)}/settings",
+            content=b'{"mini_batch.allow_latency": "9s"}',
+            headers={"Content-Type": "application/merge-patch+json"},
+        )
+        assert answer.json()["spec"]["settings"]["mini_batch"]["allow_latency"] == "9s"
+
     def test_what_changes_nothing_is_no_change(self, api: Api) -> None:
         job_id = stopped(api)
         version = read(api, job_id)["version"]
@@ -366,6 +374,11 @@ class TestReading:
             assert streams.note_followed(session, held, 1, told, api.database.now(session))
         stream = read(api, job_id, "/stream")
         assert (stream["followed"], stream["metrics"]) == (told, None)
+
+    def test_metrics_are_told_elsewhere(self, api: Api) -> None:
+        answer = api.client.get(f"/v1/jobs/{stopped(api)}/metrics")
+        assert (answer.status_code, answer.json()["code"]) == (404, "metrics_not_ready")
+        assert "/batches" in answer.json()["detail"]
 
     def test_batches_page_by_page(self, api: Api) -> None:
         job_id = submitted(api)

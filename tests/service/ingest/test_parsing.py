@@ -219,6 +219,9 @@ class TestNdjson:
         table = rows_of(b'{"int": 1}\r\n\r\n{"int": 2}', NDJSON, SCHEMA)
         assert table.column("int").to_pylist() == [1, 2]
 
+    def test_a_byte_order_mark_is_passed_over(self) -> None:
+        assert value(b'\xef\xbb\xbf{"int": 1}\n', NDJSON, "int") == 1
+
     def test_bytes_that_are_no_text(self) -> None:
         assert refusal(b'{}\n{"text": "\xff"}').line == 2
 
@@ -227,6 +230,12 @@ class TestNdjson:
 
 
 class TestCsv:
+    @pytest.mark.parametrize("body", ["1,/\n2,b\n", "int;text\n2;b\n"])
+    def test_a_first_line_that_is_no_header_is_told_of_it(self, body: str) -> None:
+        issue = refusal(body, CSV)
+        assert issue.code == "unknown_column"
+        assert "The first line names the columns, parted by commas." in issue.detail
+
     @pytest.mark.parametrize(
         ("column", "text", "expected"),
         [
@@ -395,6 +404,12 @@ class TestArrow:
 
     def test_a_column_given_twice(self) -> None:
         assert refusal(arrow(pa.table([[1], [2]], names=["int", "int"])), ARROW).code == "duplicate_key"
+
+    def test_the_format_of_files_is_told_apart(self) -> None:
+        written, table = io.BytesIO(), pa.table({"int": pa.array([1], pa.int32())})
+        with ipc.new_file(written, table.schema) as writer:
+            writer.write_table(table)
+        assert "streaming format" in refusal(written.getvalue(), ARROW).detail
 
     @pytest.mark.parametrize("compression", ["lz4", "zstd"])
     def test_compression_is_refused(self, compression: str) -> None:

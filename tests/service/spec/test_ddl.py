@@ -77,3 +77,12 @@ def test_place_and_neighbours_are_told() -> None:
     issue = caught.value.issues[0]
     assert (issue.line, issue.column) == (2, 3)
     assert issue.suggestions[0] == "STRING"
+
+
+@pytest.mark.parametrize("nested", ["ARRAY<INT>", "map<STRING, INT>", "STRUCT<a: INT>"])
+def test_nested_types_have_another_way_out_than_a_type_that_is_spelled_alike(nested: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_schema(f"a {nested}", "/x")
+    issue = caught.value.issues[0]
+    assert "Declare the column as STRING." in issue.detail
+    assert issue.suggestions == ()

@@ -91,6 +91,7 @@ def test_a_name_is_told_as_the_caller_wrote_it() -> None:
     code, line, column, detail = refused("SELECT x.uid FROM users o,\n (SELECT o.nme AS uid FROM users o) x")
     assert (code, line, column) == ("unknown_column", 2, 10)
     assert detail == "There is no column o.nme. Did you mean o.name?"
+    assert refused("SELECT x.zip FROM (SELECT name FROM users) x")[3] == "There is no column x.zip. There are name."
     assert refused("SELECT x.nme FROM (SELECT name FROM users) x")[:3] == ("unknown_column", 1, 8)
     assert refused("SELECT uid FROM (SELECT uid,\n COUNT(*) FROM users) x")[:3] == ("not_grouped", 1, 25)
 

@@ -97,6 +97,11 @@ def test_the_place_in_a_structured_query_is_told() -> None:
     ]
 
 
+def test_limit_is_not_told_to_sort() -> None:
+    (issue,) = issues(sql="SELECT k FROM s LIMIT 3")
+    assert "Take as many rows as you want when reading" in issue.detail
+
+
 def test_everything_that_is_wrong_is_told_at_once() -> None:
     sql = "SELECT k, PERCENTILE(i, 0.5) AS p FROM s GROUP BY k HAVING COUNT(*) < 3 LIMIT 5"
     told = places(sql=sql, output="append", sink={"kind": "parquet", "path": "out"})

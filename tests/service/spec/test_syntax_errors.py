@@ -35,7 +35,15 @@ TYPES = (
             "SELECT COUNT(*) FROM t GROUP BY window(ts, '1 hour')",
             1,
             42,
-            "Expecting ) near ','. To group by time write GROUP BY date_trunc('hour', t).",
+            "Expecting ) near ','. To group by time write GROUP BY TUMBLE(t, INTERVAL '10' MINUTE) over a stream, else "
+            "GROUP BY date_trunc('hour', t).",
+        ),
+        (
+            "SELECT COUNT(*) FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' HOUR))",
+            1,
+            41,
+            "Expecting ) near 't'. A table is its name alone. To group a stream by time write GROUP BY TUMBLE(t, "
+            "INTERVAL '10' MINUTE).",
         ),
         ("SELECT (upper(k) FROM t", 1, 18, "Expecting ) near 'FROM'."),
     ],

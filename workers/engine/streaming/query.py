@@ -10,8 +10,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar
 
+from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
-from pyspark.errors import StreamingQueryException
+from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -79,8 +80,8 @@ class RunningStream:
 
     def error(self) -> Exception | None:
         """What ended it: what one of its mini-batches raised, else Spark's own error; None where nothing did."""
-        told = self._query.exception()
-        return None if told is None else self._batch.failure or told
+        told = self._query._jsq.exception()
+        return (self._batch.failure or _of_spark(told.get())) if told.isDefined() else None
 
     def progress(self, after: int | None) -> tuple[BatchProgress, ...]:
         """What Spark tells of the mini-batches behind number `after`, oldest first; the newest hundred at most."""
@@ -115,3 +116,10 @@ class RunningStream:
         """Ends it, whatever it is at. Raises nothing where the driver is gone."""
         with suppress(Py4JError, OSError):
             self._query.stop()
+
+
+def _of_spark(java: JavaObject) -> Exception:
+    """What Spark ended the query by, with its Java cause: pyspark's own `exception` keeps nothing but a text of it,
+    which does not tell whether data are at fault.
+    """
+    return StreamingQueryException(origin=java.getCause() or java)
