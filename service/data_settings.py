@@ -39,7 +39,8 @@ class DataSettings(BaseSettings):
     sink_roots: str = Field(
         default="",
         description="Directories below which sinks of streaming jobs may write Delta tables and Parquet files, "
-        "separated by the path separator; none by default. All workers share them.",
+        "separated by the path separator; none by default. All workers share them; an API that has them too refuses "
+        "other paths at once.",
     )
     s3_endpoint: str = Field(
         default="", description="Object store other than AWS, such as `https://minio:9000`; `http://` goes without TLS."

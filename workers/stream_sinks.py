@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from service.datasets.sink_paths import find_sink_directory, outside
 from service.spec.job import JobSpec
 from service.spec.sinks import DeltaSink as DeltaSpec
 from service.spec.sinks import ManagedSink as ManagedSpec
@@ -41,19 +42,9 @@ def make_sink(
         if not url:
             raise SinkError(f"The connection '{sink.connection}' is not set up: its worker has no {name}.")
         return PostgresSink(url.replace("+psycopg://", "://", 1), sink.table, target, of_nothing)
-    path = _inside(sink.path, roots)
-    return DeltaSink(path, target, of_nothing) if isinstance(sink, DeltaSpec) else AppendingSink(path, target)
-
-
-def _inside(given: str, roots: Sequence[Path]) -> Path:
-    """Where a sink writes: below the first root, or where an absolute path says, inside one. Links are followed."""
     if not roots:
         raise SinkError("No directory is set up that sinks may write to: EVENKEEL_DATA_SINK_ROOTS.")
-    for root in roots:
-        base = Path(os.path.realpath(root))
-        path = Path(os.path.realpath(base / given))
-        if path != base and path.is_relative_to(base):
-            return path
-    raise SinkError(
-        f"'{given}' does not lie inside a directory that sinks may write to: those of EVENKEEL_DATA_SINK_ROOTS."
-    )
+    path = find_sink_directory(sink.path, roots)
+    if path is None:
+        raise SinkError(outside(sink.path))
+    return DeltaSink(path, target, of_nothing) if isinstance(sink, DeltaSpec) else AppendingSink(path, target)

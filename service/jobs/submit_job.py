@@ -14,6 +14,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service.datasets.roots import roots_of
+from service.datasets.sink_paths import check_sink
 from service.dispatch import Dispatcher
 from service.errors import IdempotencyKeyReusedError
 from service.jobs.check_job import check_job, posted_schemas
@@ -64,6 +65,7 @@ def submit_job(database: Database, dispatcher: Dispatcher, settings: Settings, s
     checked = check_job(
         submission.spec, roots_of(settings), posted_schemas(database, submission.tenant, submission.spec)
     )
+    check_sink(checked.spec.sink, settings.sink_roots)
     queue = _queue(submission, checked.table_bytes, settings.api.long_job_bytes)
     try:
         # With the columns that were inferred: every run of the job reads its files by them.

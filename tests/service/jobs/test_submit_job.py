@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -14,7 +16,7 @@ from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from service.store.session import Database
 from service.store.tables import Base, IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
-from tests.support.lifecycle import SPEC, TENANT
+from tests.support.lifecycle import SPEC, STREAM_TABLES, TENANT
 
 
 def submission(key: str = "", tenant: str = TENANT, **changes: object) -> Submission:
@@ -108,3 +110,20 @@ def test_the_spelling_of_a_setting_makes_no_other_job(
     assert submit_job(database, dispatcher, settings, submission("k", settings=flink)).replayed
     with pytest.raises(IdempotencyKeyReusedError):
         submit_job(database, dispatcher, settings, submission("k", settings={"agg_phase": "ONE_PHASE"}))
+
+
+def test_a_sink_outside_its_roots_is_refused(
+    database: Database, dispatcher: Dispatcher, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submit(path: str, settings: Settings) -> None:
+        sink = {"kind": "delta", "path": path}
+        further = submission(mode="incremental", tables=STREAM_TABLES, sink=sink)
+        submit_job(database, dispatcher, settings, further)
+
+    # Workers may have roots that the API does not know of.
+    submit("../out", settings)
+    monkeypatch.setenv("EVENKEEL_DATA_SINK_ROOTS", str(tmp_path / "sinks"))
+    with pytest.raises(SpecError, match="does not lie inside"):
+        submit("../out", Settings())
+    submit("out", Settings())
+    assert count(database, JobRow) == 2
