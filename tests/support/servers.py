@@ -60,12 +60,22 @@ class _Server(ABC):
 
     def stop(self, how: signal.Signals = signal.SIGKILL) -> None:
         """Ends it; with SIGKILL as a crash would."""
-        if self._process is not None:
-            with suppress(ProcessLookupError, psutil.NoSuchProcess):
-                self.thaw()
-                self._process.send_signal(how)
-            self._process.wait(_START_SECONDS)
-            self._process = None
+        if self._process is None:
+            return
+        children: list[psutil.Process] = []
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            self.thaw()
+            server = psutil.Process(self._process.pid)
+            if how is signal.SIGKILL:
+                # It starts no child then that nobody knows of.
+                server.suspend()
+            children = server.children(recursive=True)
+            server.send_signal(how)
+        self._process.wait(_START_SECONDS)
+        self._process = None
+        # They find out by themselves, and the memory that they share keeps another server from starting until then.
+        _, left = psutil.wait_procs(children, _START_SECONDS)
+        assert not left, f"of {type(self).__name__} there are left: {left}"
 
     def restart(self, how: signal.Signals = signal.SIGTERM) -> None:
         """Ends it and starts it again on the same port."""
