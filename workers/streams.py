@@ -59,7 +59,7 @@ class StreamSupervisor:
                 self._places.discard(place)
 
     def take(self, place: Place) -> bool:
-        """Whether the place is the thread's own now, or was before. It is until the thread leaves `starting`, or `watch`
+        """Whether the place is the thread's own, now or before. It is until the thread leaves `starting`, or `watch`
         has its stream.
         """
         with self._lock:
