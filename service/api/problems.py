@@ -40,6 +40,7 @@ _UNKNOWN = (
     "The database went away while it stored this, and whether it did is not known. Look before you try again; a "
     "submission with an Idempotency-Key may simply be repeated."
 )
+_OF_TABLE = len(("tables", "its name", "its field"))
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 
@@ -213,7 +214,8 @@ def _words(detail: Mapping[str, Any], path: Sequence[object]) -> str:
 
 def _unknown_field(path: Sequence[object]) -> str:
     name = str(path[-1])[:100]
-    place = f' Write "options": {{"{name}": …}}.' if name in ReadOptions.model_fields else ""
+    is_of_table = len(path) == _OF_TABLE and path[0] == "tables"
+    place = f' Write "options": {{"{name}": …}}.' if is_of_table and name in ReadOptions.model_fields else ""
     return f"There is no field '{name}' here.{place}"
 
 

@@ -156,6 +156,10 @@ class TestJobs:
         problem = refused(api.submit(tables=table("a.csv", "csv", schema="a INT", header=True)), 422, "invalid_request")
         assert problem["errors"][0]["detail"] == 'There is no field \'header\' here. Write "options": {"header": …}.'
 
+    def test_such_a_word_elsewhere_is_no_option(self, api: Api) -> None:
+        problem = refused(api.submit(limits={"header": True}), 422, "invalid_request")
+        assert problem["errors"][0]["detail"] == "There is no field 'header' here."
+
     @pytest.mark.parametrize("sql", ["SELECT '\0' AS x FROM orders", "\ud800"])
     def test_characters_that_nothing_can_store(self, api: Api, sql: str) -> None:
         assert api.client.post(
