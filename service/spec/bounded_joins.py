@@ -71,7 +71,7 @@ def issues_of_empty_bound(of: JoinOfStreams) -> Iterator[Issue]:
     within = of.join.within
     if within is None or within.at_least_us <= within.at_most_us:
         return
-    left, right = within.left.column, within.right.column
+    left, right = (time.column or time.sql for time in (within.left, within.right))
     least, most = (_shifted_by(right, microseconds) for microseconds in (within.at_least_us, within.at_most_us))
     detail = (
         f"No rows can be a pair for the join with {of.alias}: {left} would have to be at least {least}, and at most "

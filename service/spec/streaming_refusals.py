@@ -65,9 +65,8 @@ def refuse_streaming(spec: JobSpec, query: BoundQuery) -> None:
     Codes: `no_stream`, `aggregate_of_aggregate`, `having_may_turn_false`, `unbounded_order`, `unbounded_value`,
     `union_with_static`, `outer_side_static`, `distinct_with_grouping_sets`, `stream_value_type`; of joins of streams
     `stream_join_needs_watermark`, `stream_join_not_bounded`, `stream_join_always_empty`, `stream_join_not_first`,
-    `outer_stream_join_updated`,
-    `too_many_streams_joined`, `stream_join_not_last`, `full_outer_stream_join`, `stream_anti_join`,
-    `stream_join_no_equality`, `join_residual_two_sided`, `join_key_types`, `join_group_not_key`,
+    `outer_stream_join_updated`, `too_many_streams_joined`, `stream_join_not_last`, `full_outer_stream_join`,
+    `stream_anti_join`, `stream_join_no_equality`, `join_residual_two_sided`, `join_key_types`, `join_group_not_key`,
     `stream_join_needs_rows`; of what is to become of the result `watermark_required`, `mode_sink_mismatch`,
     `sink_keys_missing`.
     """

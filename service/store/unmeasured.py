@@ -5,7 +5,8 @@ where a hundred later ones come before it can store what Spark told of it: Spark
 
 Workers of releases that know none of this store `{}` as the metrics of such a mini-batch, which is not counted, forget
 it uncounted, and drop UNMEASURED from a stream's metrics when they measure: during a rolling upgrade, and after a way
-back, the number is too small. A place of its own would not mend that, and the result does not depend on it.
+back, the number is too small. Their API shows UNMEASURED among the metrics. A place of its own would not make it count
+what they forget, and the result does not depend on it.
 """
 
 from __future__ import annotations

@@ -115,9 +115,9 @@ def test_the_spelling_of_a_setting_makes_no_other_job(
 def test_a_sink_outside_its_roots_is_refused(
     database: Database, dispatcher: Dispatcher, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def submit(path: str, settings: Settings, **more: object) -> None:
+    def submit(path: str, settings: Settings, sql: str = str(SPEC["sql"])) -> None:
         sink = {"kind": "delta", "path": path}
-        further = submission(mode="incremental", tables=STREAM_TABLES, sink=sink, **more)
+        further = submission(mode="incremental", tables=STREAM_TABLES, sink=sink, sql=sql)
         submit_job(database, dispatcher, settings, further)
 
     # Workers may have roots that the API does not know of.
