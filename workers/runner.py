@@ -119,7 +119,8 @@ class JobRunner:
         """Not where it is a stream, and this worker runs as many as it may: it waits for another worker, or a place,
         which is taken here.
         """
-        return (job_id, Queue.STREAM.value) not in jobs.queues_of_waiting(session, [job_id]) or place.take()
+        # Whatever its status: one that is handed back only now is claimed all the same.
+        return jobs.queue_of(session, job_id) != Queue.STREAM.value or self.supervisor.take(place)
 
     def _run(self, choose: Callable[[Session, Place], str | None]) -> bool:
         # Before the claim: a job is not taken, and no attempt of it spent, by a worker that cannot run it.

@@ -197,6 +197,8 @@ class StreamAttempt:
         """Where an attempt that has lost its lease wrote the plan of the next mini-batch: it is this one's now."""
         if _CONCURRENT not in str(error) or self._restarts >= _RESTARTS:
             return False
+        # What is told of mini-batches goes with the query that ran them.
+        self._measure()
         self._restarts += 1
         _log.warning("stream_started_again", restarts=self._restarts)
         self._running = self._opened.start()

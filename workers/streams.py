@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import NewType
 
 import structlog
 
@@ -22,17 +23,10 @@ _THREADS = 4
 """Streams that are looked at, or stopped, at the same time: a stop may take seconds."""
 
 
-class Place:
-    """Room for a stream that a thread may claim, taken before it does: else threads that claim at the same time would
-    start more streams than there may be. `take` tells whether there is any.
-    """
-
-    def __init__(self, take: Callable[[Place], bool]) -> None:
-        self._take = take
-
-    def take(self) -> bool:
-        """Whether the place is the thread's own now; it is, once taken, until the thread leaves `starting`."""
-        return self._take(self)
+Place = NewType("Place", object)
+"""Room for a stream that a thread may claim: taken before it does, else threads that claim at the same time would start
+more streams than there may be.
+"""
 
 
 class StreamSupervisor:
@@ -56,13 +50,23 @@ class StreamSupervisor:
 
     @contextmanager
     def starting(self) -> Iterator[Place]:
-        """For a thread that may claim a stream inside, and then starts it."""
-        place = Place(self._take)
+        """For a thread that may `take` the place, claim a stream, and start it inside."""
+        place = Place(object())
         try:
             yield place
         finally:
             with self._lock:
                 self._places.discard(place)
+
+    def take(self, place: Place) -> bool:
+        """Whether the place is the thread's own, now or before. It is until the thread leaves `starting`, or `watch`
+        has its stream.
+        """
+        with self._lock:
+            if place not in self._places and self._is_full():
+                return False
+            self._places.add(place)
+            return True
 
     def watch(self, stream: StreamAttempt, place: Place | None = None) -> None:
         """Takes over a stream that was started, in its place; its attempt is at hand, and kept so."""
@@ -82,13 +86,6 @@ class StreamSupervisor:
     def close(self) -> None:
         """Nobody is watched any more."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _take(self, place: Place) -> bool:
-        with self._lock:
-            if place not in self._places and self._is_full():
-                return False
-            self._places.add(place)
-            return True
 
     def _is_full(self) -> bool:
         return len(self._streams) + len(self._places) >= self._limit

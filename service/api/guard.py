@@ -26,13 +26,13 @@ from service.errors import (
 )
 from service.ingest.media_types import ROWS
 from service.settings import ApiSettings
+from service.spec.settings_patch import MERGE_PATCH
 
 _UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _CHARSET = re.compile(r"(?:^|;)\s*charset\s*=\s*\"?([^\";\s]*)")
 _OF_ROWS = re.compile(r"/v1/streams/[^/]+/rows")
 
-_JSON = frozenset({"application/json", "application/merge-patch+json"})
-"""The second is what clients of PATCH send by RFC 7396; no page of another site can send either unasked."""
+_JSON = "application/json"
 
 
 class _DisconnectedError(Exception):
@@ -85,7 +85,7 @@ class Guard:
             return _replay(await _read(headers, receive, self._of_rows), receive)
         body = await _read(headers, receive, self._of_json)
         if body:
-            _check_json_type(headers)
+            _check_json_type(headers, scope["method"])
             check_json(body)
         return _replay(body, receive)
 
@@ -124,10 +124,13 @@ async def _read(headers: Headers, receive: Receive, limit: _Limit) -> bytes:
     return bytes(body)
 
 
-def _check_json_type(headers: Headers) -> None:
+def _check_json_type(headers: Headers, method: str) -> None:
     media_type, _ = _content_type(headers)
-    if media_type not in _JSON:
-        raise UnsupportedMediaTypeError("Send the body as JSON, with 'Content-Type: application/json'.")
+    # No page of another site can send either unasked.
+    taken = (_JSON, MERGE_PATCH) if method == "PATCH" else (_JSON,)
+    if media_type not in taken:
+        told = " or ".join(f"'Content-Type: {each}'" for each in taken)
+        raise UnsupportedMediaTypeError(f"Send the body as JSON, with {told}.")
 
 
 def _check_rows_headers(headers: Headers) -> None:

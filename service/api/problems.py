@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Scope
 
+from service.api.near_fields import near_fields
 from service.errors import (
     DatabaseUnavailableError,
     InvalidRequestError,
@@ -24,7 +25,7 @@ from service.errors import (
     ServiceError,
 )
 from service.jobs.explain_job import ExplainFailedError
-from service.spec.errors import Issue, SpecError
+from service.spec.errors import Issue, SpecError, did_you_mean
 from service.spec.job import ReadOptions
 from service.spec.problem import Problem, problem_of_spec_error
 from service.store.faults import CommitUnknownError, fault_of, first_line
@@ -40,6 +41,9 @@ _UNKNOWN = (
     "The database went away while it stored this, and whether it did is not known. Look before you try again; a "
     "submission with an Idempotency-Key may simply be repeated."
 )
+_OF_TABLE = len(("tables", "its name", "its field"))
+_SUGGESTED = 20
+"""Of more unknown fields than these, nobody wants to know which were meant."""
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 
@@ -169,7 +173,9 @@ def _validation_response(error: RequestValidationError, scope: Scope) -> Respons
         return service_error_response(
             MalformedJsonError(f"The body is not JSON: {reason}, at character {position}."), scope
         )
-    issues = tuple(_issue(detail) for detail in details)
+    field = getattr(scope.get("route"), "body_field", None)
+    body = None if field is None else field.field_info.annotation
+    issues = tuple(_issue(detail, body if place < _SUGGESTED else None) for place, detail in enumerate(details))
     code = issues[0].code
     # Pydantic's own codes tell what is wrong with a value; ours what is wrong with the job.
     own = code not in _PYDANTIC_CODES
@@ -184,24 +190,26 @@ def _validation_response(error: RequestValidationError, scope: Scope) -> Respons
     return problem_response(problem, scope)
 
 
-def _issue(detail: Mapping[str, Any]) -> Issue:
-    """One error of pydantic's, without the value that it is about."""
+def _issue(detail: Mapping[str, Any], body: Any) -> Issue:
+    """One error of pydantic's, without the value that it is about; `body` is the type of the request's body."""
     context = detail.get("ctx", {})
     where, *path = detail["loc"]
+    is_unknown = detail["type"] == "extra_forbidden" and where == "body"
+    suggestions = near_fields(body, path) if is_unknown else tuple(context.get("suggestions", ()))
     setting = context.get("setting") if detail["type"] == "unknown_setting" else None
     return Issue(
         code=detail["type"],
-        detail=_words(detail, path),
+        detail=_words(detail, path, suggestions),
         pointer=_pointer([*path, setting] if setting else path) if where == "body" else _pointer([where, *path]),
-        suggestions=tuple(context.get("suggestions", ())),
+        suggestions=suggestions,
     )
 
 
-def _words(detail: Mapping[str, Any], path: Sequence[object]) -> str:
+def _words(detail: Mapping[str, Any], path: Sequence[object], suggestions: Sequence[str]) -> str:
     """What is wrong, without words that are for those who know pydantic or our classes."""
     match detail["type"]:
         case "extra_forbidden":
-            return _unknown_field(path)
+            return _unknown_field(path, suggestions)
         case "model_type" | "model_attributes_type" | "dict_type":
             return "Input should be an object"
         case "value_error":
@@ -211,10 +219,14 @@ def _words(detail: Mapping[str, Any], path: Sequence[object]) -> str:
             return str(detail["msg"])
 
 
-def _unknown_field(path: Sequence[object]) -> str:
+def _unknown_field(path: Sequence[object], suggestions: Sequence[str]) -> str:
     name = str(path[-1])[:100]
-    place = f' Write "options": {{"{name}": …}}.' if name in ReadOptions.model_fields else ""
-    return f"There is no field '{name}' here.{place}"
+    is_of_table = len(path) == _OF_TABLE and path[0] == "tables"
+    if is_of_table and name in ReadOptions.model_fields:
+        way_out = f' Write "options": {{"{name}": …}}.'
+    else:
+        way_out = did_you_mean(suggestions)
+    return f"There is no field '{name}' here.{way_out}"
 
 
 def _pointer(path: Iterable[object]) -> str:

@@ -31,7 +31,7 @@ from service.jobs.resume_job import resume_job as resume
 from service.jobs.stop_job import stop_job as stop
 from service.jobs.views import Job
 from service.spec.model import Frozen
-from service.spec.settings_patch import SettingsPatch
+from service.spec.settings_patch import MERGE_PATCH, PATCH_SCHEMA, SettingsPatch
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"], route_class=SteadyRoute)
 
@@ -97,6 +97,7 @@ def resume_job(job_id: JobId, services: ServicesDep, tenant: TenantDep, body: Re
     "/settings",
     response_model=Job,
     summary="Change settings of a streaming job",
+    openapi_extra={"requestBody": {"content": {MERGE_PATCH: {"schema": PATCH_SCHEMA}}}},
     responses={
         200: {"description": "The job with the settings changed.", "headers": {**ETAG_HEADER}},
         **problems(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from service.spec.errors import SpecError
+from service.spec.errors import Issue
 from service.spec.sinks import DeltaSink, ParquetSink, Sink
 
 
@@ -20,10 +20,14 @@ def find_sink_directory(given: str, roots: Sequence[Path]) -> Path | None:
     return None
 
 
-def check_sink(sink: Sink, roots: Sequence[Path]) -> None:
-    """Raises SpecError `path_outside_sink_roots`. Without roots here nothing is known: workers may have some."""
-    if isinstance(sink, DeltaSink | ParquetSink) and roots and find_sink_directory(sink.path, roots) is None:
-        raise SpecError.of("path_outside_sink_roots", outside(sink.path), pointer="/sink/path")
+def issues_of_sink(sink: Sink, roots: Sequence[Path]) -> tuple[Issue, ...]:
+    """`path_outside_sink_roots`, where that is so. Without roots here nothing is known: workers may have some.
+
+    Who has both, API and workers, is taken to have the same directories in them, and the same links.
+    """
+    if not isinstance(sink, DeltaSink | ParquetSink) or not roots or find_sink_directory(sink.path, roots) is not None:
+        return ()
+    return (Issue(code="path_outside_sink_roots", detail=outside(sink.path), pointer="/sink/path"),)
 
 
 def outside(given: str) -> str:

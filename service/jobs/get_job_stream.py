@@ -72,8 +72,8 @@ class JobStream(Frozen):
     )
     unmeasured_batches: int = Field(
         description="Committed mini-batches of this generation whose rows are not in `rows_in`. The newest may be "
-        "about to be measured; the others never will be, for their workers were lost before. The result is exact all "
-        "the same."
+        "about to be measured. The others never will be: their workers were lost before, or, while the database was "
+        "away, a hundred later ones came. The result is exact all the same."
     )
     rows_out: int = Field(description="Rows given to the sink in this generation.")
     sink_version: int | None = Field(description="Version of the result, where its sink counts any.")

@@ -14,14 +14,15 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service.datasets.roots import roots_of
-from service.datasets.sink_paths import check_sink
+from service.datasets.sink_paths import issues_of_sink
 from service.dispatch import Dispatcher
 from service.errors import IdempotencyKeyReusedError
-from service.jobs.check_job import check_job, posted_schemas
+from service.jobs.check_job import CheckedJob, check_job, posted_schemas
 from service.jobs.find import require_job
 from service.jobs.views import Job
 from service.jobs.waiting import Listening
 from service.settings import Settings
+from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from service.spec.modes import Mode
 from service.spec.queues import Queue
@@ -62,10 +63,7 @@ def submit_job(database: Database, dispatcher: Dispatcher, settings: Settings, s
     earlier = _earlier(database, settings, submission, payload)
     if earlier is not None:
         return earlier
-    checked = check_job(
-        submission.spec, roots_of(settings), posted_schemas(database, submission.tenant, submission.spec)
-    )
-    check_sink(checked.spec.sink, settings.sink_roots)
+    checked = _check(database, settings, submission)
     queue = _queue(submission, checked.table_bytes, settings.api.long_job_bytes)
     try:
         # With the columns that were inferred: every run of the job reads its files by them.
@@ -78,6 +76,18 @@ def submit_job(database: Database, dispatcher: Dispatcher, settings: Settings, s
         return earlier
     ring(database, dispatcher, job.id, queue)
     return Accepted(job, replayed=False)
+
+
+def _check(database: Database, settings: Settings, submission: Submission) -> CheckedJob:
+    spec = submission.spec
+    of_sink = issues_of_sink(spec.sink, settings.sink_roots)
+    try:
+        checked = check_job(spec, roots_of(settings), posted_schemas(database, submission.tenant, spec))
+    except SpecError as error:
+        raise SpecError([*error.issues, *of_sink]) from None
+    if of_sink:
+        raise SpecError(of_sink)
+    return checked
 
 
 def _queue(submission: Submission, table_bytes: int, long_from_bytes: int) -> Queue:

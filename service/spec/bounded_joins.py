@@ -66,6 +66,28 @@ def issues_of_unbounded_join(of: JoinOfStreams, event_times: EventTimes) -> Iter
     yield Issue(code="stream_join_not_bounded", detail=detail, pointer=of.pointer)
 
 
+def issues_of_empty_bound(of: JoinOfStreams) -> Iterator[Issue]:
+    """Why no rows can be a pair for a join, where the bounds of the time between them contradict each other."""
+    within = of.join.within
+    if within is None or within.at_least_us <= within.at_most_us:
+        return
+    left, right = (time.column or time.sql for time in (within.left, within.right))
+    least, most = (_shifted_by(right, microseconds) for microseconds in (within.at_least_us, within.at_most_us))
+    detail = (
+        f"No rows can be a pair for the join with {of.alias}: {left} would have to be at least {least}, and at most "
+        f"{most}, which is earlier. Exchange the two bounds: the earlier one comes first, as in {left} BETWEEN {most} "
+        f"AND {least}."
+    )
+    yield Issue(code="stream_join_always_empty", detail=detail, pointer=of.pointer)
+
+
+def _shifted_by(name: str, microseconds: int) -> str:
+    if not microseconds:
+        return name
+    seconds = abs(microseconds) / 1_000_000
+    return f"{name} {'+' if microseconds > 0 else '-'} INTERVAL '{seconds:.6f}".rstrip("0").rstrip(".") + "' SECOND"
+
+
 def issues_of_bounded_join(of: JoinOfStreams, event_times: EventTimes, *, updates: bool) -> Iterator[Issue]:
     """Why rows of a join cannot be had that bounds the time between them. `updates`: they are aggregated, and groups
     come out as they change.

@@ -14,7 +14,7 @@ from service.spec.mode_rules import mode_faults
 from service.spec.model import Frozen
 from service.spec.modes import Mode, OutputMode
 from service.spec.options import JobSettings, StateSettings
-from service.spec.quantities import Duration
+from service.spec.quantities import Bounds, Duration
 from service.spec.query import Identifier, Query
 from service.spec.queues import QueueChoice
 from service.spec.sinks import ManagedSink, Sink
@@ -123,7 +123,7 @@ Table = Annotated[
 class Limits(Frozen):
     """What a job may take."""
 
-    timeout: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=7))] | None = Field(
+    timeout: Annotated[Duration, Bounds(timedelta(seconds=1), timedelta(days=7))] | None = Field(
         default=timedelta(hours=1),
         description="After so long since its first start the job ends TIMED_OUT; an incremental one, since the start "
         "of its run. A continuous job has none.",

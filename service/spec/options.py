@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 
 from service.spec.errors import did_you_mean, nearest_names
 from service.spec.model import Frozen
-from service.spec.quantities import ByteSize, Duration, format_bytes, format_duration
+from service.spec.quantities import Bounds, ByteSize, Duration, format_bytes, format_duration
 from service.spec.strategies import AggPhase, DistinctMethod, JoinLocal, JoinShip, JoinSkew, Toggle
 
 _BARE_NUMBER = re.compile(r"\s*[0-9]+\s*")
@@ -38,10 +38,8 @@ class MiniBatchSettings(Frozen):
         description="Gather rows before aggregating them; concerns the streaming modes alone.",
         json_schema_extra=_aliases("table.exec.mini-batch.enabled"),
     )
-    allow_latency: Duration = Field(
+    allow_latency: Annotated[Duration, Bounds(timedelta(milliseconds=1), timedelta(hours=1))] = Field(
         default=timedelta(seconds=5),
-        ge=timedelta(milliseconds=1),
-        le=timedelta(hours=1),
         description="How long a row may wait for its mini-batch.",
         json_schema_extra=_aliases("table.exec.mini-batch.allow-latency", "sql.exec.mini-batch.allowLatency.ms"),
     )
@@ -266,9 +264,8 @@ def declared_settings() -> list[SettingDeclaration]:
         elif annotation is bool:
             bounds = "true, false"
         else:
-            limits = {type(item).__name__: item for item in field.metadata}
-            low = getattr(limits.get("Ge"), "ge", None)
-            high = getattr(limits.get("Le"), "le", None)
+            low = next((item.ge for item in field.metadata if hasattr(item, "ge")), None)
+            high = next((item.le for item in field.metadata if hasattr(item, "le")), None)
             bounds = f"{_text(key, low)} to {_text(key, high)}" if low is not None else "a size such as 64MB"
         declarations.append(
             SettingDeclaration(key, _text(key, field.default), bounds, field.description or "", _aliases_of(field))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import BeforeValidator, GetCoreSchemaHandler, PlainSerializer, WithJsonSchema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 _UNITS_MS = {
     "ms": 1,
@@ -110,6 +112,31 @@ Duration = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^\s*\d+\s*[A-Za-z]+\s*$", "examples": ["5s", "500ms", "1h"]}),
 ]
 """A `timedelta` written as `5s`; the unit is required."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Stands beside `Duration` where it is at least `ge`, and at most `le`. Refuses as pydantic's own bounds do, but in
+    the units that durations are written in.
+    """
+
+    ge: timedelta
+    le: timedelta | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """See pydantic."""
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def _checked(self, duration: timedelta) -> timedelta:
+        if duration < self.ge:
+            told = {"ge": format_duration(self.ge)}
+            raise PydanticCustomError("greater_than_equal", "Input should be at least {ge}", told)
+        if self.le is not None and duration > self.le:
+            raise PydanticCustomError(
+                "less_than_equal", "Input should be at most {le}", {"le": format_duration(self.le)}
+            )
+        return duration
+
 
 ByteSize = Annotated[
     int,

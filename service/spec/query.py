@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from service.spec.model import Frozen
-from service.spec.quantities import Duration
+from service.spec.quantities import Bounds, Duration
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 
 MAX_NAME_LENGTH = 255
@@ -182,7 +182,7 @@ class AggregateCall(Frozen):
     name: Identifier
 
 
-_Length = Annotated[Duration, Field(ge=timedelta(milliseconds=1))]
+_Length = Annotated[Duration, Bounds(timedelta(milliseconds=1))]
 
 
 class _Window(Frozen):

@@ -20,6 +20,9 @@ STATE_SETTINGS = (
 )
 """What the state of a stream is laid out by: it cannot change under state that there is."""
 
+MERGE_PATCH = "application/merge-patch+json"
+"""What RFC 7396 calls such a patch; `application/json` does as well."""
+
 _GROUPS = frozenset(
     name
     for name, field in JobSettings.model_fields.items()
@@ -44,18 +47,14 @@ def _read_patch(value: Any) -> dict[str, Any]:
     return {**parts, **whole}
 
 
-SettingsPatch = Annotated[
-    dict[str, Any],
-    BeforeValidator(_read_patch),
-    WithJsonSchema(
-        {
-            "type": "object",
-            "title": "SettingsPatch",
-            "description": "Settings to change, nested or under their keys; null gives a setting its default again.",
-            "examples": [{"mini_batch": {"allow_latency": "2s"}, "agg_phase": None}],
-        }
-    ),
-]
+PATCH_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "title": "SettingsPatch",
+    "description": "Settings to change, nested or under their keys; null gives a setting its default again.",
+    "examples": [{"mini_batch": {"allow_latency": "2s"}, "agg_phase": None}],
+}
+
+SettingsPatch = Annotated[dict[str, Any], BeforeValidator(_read_patch), WithJsonSchema(PATCH_SCHEMA)]
 """Read: canonical names, nested; None for what is to be as by default."""
 
 

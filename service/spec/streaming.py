@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from service.spec.model import Frozen
-from service.spec.quantities import Duration
+from service.spec.quantities import Bounds, Duration
 from service.spec.query import Identifier
 
 STREAM_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """What a stream of rows may be called."""
+
+
+_YEAR = timedelta(days=365)
 
 
 class TableRole(StrEnum):
@@ -27,10 +30,8 @@ class EventTime(Frozen):
     """When a row happened, and how late it may come."""
 
     column: Identifier = Field(description="The column, a TIMESTAMP, that tells when the row happened.")
-    delay: Duration = Field(
+    delay: Annotated[Duration, Bounds(timedelta(0), _YEAR)] = Field(
         default=timedelta(0),
-        ge=timedelta(0),
-        le=timedelta(days=365),
         description="How much later than the newest row of the table a row may come; later ones, and those from before "
         "1970, are left out of windows, and of joins with another stream that go by event time.",
         examples=["10m"],
@@ -58,9 +59,7 @@ class RateTable(Frozen):
 class Schedule(Frozen):
     """When an incremental job runs again by itself."""
 
-    every: Duration = Field(
-        ge=timedelta(seconds=1),
-        le=timedelta(days=365),
+    every: Annotated[Duration, Bounds(timedelta(seconds=1), _YEAR)] = Field(
         description="How long after the end of a run the next one begins.",
         examples=["10m"],
     )

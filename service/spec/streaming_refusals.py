@@ -21,7 +21,12 @@ from service.spec.bound import (
     sources_of,
     tables_of,
 )
-from service.spec.bounded_joins import JoinOfStreams, issues_of_bounded_join, issues_of_unbounded_join
+from service.spec.bounded_joins import (
+    JoinOfStreams,
+    issues_of_bounded_join,
+    issues_of_empty_bound,
+    issues_of_unbounded_join,
+)
 from service.spec.errors import Issue, SpecError
 from service.spec.event_windows import EventTimes
 from service.spec.job import JobSpec
@@ -59,9 +64,9 @@ def refuse_streaming(spec: JobSpec, query: BoundQuery) -> None:
 
     Codes: `no_stream`, `aggregate_of_aggregate`, `having_may_turn_false`, `unbounded_order`, `unbounded_value`,
     `union_with_static`, `outer_side_static`, `distinct_with_grouping_sets`, `stream_value_type`; of joins of streams
-    `stream_join_needs_watermark`, `stream_join_not_bounded`, `stream_join_not_first`, `outer_stream_join_updated`,
-    `too_many_streams_joined`, `stream_join_not_last`, `full_outer_stream_join`, `stream_anti_join`,
-    `stream_join_no_equality`, `join_residual_two_sided`, `join_key_types`, `join_group_not_key`,
+    `stream_join_needs_watermark`, `stream_join_not_bounded`, `stream_join_always_empty`, `stream_join_not_first`,
+    `outer_stream_join_updated`, `too_many_streams_joined`, `stream_join_not_last`, `full_outer_stream_join`,
+    `stream_anti_join`, `stream_join_no_equality`, `join_residual_two_sided`, `join_key_types`, `join_group_not_key`,
     `stream_join_needs_rows`; of what is to become of the result `watermark_required`, `mode_sink_mismatch`,
     `sink_keys_missing`.
     """
@@ -174,6 +179,7 @@ class _Refusals:
             )
             yield Issue(code="too_many_streams_joined", detail=detail, pointer=first.pointer)
             return
+        yield from issues_of_empty_bound(first)
         in_one_state = None
         if groups_rows(query) and query.window is None:
             in_one_state = list(_issues_in_one_state(query, at, first))

@@ -206,6 +206,11 @@ def queues_of_waiting(session: Session, job_ids: Collection[str]) -> list[tuple[
     return [(job_id, queue) for job_id, queue in found]
 
 
+def queue_of(session: Session, job_id: str) -> str | None:
+    """The queue of a job, whatever its status; it never changes. None where the job is gone."""
+    return session.execute(select(JobRow.queue).where(JobRow.id == job_id)).scalar_one_or_none()
+
+
 def _restrict(statement: Select[JobRow], wanted: JobFilter, now: int) -> Select[JobRow]:
     if wanted.statuses:
         statement = statement.where(_effective_status_column(now).in_([status.value for status in wanted.statuses]))

@@ -106,7 +106,10 @@ def finish_batch(session: Session, held: Claim, generation: int, batch_id: int, 
     if batch.committed_at is None:
         batch.fence, batch.committed_at, batch.elapsed_ms = held.fence, now, facts.elapsed_ms
         batch.rows_in, batch.rows_out = facts.rows_in, facts.rows_out
-        batch.sink_version, batch.metrics = facts.sink_version, facts.metrics
+        batch.sink_version = facts.sink_version
+        if facts.metrics:
+            # NULL until then: see `service.store.unmeasured`.
+            batch.metrics = facts.metrics
         stream.last_batch = batch_id
         stream.rows_in += facts.rows_in
         stream.rows_out += facts.rows_out

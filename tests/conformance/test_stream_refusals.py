@@ -12,7 +12,7 @@ from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from service.spec.modes import OutputMode
 from tests.conformance.test_streams import BESIDE_STATIC, JOINED, QUERIES
-from tests.support.stream_queries import SCHEMAS, job, planned
+from tests.support.stream_queries import SCHEMAS, job, planned, taken
 from workers.engine.plan.stream_shape import StreamPlanError
 
 ACCEPTED = (
@@ -340,6 +340,24 @@ def test_joins_without_cannot(sql: str, code: str) -> None:
     assert code in {issue.code for issue in caught.value.issues}
     assert {issue.pointer for issue in caught.value.issues} == {"/sql"}
     assert not is_planned(sql, timed=True)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"SELECT s.k, t.i {_JOIN} AND s.ts BETWEEN t.ts + INTERVAL '2' HOUR AND t.ts + INTERVAL '1' HOUR",
+        f"SELECT s.k, t.i {_JOIN} WHERE s.ts > t.ts AND t.ts > s.ts + INTERVAL '1' SECOND",
+        f"SELECT s.k, t.i {_JOIN.replace('JOIN', 'LEFT JOIN')} AND s.ts = t.ts AND s.ts = t.ts - INTERVAL '1' DAY",
+        f"SELECT s.k, COUNT(*) AS c {_JOIN} AND s.ts BETWEEN t.ts AND t.ts - INTERVAL '1' DAY GROUP BY s.k",
+    ],
+)
+def test_joins_that_are_always_empty_are_refused_though_they_could_run(sql: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        compile_job(job(sql=sql, timed=True), SCHEMAS)
+    assert "stream_join_always_empty" in {issue.code for issue in caught.value.issues}
+    assert {issue.pointer for issue in caught.value.issues} == {"/sql"}
+    # A job that was taken before runs on.
+    assert taken(sql, timed=True).joins[0].within is not None
 
 
 @pytest.mark.parametrize("kind", ["INNER", "LEFT", "RIGHT", "LEFT SEMI"])

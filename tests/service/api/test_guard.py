@@ -62,6 +62,18 @@ def test_another_body_than_json_is_refused(api: Api, media_type: str) -> None:
     assert answer.json()["code"] == "unsupported_media_type"
 
 
+def test_a_merge_patch_is_for_patches_alone(api: Api) -> None:
+    headers = {"Content-Type": "application/merge-patch+json"}
+    answer = api.client.post("/v1/jobs", content=json.dumps(SPEC), headers=headers)
+    assert answer.status_code == 415
+    assert "merge-patch" not in answer.json()["detail"]
+    answer = api.client.patch("/v1/jobs/x/settings", content="{}", headers={"Content-Type": "text/plain"})
+    assert answer.status_code == 415
+    assert "'Content-Type: application/merge-patch+json'" in answer.json()["detail"]
+    told = api.client.get("/openapi.json").json()["paths"]["/v1/jobs/{job_id}/settings"]["patch"]["requestBody"]
+    assert set(told["content"]) == {"application/json", "application/merge-patch+json"}
+
+
 def test_json_may_name_its_encoding(api: Api) -> None:
     headers = {"Content-Type": "Application/JSON; charset=utf-8"}
     assert api.client.post("/v1/jobs", content=json.dumps(SPEC), headers=headers).status_code == 202

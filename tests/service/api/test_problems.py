@@ -142,7 +142,28 @@ class TestJobs:
     def test_an_unknown_field(self, api: Api) -> None:
         problem = refused(api.submit(**{"setings/~": {}}), 422, "invalid_request")
         assert problem["errors"][0]["pointer"] == "/setings~1~0"
-        assert problem["errors"][0]["detail"] == "There is no field 'setings/~' here."
+        assert problem["errors"][0]["detail"] == "There is no field 'setings/~' here. Did you mean settings?"
+        assert problem["errors"][0]["suggestions"] == ["settings"]
+
+    @pytest.mark.parametrize(
+        ("changes", "meant"),
+        [
+            ({"tables": table("a.csv", "csv", schema="a INT", rolle="stream")}, "role"),
+            ({"tables": table("a.csv", "csv", schema="a INT", options={"delimeter": ";"})}, "delimiter"),
+            ({"tables": table("orders.parquet", shema="a INT")}, "schema"),
+            ({"limits": {"max_atempts": 2}}, "max_attempts"),
+            ({"sql": None, "query": {"source": {"kind": "table", "table": "orders"}, "wher": "a"}}, "where"),
+        ],
+    )
+    def test_the_nearest_field_is_told(self, api: Api, changes: dict[str, Any], meant: str) -> None:
+        problem = refused(api.submit(**changes), 422, "invalid_request")
+        (issue,) = [issue for issue in problem["errors"] if issue["code"] == "extra_forbidden"]
+        assert issue["suggestions"][0] == meant
+        assert f"Did you mean {meant}" in issue["detail"]
+
+    def test_the_nearest_field_of_another_body_is_told(self, api: Api) -> None:
+        problem = refused(api.client.post("/v1/jobs/x/resume", json={"form": "scratch"}), 422, "invalid_request")
+        assert problem["errors"][0]["suggestions"] == ["from"]
 
     @pytest.mark.parametrize(
         ("limits", "told"),
@@ -155,6 +176,10 @@ class TestJobs:
     def test_an_option_of_text_files_in_the_wrong_place(self, api: Api) -> None:
         problem = refused(api.submit(tables=table("a.csv", "csv", schema="a INT", header=True)), 422, "invalid_request")
         assert problem["errors"][0]["detail"] == 'There is no field \'header\' here. Write "options": {"header": …}.'
+
+    def test_such_a_word_elsewhere_is_no_option(self, api: Api) -> None:
+        problem = refused(api.submit(limits={"header": True}), 422, "invalid_request")
+        assert problem["errors"][0]["detail"] == "There is no field 'header' here."
 
     @pytest.mark.parametrize("sql", ["SELECT '\0' AS x FROM orders", "\ud800"])
     def test_characters_that_nothing_can_store(self, api: Api, sql: str) -> None:

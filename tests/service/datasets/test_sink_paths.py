@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.datasets.sink_paths import check_sink, find_sink_directory
-from service.spec.errors import SpecError
+from service.datasets.sink_paths import find_sink_directory, issues_of_sink
 from service.spec.sinks import DeltaSink, ManagedSink, ParquetSink
 
 
@@ -23,13 +22,11 @@ def test_a_path_outside_is_refused(tmp_path: Path, path: str) -> None:
     root.mkdir()
     (root / "link").symlink_to(tmp_path)
     for sink in (DeltaSink(kind="delta", path=path), ParquetSink(kind="parquet", path=path)):
-        with pytest.raises(SpecError) as caught:
-            check_sink(sink, [root])
-        issue = caught.value.issues[0]
+        (issue,) = issues_of_sink(sink, [root])
         assert (issue.code, issue.pointer) == ("path_outside_sink_roots", "/sink/path")
 
 
 def test_what_cannot_be_told_here_is_left_to_workers(tmp_path: Path) -> None:
-    check_sink(DeltaSink(kind="delta", path="../out"), [])
-    check_sink(DeltaSink(kind="delta", path="out"), [tmp_path])
-    check_sink(ManagedSink(kind="managed"), [tmp_path])
+    assert not issues_of_sink(DeltaSink(kind="delta", path="../out"), [])
+    assert not issues_of_sink(DeltaSink(kind="delta", path="out"), [tmp_path])
+    assert not issues_of_sink(ManagedSink(kind="managed"), [tmp_path])

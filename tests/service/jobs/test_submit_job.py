@@ -115,9 +115,9 @@ def test_the_spelling_of_a_setting_makes_no_other_job(
 def test_a_sink_outside_its_roots_is_refused(
     database: Database, dispatcher: Dispatcher, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def submit(path: str, settings: Settings) -> None:
+    def submit(path: str, settings: Settings, sql: str = str(SPEC["sql"])) -> None:
         sink = {"kind": "delta", "path": path}
-        further = submission(mode="incremental", tables=STREAM_TABLES, sink=sink)
+        further = submission(mode="incremental", tables=STREAM_TABLES, sink=sink, sql=sql)
         submit_job(database, dispatcher, settings, further)
 
     # Workers may have roots that the API does not know of.
@@ -125,5 +125,8 @@ def test_a_sink_outside_its_roots_is_refused(
     monkeypatch.setenv("EVENKEEL_DATA_SINK_ROOTS", str(tmp_path / "sinks"))
     with pytest.raises(SpecError, match="does not lie inside"):
         submit("../out", Settings())
+    with pytest.raises(SpecError) as caught:
+        submit("../out", Settings(), sql="SELECT nope FROM orders")
+    assert [issue.code for issue in caught.value.issues] == ["unknown_column", "path_outside_sink_roots"]
     submit("out", Settings())
     assert count(database, JobRow) == 2

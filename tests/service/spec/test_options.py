@@ -115,6 +115,8 @@ def test_milliseconds_by_their_key_or_by_a_unit(value: object) -> None:
             "table.optimizer.agg-phase-strategy",
         ),
         ({"distinct_split": {"bucket_num": 0}}, "greater_than_equal", "1"),
+        ({"mini_batch": {"allow_latency": "0ms"}}, "greater_than_equal", "at least 1ms"),
+        ({"mini_batch": {"allow_latency": "61min"}}, "less_than_equal", "at most 1h"),
         ({"distinct_split": {"bucket_num": 65_537}}, "less_than_equal", "65536"),
         ({"mini_batch": {"allow_latency": "2h"}}, "less_than_equal", ""),
         ({"mini_batch": {"allow_latency": 5}}, "value_error", "a duration is"),

@@ -6,6 +6,7 @@ import pytest
 
 from service.spec.bound import BoundTimes, BoundWatermark
 from service.spec.compile import compile_job
+from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from tests.support.stream_queries import SCHEMAS, job
 
@@ -75,6 +76,16 @@ def test_a_condition_behind_the_join_bounds_inner_joins_alone(kind: str) -> None
 @pytest.mark.parametrize("kind", ["FULL JOIN", "LEFT ANTI JOIN"])
 def test_not_every_join_can_forget(kind: str) -> None:
     assert bounds("s.ts = t.ts", kind=kind) is None
+
+
+def test_bounds_in_the_wrong_order_are_told_with_the_right_one() -> None:
+    sql = (
+        "SELECT s.k FROM s JOIN t ON s.k = t.k AND s.ts BETWEEN t.ts + INTERVAL '2' HOUR AND t.ts - INTERVAL '1' MINUTE"
+    )
+    with pytest.raises(SpecError, match="Exchange") as caught:
+        compile_job(job(sql=sql, timed=True), SCHEMAS)
+    assert caught.value.code == "stream_join_always_empty"
+    assert str(caught.value).endswith("s.ts BETWEEN t.ts - INTERVAL '60' SECOND AND t.ts + INTERVAL '7200' SECOND.")
 
 
 def test_a_batch_has_no_event_time() -> None:
