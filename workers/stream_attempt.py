@@ -217,10 +217,6 @@ class StreamAttempt:
         if not self._running.ends_between_batches(_CHANGE_SECONDS, self._clock):
             # No other one begins after it.
             return None
-        following = self._opened.following
-        if following is not None and not following.dimensions.is_settled():
-            # Versions are used, or held back, that are there when it has ended.
-            return None
         error = self._running.error()
         if error is not None and not isinstance(error, OtherVersionsError | StreamOverError):
             self._changes_over = False
