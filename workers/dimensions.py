@@ -178,15 +178,11 @@ class Dimensions:
         last = self._decided.newest()
         return None if last is None or (self._commits / str(last)).exists() else last
 
-    def told_of_file(self, text: str) -> str:
-        """For clients, to follow the `text` of an error: whose copy the file is that it names; empty for any other."""
+    def of_own_files(self, text: str) -> str:
+        """A text of Spark's with the tables' own files in the place of their copies."""
         for table in self._tables.values():
-            if table.has_copies_in(text):
-                return (
-                    f"The file is a copy of one of the table '{table.name}', which is followed: mend the table's own "
-                    "file, and resume."
-                )
-        return ""
+            text = table.of_own_files(text)
+        return text
 
     def told_of_batch(self, batch_id: int) -> dict[str, int] | None:
         """For clients: the version of each table that a mini-batch ran with; None where it is forgotten. Raises

@@ -26,6 +26,7 @@ from service.spec.job import TableSource
 from service.spec.types import Schema
 from workers.dimension_versions import DimensionVersions, Draft, Version, fingerprint_of
 from workers.engine.spark.sources import TableInput
+from workers.stream_texts import path_pattern
 
 _log = structlog.get_logger(__name__)
 
@@ -42,6 +43,10 @@ _LOOKS = 5
 
 _PUT_OFF_SECONDS = 300.0
 """How long a copy that the disk did not take is not tried again."""
+
+
+_COPY = r"/v(?P<version>\d{1,9})/(?P<copy>\d+(?:\.[A-Za-z0-9_-]{1,16}){0,2})"
+"""A copy's path below that of all of a table's copies."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,7 @@ class FollowedTable:
         self._changes = threading.Lock()
         """Of two that change what is newest: a look and who goes back. Held for no copy."""
         self._schema: Schema | None = None
+        self._copies = re.compile(f"{path_pattern(versions.directory).pattern}{_COPY}")
         self._changing: str | None = None
         self._changing_since = 0.0
         self._refused: dict[str, HeldBack] = {}
@@ -161,9 +167,18 @@ class FollowedTable:
             raise RuntimeError(f"the table '{self.name}' was not opened")
         return TableInput(self._source, self.version(number).files, self._schema)
 
-    def has_copies_in(self, text: str) -> bool:
-        """Whether the text names the path of one of its copies."""
-        return f"{self._versions.directory}/" in text
+    def of_own_files(self, text: str) -> str:
+        """A text of Spark's with the table's own files in the place of their copies, which nobody is to mend."""
+        advice = f" (of the table '{self.name}', which is followed: mend the file in its place, and resume)"
+        place = self._source.path.rstrip("/")
+
+        def own(copy: re.Match[str]) -> str:
+            nonlocal advice
+            name = self._versions.own_name(int(copy["version"]), copy["copy"])
+            told, advice = f"{place}/{name}{advice}" if name else f"{place}{advice}", ""
+            return told
+
+        return self._copies.sub(own, text)
 
     def keep_only(self, numbers: Collection[int]) -> None:
         """Removes versions below the newest that nothing can need: all but these."""
