@@ -459,13 +459,6 @@ def test_what_fails_outside_of_a_mini_batch_is_told_as_what_it_is(bench: Bench) 
         assert hidden not in job.error["detail"]
 
 
-def test_where_a_mini_batch_is_put_has_nothing_to_do_with_its_failure(bench: Bench) -> None:
-    job = run(bench, bench.submit({**PER_USER, "sql": "SELECT uid, SUM(1 / (uid - 1)) AS s FROM orders GROUP BY uid"}))
-    assert job.error is not None
-    assert (job.error["code"], job.error["status"]) == ("divide_by_zero", 422)
-    assert str(bench.settings.state_dir) not in job.error["detail"]
-
-
 def test_a_state_that_is_damaged_is_for_the_service_to_mend(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
     run(bench, job_id)
