@@ -3,6 +3,8 @@
     <streams>/<job>/g<generation>/dimensions/<table>/v<number>/manifest.json
     <streams>/<job>/g<generation>/dimensions/<table>/v<number>/<place><suffixes>    a file as it was
 
+The manifest tells sizes, and the names of the table's own files, which earlier versions of the service left out.
+
 Copies and not links: a file that is written again in its place would change under a link. A version is made aside and
 shown by one rename, with its manifest in it, so that one is there wholly or not at all; it never changes.
 """
@@ -50,6 +52,8 @@ class Draft:
 
     fingerprint: str
     files: TableFiles
+    own: tuple[str, ...]
+    """Names of the table's own files, in the same order, below the table's path; empty for one that is that path."""
 
 
 def fingerprint_of(found: TableFiles) -> str | None:
@@ -107,6 +111,18 @@ class DimensionVersions:
         found = TableFiles(self._table, directory, files, sum(sizes), tuple(map(version_of, files)))
         return Version(number, told["fingerprint"], told["taken_at"], found)
 
+    def own_name(self, number: int, copy: str) -> str | None:
+        """The name of the table's own file, below the table's path, of which a version has that copy; None where nobody
+        knows. Raises nothing.
+        """
+        try:
+            told = json.loads((self._directory / f"v{number}" / _MANIFEST).read_text(encoding="utf-8"))
+            own = dict(zip((name for name, _ in told["files"]), told["own"], strict=True))[copy]
+        except (OSError, ValueError, KeyError):
+            return None
+        # Any bytes may be a name.
+        return str(own).encode(errors="replace").decode()
+
     def copy(self, found: TableFiles, fingerprint: str, check: Callable[[], object]) -> Draft:
         """Copies the table's files. `check` is called every few megabytes, and may end it by what it raises.
 
@@ -121,7 +137,7 @@ class DimensionVersions:
             copies.append(self._draft / f"{place:05d}{suffixes_of(file.name)}")
             _copy(file, copies[-1], check)
         size = sum(copy.stat().st_size for copy in copies)
-        return Draft(fingerprint, TableFiles(self._table, self._draft, tuple(copies), size))
+        return Draft(fingerprint, TableFiles(self._table, self._draft, tuple(copies), size), _own_names(found))
 
     def keep(self, draft: Draft) -> Version:
         """Makes the draft the newest version. Raises OSError."""
@@ -129,6 +145,7 @@ class DimensionVersions:
             "fingerprint": draft.fingerprint,
             "taken_at": time.time_ns() // 1_000_000,
             "files": [[file.name, size_of(file)] for file in draft.files.files],
+            "own": draft.own,
         }
         with (self._draft / _MANIFEST).open("x", encoding="utf-8") as file:
             json.dump(told, file)
@@ -190,6 +207,12 @@ def _copy(file: DataFile, target: Path, check: Callable[[], object]) -> None:
 
 def _path_of(file: DataFile) -> str:
     return file.path if isinstance(file, UriFile) else str(file)
+
+
+def _own_names(found: TableFiles) -> tuple[str, ...]:
+    place = found.directory_or_file
+    below = str(place) if isinstance(place, Path) else place.path
+    return tuple(_path_of(file).removeprefix(below).strip("/") for file in found.files)
 
 
 def _fence_of(draft: Path) -> int:

@@ -50,12 +50,15 @@ class Dimensions:
         self._clock = clock
         self._due = clock() + every
         self._in_sink: int | None = None
+        self._newest: Versions = {}
+        """What mini-batches run with. Looks take others meanwhile: whoever takes them up does so between two steps."""
 
     def open(self, pause: Callable[[float], object]) -> None:
         """Takes the newest versions. Raises as `FollowedTable.open`, and OSError."""
         self._decided.announce()
         for table in self._tables.values():
             table.open(pause)
+        self.take_up()
         self._due = self._clock() + self._every
         self.tidy(self.newest)
 
@@ -68,7 +71,7 @@ class Dimensions:
     @property
     def newest(self) -> Versions:
         """What mini-batches run with of which nothing is decided yet."""
-        return {name: table.newest.number for name, table in self._tables.items()}
+        return self._newest
 
     def of_next_batch(self) -> Versions:
         """What the mini-batch that comes next runs with: what it began with, where it was cut short and the sink has
@@ -95,11 +98,13 @@ class Dimensions:
         """Whether mini-batches can run with the versions of the plan at hand after all, where newer ones cannot be
         planned with: these are held back from now on. Raises SpecError `dimension_missing` and OSError.
         """
-        if self.of_next_batch() != self.newest or planned == self.newest or self._decided.is_overtaken:
+        refused = self.newest
+        if self.of_next_batch() != refused or planned == refused or self._decided.is_overtaken:
             return False
         for name, table in self._tables.items():
-            if table.newest.number != planned[name]:
-                table.go_back(planned[name], reason)
+            if refused[name] != planned[name]:
+                table.go_back(refused[name], planned[name], reason)
+        self._newest = {name: planned[name] for name in self._tables}
         return True
 
     def inputs(self, versions: Versions) -> dict[str, TableInput]:
@@ -112,31 +117,31 @@ class Dimensions:
         return self._clock() >= self._due
 
     def step(self) -> bool | None:
-        """Whether the look that has ended meanwhile found newer versions, None where none has. Begins one where it is
-        time to, and does not wait for it. Raises what the look raised.
+        """Whether there are newer versions now; None where there are none and no look has ended meanwhile. Those of one
+        table are taken up though another one is still copied. Begins a look where it is time to, and waits for none.
+        Raises what the look raised.
         """
         found = self._looks.found()
+        if self.take_up():
+            return True
         if found is None and self.is_due and not self._looks.is_under_way:
             self._looks.begin(self.look)
-        return found
+        return None if found is None else False
 
-    def is_settled(self) -> bool:
-        """Whether no look is under way: newer versions, and reasons why there are none, come by looks alone. What the
-        last one came to is not told by `step` any more. Raises what it raised.
-        """
-        if self._looks.is_under_way:
-            return False
-        self._looks.found()
-        return True
+    def take_up(self) -> bool:
+        """Has mini-batches run with what looks have taken so far; whether that is anything new."""
+        taken = {name: table.newest.number for name, table in self._tables.items()}
+        is_new, self._newest = taken != self._newest, taken
+        return is_new
 
     def end(self) -> None:
         """With the attempt, and any number of times: nothing is copied any more."""
         self._looks.end()
 
     def look(self) -> bool:
-        """Whether there are newer versions now, found just here, however long that takes."""
+        """Whether there are newer versions to be taken up, found just here, however long that takes."""
         try:
-            found = [table.look() for table in self._tables.values()]
+            found = [table.look(self._looks.place) for table in self._tables.values()]
         except AttemptStopped:
             # In the midst of a copy.
             return False
@@ -157,8 +162,8 @@ class Dimensions:
             raise OtherVersionsError(f"mini-batch {batch_id} runs with other versions of tables that are followed")
 
     def tidy(self, planned: Versions) -> None:
-        """Removes versions that nothing can need any more: those but the newest, those of the plan at hand and those of
-        a mini-batch that may come again. Raises OSError.
+        """Removes versions that nothing can need any more: those but the newest, taken up or not, those of the plan at
+        hand and those of a mini-batch that may come again. Raises OSError.
         """
         if self._decided.is_overtaken:
             # What another attempt needs is for it to say.
@@ -166,22 +171,18 @@ class Dimensions:
         pending = self._pending()
         of_pending = {} if pending is None else self.of_batch(pending)
         for name, table in self._tables.items():
-            table.keep_only({versions[name] for versions in (of_pending, planned) if name in versions})
+            table.keep_only({versions[name] for versions in (of_pending, planned, self.newest) if name in versions})
 
     def _pending(self) -> int | None:
         """The mini-batch that was begun and that Spark has not noted: it comes again."""
         last = self._decided.newest()
         return None if last is None or (self._commits / str(last)).exists() else last
 
-    def told_of_file(self, text: str) -> str:
-        """For clients, to follow the `text` of an error: whose copy the file is that it names; empty for any other."""
+    def of_own_files(self, text: str) -> str:
+        """A text of Spark's with the tables' own files in the place of their copies."""
         for table in self._tables.values():
-            if table.has_copies_in(text):
-                return (
-                    f"The file is a copy of one of the table '{table.name}', which is followed: mend the table's own "
-                    "file, and resume."
-                )
-        return ""
+            text = table.of_own_files(text)
+        return text
 
     def told_of_batch(self, batch_id: int) -> dict[str, int] | None:
         """For clients: the version of each table that a mini-batch ran with; None where it is forgotten. Raises

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -50,8 +51,10 @@ Verdict = Ending | HandBack | LeaseLost | Rest
 """What becomes of an attempt's job."""
 
 
-def verdict_of(error: Exception, attempt: Attempt) -> Verdict:
-    """The meaning of what an attempt raised. The order to stop comes first: Spark reports its effect as any failure."""
+def verdict_of(error: Exception, attempt: Attempt, told: Callable[[str], str | None] = str) -> Verdict:
+    """The meaning of what an attempt raised. The order to stop comes first: Spark reports its effect as any failure.
+    `told` is as `problem_of_spark_error` takes it: what is not for clients is an `internal_error`.
+    """
     if attempt.reason is None and attempt.driver is not None and _is_lost(error, attempt.driver):
         attempt.stop(StopReason.DRIVER_LOST)
     if attempt.reason is not None:
@@ -64,7 +67,7 @@ def verdict_of(error: Exception, attempt: Attempt) -> Verdict:
         return Ending(JobStatus.FAILED, problem_of_spec_error(error))
     if isinstance(error, StoreUnavailableError):
         return Ending(JobStatus.FAILED, ends.storage_unavailable(str(error)))
-    problem = problem_of_spark_error(error)
+    problem = problem_of_spark_error(error, told)
     if problem is not None:
         # The client gets Spark's message; where that may not explain it, the log keeps the Java stack.
         is_known = problem.status < 500 and problem.code != "engine_error"

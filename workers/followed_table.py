@@ -8,8 +8,10 @@ the stream goes on with the version that it has, and says so. (A table without r
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import structlog
@@ -24,6 +26,7 @@ from service.spec.job import TableSource
 from service.spec.types import Schema
 from workers.dimension_versions import DimensionVersions, Draft, Version, fingerprint_of
 from workers.engine.spark.sources import TableInput
+from workers.stream_texts import path_pattern
 
 _log = structlog.get_logger(__name__)
 
@@ -42,6 +45,10 @@ _PUT_OFF_SECONDS = 300.0
 """How long a copy that the disk did not take is not tried again."""
 
 
+_COPY = r"/v(?P<version>\d{1,9})/(?P<copy>\d+(?:\.[A-Za-z0-9_-]{1,16}){0,2})"
+"""A copy's path below that of all of a table's copies."""
+
+
 @dataclass(frozen=True)
 class HeldBack:
     """Why the table as it is now is not taken."""
@@ -50,8 +57,14 @@ class HeldBack:
     detail: str
 
 
+Place = Callable[[], AbstractContextManager[object]]
+"""What a copy is made within."""
+
+
 class FollowedTable:
-    """One table of one attempt. `check` is called while files are copied, and ends that by what it raises."""
+    """One table of one attempt. `check` is called while files are copied, and ends that by what it raises. One thread
+    at a time looks; others may do all the rest meanwhile.
+    """
 
     def __init__(
         self,
@@ -70,7 +83,10 @@ class FollowedTable:
         self._check = check
         self._clock = clock
         self._newest: Version | None = None
+        self._changes = threading.Lock()
+        """Of two that change what is newest: a look and who goes back. Held for no copy."""
         self._schema: Schema | None = None
+        self._copies = re.compile(f"{path_pattern(versions.directory).pattern}{_COPY}")
         self._changing: str | None = None
         self._changing_since = 0.0
         self._refused: dict[str, HeldBack] = {}
@@ -106,7 +122,7 @@ class FollowedTable:
                 return
             pause(SETTLE_SECONDS)
 
-    def look(self) -> bool:
+    def look(self, place: Place = nullcontext) -> bool:
         """Whether there is a newer version now. A change is seen by one look, and taken by the next."""
         try:
             found, fingerprint = self._listed()
@@ -120,7 +136,7 @@ class FollowedTable:
             elif fingerprint != self._changing:
                 self._changing, self._changing_since = fingerprint, self._clock()
             elif not _is_fresh(found) or self._clock() - self._changing_since >= SETTLE_SECONDS:
-                return self._take(found, fingerprint)
+                return self._take(found, fingerprint, place)
         except SpecError as error:
             self._changing = None
             self._hold_back(HeldBack(error.code, error.issues[0].detail))
@@ -131,8 +147,10 @@ class FollowedTable:
 
     def version(self, number: int) -> Version:
         """One of the versions. Raises SpecError `dimension_missing`."""
-        if number == self.newest.number:
-            return self.newest
+        # Looked up once: a look may be under way.
+        newest = self.newest
+        if number == newest.number:
+            return newest
         found = self._versions.find(number)
         if found is None:
             raise SpecError.of(
@@ -149,22 +167,34 @@ class FollowedTable:
             raise RuntimeError(f"the table '{self.name}' was not opened")
         return TableInput(self._source, self.version(number).files, self._schema)
 
-    def has_copies_in(self, text: str) -> bool:
-        """Whether the text names the path of one of its copies."""
-        return f"{self._versions.directory}/" in text
+    def of_own_files(self, text: str) -> str:
+        """A text of Spark's with the table's own files in the place of their copies, which nobody is to mend."""
+        advice = f" (of the table '{self.name}', which is followed: mend the file in its place, and resume)"
+        place = self._source.path.rstrip("/")
+
+        def own(copy: re.Match[str]) -> str:
+            nonlocal advice
+            name = self._versions.own_name(int(copy["version"]), copy["copy"])
+            told, advice = f"{place}/{name}{advice}" if name else f"{place}{advice}", ""
+            return told
+
+        return self._copies.sub(own, text)
 
     def keep_only(self, numbers: Collection[int]) -> None:
         """Removes versions below the newest that nothing can need: all but these."""
         self._versions.keep_only({*numbers, self.newest.number})
 
-    def go_back(self, number: int, reason: HeldBack) -> None:
-        """Uses an older version, since the newest, which no mini-batch has begun with, cannot be planned with. It is
-        not taken again as it is. Raises SpecError `dimension_missing`.
+    def go_back(self, refused: int, number: int, reason: HeldBack) -> None:
+        """Goes back to an older version, since a newer one, which no mini-batch has begun with, cannot be planned with.
+        It is not taken again as it is. One that was taken since then stays. Raises SpecError `dimension_missing`.
         """
-        refused, self._newest = self.newest, self.version(number)
-        self._refused[refused.fingerprint] = reason
-        self._versions.remove(refused.number)
-        self._hold_back(reason)
+        with self._changes:
+            version, older = self.version(refused), self.version(number)
+            self._refused[version.fingerprint] = reason
+            if self.newest.number == refused:
+                self._newest = older
+                self._hold_back(reason)
+            self._versions.remove(refused)
 
     def _take_first(self, pause: Callable[[float], object]) -> None:
         unreadable: SpecError | None = None
@@ -202,15 +232,16 @@ class FollowedTable:
             )
         return found, fingerprint
 
-    def _take(self, found: TableFiles, fingerprint: str) -> bool:
+    def _take(self, found: TableFiles, fingerprint: str, place: Place = nullcontext) -> bool:
         """Copies the files, unless they change meanwhile. Raises SpecError and StoreUnavailableError."""
         try:
-            draft = self._versions.copy(found, fingerprint, self._check)
+            with place():
+                draft = self._versions.copy(found, fingerprint, self._check)
             if self._listed()[1] != fingerprint:
                 return False
             # Nobody may be there any more whom the version would be for.
             self._check()
-            self._newest = self._accepted(draft, found)
+            taken = self._accepted(draft, found)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -222,10 +253,12 @@ class FollowedTable:
             ) from error
         finally:
             self._versions.drop_drafts()
-        self._changing = self.held_back = None
-        self._refused.clear()
+        with self._changes:
+            self._newest = taken
+            self._changing = self.held_back = None
+            self._refused.clear()
         self._put_off.clear()
-        _log.info("dimension_taken", table=self.name, version=self._newest.number, bytes=self._newest.files.bytes)
+        _log.info("dimension_taken", table=self.name, version=taken.number, bytes=taken.files.bytes)
         return True
 
     def _accepted(self, draft: Draft, found: TableFiles) -> Version:

@@ -70,6 +70,8 @@ class Opened:
     """Lets go of what the stream alone had, once it has ended."""
     measuring: StreamMeasuring | None = None
     """Tells more of its mini-batches than Spark, and how far it is behind."""
+    told: Callable[[str], str | None] = str
+    """What clients are told of a text of Spark's."""
 
 
 class StreamAttempt:
@@ -171,18 +173,7 @@ class StreamAttempt:
             return HandBack(AttemptStatus.CRASHED, ends.internal_error(claim.job_id, claim.fence))
         if self._starts_again(error):
             return None
-        return self._naming_table(resting_verdict(error, attempt))
-
-    def _naming_table(self, verdict: Verdict) -> Verdict:
-        """With the table whose copy the error is about: nobody is to mend a copy."""
-        following = self._opened.following
-        if following is None or not isinstance(verdict, Rest) or verdict.error is None:
-            return verdict
-        told = verdict.error.detail
-        whose = following.dimensions.told_of_file(told)
-        return (
-            replace(verdict, error=verdict.error.model_copy(update={"detail": f"{told} {whose}"})) if whose else verdict
-        )
+        return resting_verdict(error, attempt, self._opened.told)
 
     @property
     def _is_without_driver(self) -> bool:
@@ -219,10 +210,6 @@ class StreamAttempt:
         if not self._running.ends_between_batches(_CHANGE_SECONDS, self._clock):
             # No other one begins after it.
             return None
-        following = self._opened.following
-        if following is not None and not following.dimensions.is_settled():
-            # Versions are used, or held back, that are there when it has ended.
-            return None
         error = self._running.error()
         if error is not None and not isinstance(error, OtherVersionsError | StreamOverError):
             self._changes_over = False
@@ -231,7 +218,7 @@ class StreamAttempt:
         try:
             self._running = self._started_anew()
         except Exception as failure:  # noqa: BLE001 - every end of a job is told to the client
-            return resting_verdict(failure, self.attempt)
+            return resting_verdict(failure, self.attempt, self._opened.told)
         self._changes_over, self._tells_versions = False, True
         self._tidy()
         return None
@@ -305,13 +292,13 @@ class StreamAttempt:
         return replace(measures, metrics={**measures.metrics, "versions": versions})
 
 
-def resting_verdict(error: Exception, attempt: Attempt) -> Verdict:
-    """The meaning of what ended a stream, or kept it from starting."""
+def resting_verdict(error: Exception, attempt: Attempt, told: Callable[[str], str | None] = str) -> Verdict:
+    """The meaning of what ended a stream, or kept it from starting. `told` is as `verdict_of` takes it."""
     if isinstance(error, FenceLostError):
         return LeaseLost()
     if isinstance(error, SinkError | StreamPlanError) and attempt.reason is None:
         return Rest(StoppedBecause.FAILED, _problem(error))
-    return _resting(verdict_of(error, attempt))
+    return _resting(verdict_of(error, attempt, told))
 
 
 def _resting(verdict: Verdict) -> Verdict:

@@ -45,6 +45,7 @@ from workers.stream_inputs import Posted, find_inputs
 from workers.stream_measuring import StreamMeasuring
 from workers.stream_plans import StreamPlans, check_layout, state_of
 from workers.stream_sinks import make_sink
+from workers.stream_texts import StreamTexts
 from workers.table_looks import AT_ONCE, TableLooks
 
 _LOOK_SECONDS = 0.2
@@ -83,16 +84,17 @@ class StreamRunner:
     def work(self, attempt: Attempt, driver: Driver, spec: JobSpec) -> Verdict | HandedOver:
         """Brings an incremental job to its rest, and a continuous one on its way."""
         attempt.streams = True
+        texts = StreamTexts(self._settings.streams_dir)
         try:
             attempt.driver = driver
             with _labelled(attempt, driver):
-                started = self._started(attempt, driver, spec)
+                started = self._started(attempt, driver, spec, texts)
             if not isinstance(started, StreamAttempt):
                 return started
             return HandedOver(started) if spec.mode is Mode.CONTINUOUS else self._to_its_end(started)
         except Exception as error:  # noqa: BLE001 - every end of a job is told to the client
             explained = attempt.claim.kind == jobs.EXPLAIN
-            return verdict_of(error, attempt) if explained else resting_verdict(error, attempt)
+            return verdict_of(error, attempt, texts) if explained else resting_verdict(error, attempt, texts)
 
     def _to_its_end(self, stream: StreamAttempt) -> Verdict:
         try:
@@ -106,12 +108,14 @@ class StreamRunner:
             stream.abandon()
             raise
 
-    def _started(self, attempt: Attempt, driver: Driver, spec: JobSpec) -> StreamAttempt | Verdict:
+    def _started(self, attempt: Attempt, driver: Driver, spec: JobSpec, texts: StreamTexts) -> StreamAttempt | Verdict:
         begun = self._clock()
         attempt.check()
         explained = attempt.claim.kind == jobs.EXPLAIN
         stream = None if explained else patiently(lambda _: self._open(attempt), pause=self._pause)
         dimensions = None if stream is None else self._dimensions(attempt, spec, stream)
+        if dimensions is not None:
+            texts.of_copies = dimensions.of_own_files
         versions = {} if dimensions is None else dimensions.of_next_batch()
         followed = {} if dimensions is None else dimensions.inputs(versions)
         inputs = find_inputs(spec, self._roots, self._posted(attempt.claim.tenant, spec), followed)
@@ -134,7 +138,7 @@ class StreamRunner:
         opened = self._opened(attempt, driver, spec, stream, _Planned(plans, planned, versions), dimensions)
         if not patiently(lambda _: self._mark_running(attempt), pause=self._pause):
             return LeaseLost()
-        opened = replace(opened, let_go=lambda: driver.give_back(session))
+        opened = replace(opened, let_go=lambda: driver.give_back(session), told=texts)
         return StreamAttempt(attempt, opened, self._database, self._clock)
 
     def _dimensions(self, attempt: Attempt, spec: JobSpec, stream: Stream) -> Dimensions | None:

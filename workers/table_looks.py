@@ -1,18 +1,21 @@
 """The looks of one attempt at the tables that it follows, one after the other, each on a thread of its own: a table may
 be large and its store slow, and whoever looks at the stream is not to wait for that.
+
+Copies take one of a few places, and nothing else does: stores that hang keep nobody from seeing what others have.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from contextvars import copy_context
 
 from workers.attempt import AttemptStopped
 
 AT_ONCE = 4
-"""Looks of a worker that are under way at the same time: copies contend for its disk and its network."""
+"""Looks of a worker that copy at the same time: they contend for its disk and its network."""
 
 _PLACE_SECONDS = 0.2
 _END_SECONDS = 2.0
@@ -34,6 +37,16 @@ class TableLooks:
         if self._ended.is_set():
             raise AttemptStopped("the attempt has ended")
         self._check()
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Holds the place of a copy, once one is free. Raises as `check`."""
+        while not self._places.acquire(timeout=_PLACE_SECONDS):
+            self.check()
+        try:
+            yield
+        finally:
+            self._places.release()
 
     @property
     def is_under_way(self) -> bool:
@@ -66,12 +79,7 @@ class TableLooks:
 
     def _look(self, look: Callable[[], bool], answer: Future[bool]) -> None:
         try:
-            while not self._places.acquire(timeout=_PLACE_SECONDS):
-                self.check()
-            try:
-                found = look()
-            finally:
-                self._places.release()
+            found = look()
         except AttemptStopped:
             answer.set_result(False)
         except BaseException as error:  # noqa: BLE001 - told to the one who asks

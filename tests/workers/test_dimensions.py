@@ -64,12 +64,14 @@ class Job:
         return dimensions
 
     @contextmanager
-    def slow(self) -> Iterator[threading.Event]:
-        """Inside, a copy comes no further than its first bytes, which is told."""
+    def slow(self, table: str = "u") -> Iterator[threading.Event]:
+        """Inside, a copy of the table comes no further than its first bytes, which is told."""
         begun, go_on = threading.Event(), threading.Event()
 
         def check() -> None:
-            if threading.current_thread() is not threading.main_thread():
+            if threading.current_thread() is not threading.main_thread() and any(
+                (self.directory / table).glob(".draft-*")
+            ):
                 begun.set()
                 assert go_on.wait(60)
 
@@ -94,6 +96,12 @@ class Job:
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
+
+
+def look(dimensions: Dimensions) -> bool:
+    """A look and what comes of it, at once."""
+    dimensions.look()
+    return dimensions.take_up()
 
 
 def versions(u: int, w: int = 1) -> Mapping[str, int]:
@@ -169,7 +177,7 @@ def test_versions_do_not_pile_up_while_no_mini_batch_begins(job: Job) -> None:
     dimensions = job.opened()
     for number in range(2, 5):
         job.write("u", str(number))
-        assert [dimensions.look(), dimensions.look()] == [False, True]
+        assert [look(dimensions), look(dimensions)] == [False, True]
         dimensions.tidy(dimensions.newest)
         assert job.kept("u") == [f"v{number}"]
 
@@ -180,7 +188,7 @@ def test_a_late_attempt_leaves_versions_to_the_new_one(job: Job) -> None:
     newer = job.opened()
     assert newer.newest == versions(2)
     job.write("u", "3")
-    assert [late.look(), late.look(), late.newest] == [False, True, versions(3)]
+    assert [look(late), look(late), late.newest] == [False, True, versions(3)]
     late.tidy(late.newest)
     assert job.kept("u") == ["v2", "v3"]
     newer.tidy(newer.newest)
@@ -192,14 +200,14 @@ def test_changes_are_looked_for_now_and_then_and_soon_again_once_there_is_one(jo
     assert not dimensions.is_due
     job.now += EVERY
     assert dimensions.is_due
-    assert not dimensions.look()
+    assert not look(dimensions)
     assert not dimensions.is_due
     job.write("w", "2")
     job.now += EVERY
-    assert not dimensions.look()
+    assert not look(dimensions)
     job.now += SETTLE_SECONDS
     assert dimensions.is_due
-    assert dimensions.look()
+    assert look(dimensions)
     assert dimensions.newest == versions(1, 2)
     job.now += SETTLE_SECONDS
     assert not dimensions.is_due
@@ -215,7 +223,7 @@ def test_nobody_waits_for_a_copy_but_the_next_one(job: Job) -> None:
     with job.slow() as begun:
         assert slow.step() is None
         assert begun.wait(30)
-        assert (slow.step(), slow.newest, slow.is_settled(), other.step()) == (None, versions(1), False, None)
+        assert (slow.step(), slow.newest, other.step()) == (None, versions(1), None)
         assert not job.places.acquire(blocking=False), "the other one waits for its place"
         slow.tidy(versions(1))
         slow.begin(0, versions(1))
@@ -225,25 +233,79 @@ def test_nobody_waits_for_a_copy_but_the_next_one(job: Job) -> None:
     assert slow.step() is None, "it is told once, and nothing is due"
 
 
+def test_what_is_taken_of_one_table_does_not_wait_for_another(job: Job) -> None:
+    dimensions = job.opened()
+    dimensions.begin(0, versions(1))
+    job.commit(0)
+    job.write("u", "2")
+    job.write("w", "2")
+    job.now += EVERY
+    assert wait_for("the first look", lambda: dimensions.step() is False)
+    job.now += SETTLE_SECONDS
+    with job.slow("w") as begun:
+        assert dimensions.step() is None
+        assert begun.wait(30)
+        # It runs with what it was planned with until the other version is taken up.
+        dimensions.begin(1, versions(1))
+        dimensions.tidy(versions(1))
+        assert (dimensions.step(), dimensions.step(), dimensions.newest) == (True, None, versions(2))
+        job.commit(1)
+        with pytest.raises(OtherVersionsError):
+            dimensions.begin(2, versions(1))
+        dimensions.begin(2, versions(2))
+        job.commit(2)
+        assert job.kept("u") == ["v1", "v2"]
+    assert wait_for("the other table", dimensions.step)
+    assert dimensions.newest == versions(2, 2)
+
+
+def test_who_goes_back_does_not_wait_for_a_copy(job: Job) -> None:
+    dimensions, refused = job.opened(), HeldBack("unreadable_file", "Spark cannot read it.")
+    job.write("u", "2")
+    assert [look(dimensions), look(dimensions), dimensions.newest] == [False, True, versions(2)]
+    job.write("u", "3")
+    job.now += EVERY
+    assert wait_for("a look", lambda: dimensions.step() is False)
+    job.now += SETTLE_SECONDS
+    with job.slow() as begun:
+        assert dimensions.step() is None
+        assert begun.wait(30)
+        assert dimensions.go_back(versions(1), refused)
+        assert (dimensions.step(), dimensions.newest) == (None, versions(1))
+    assert wait_for("the copy", dimensions.step)
+    assert (dimensions.of_next_batch(), dimensions.told(dimensions.newest)[0]["not_taken"]) == (dimensions.newest, None)
+
+
+def test_a_table_is_looked_at_while_others_copy(job: Job) -> None:
+    dimensions = job.opened()
+    job.write("u", "2")
+    job.now += EVERY
+    assert job.places.acquire(blocking=False)
+    assert wait_for("the first look", lambda: dimensions.step() is False)
+    job.places.release()
+    job.now += SETTLE_SECONDS
+    assert wait_for("the copy", dimensions.step)
+
+
 def test_a_copy_ends_with_its_attempt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.table_looks._END_SECONDS", 0.0)
     dimensions = job.opened()
     job.write("u", "2")
-    assert dimensions.look() is False
+    assert look(dimensions) is False
     job.now += EVERY
     with job.slow() as begun:
         assert dimensions.step() is None
         assert begun.wait(30)
         assert [path.name for path in job.directory.glob("u/.draft-*")] == [".draft-1"]
         dimensions.end()
-    assert wait_for("its end", dimensions.is_settled)
+    assert wait_for("its end", lambda: dimensions.step() is False)
     assert (job.kept("u"), dimensions.newest) == (["v1"], versions(1))
 
 
 def test_a_copy_is_stopped_with_its_attempt(job: Job) -> None:
     dimensions = job.opened()
     job.write("u", "2")
-    assert dimensions.look() is False
+    assert look(dimensions) is False
     job.now += EVERY
 
     def stopped() -> None:
@@ -259,17 +321,17 @@ def test_a_version_that_nothing_can_be_planned_with_is_held_back(job: Job) -> No
     dimensions.begin(0, versions(1))
     job.commit(0)
     job.write("u", "2")
-    assert [dimensions.look(), dimensions.look(), dimensions.of_next_batch()] == [False, True, versions(2)]
+    assert [look(dimensions), look(dimensions), dimensions.of_next_batch()] == [False, True, versions(2)]
     assert dimensions.go_back(versions(1), refused)
     assert (dimensions.of_next_batch(), job.kept("u")) == (versions(1), ["v1"])
-    assert [dimensions.look(), dimensions.look()] == [False, False]
+    assert [look(dimensions), look(dimensions)] == [False, False]
     told = dimensions.told(versions(1))
     assert [table["not_taken"] for table in told] == [{"code": refused.code, "detail": refused.detail}, None]
     # It was planned with these versions: that is no reason to do so again.
     assert not dimensions.go_back(versions(1), refused)
     dimensions.begin(1, versions(1))
     job.write("u", "3")
-    assert [dimensions.look(), dimensions.look(), dimensions.newest] == [False, True, versions(2)]
+    assert [look(dimensions), look(dimensions), dimensions.newest] == [False, True, versions(2)]
     assert dimensions.told(versions(1))[0]["not_taken"] is None
 
 

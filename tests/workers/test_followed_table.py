@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -261,6 +262,32 @@ def test_a_table_in_a_store_is_copied_too(
     object_store.delete("followed", "t/0.parquet")
     assert (followed.look(), followed.look(), len(values(followed))) == (False, False, 100)
     roots_of.cache_clear()
+
+
+@pytest.mark.parametrize("kept", ["kept", "kept é[1]"])
+def test_a_copy_is_told_as_the_tables_own_file(tmp_path: Path, kept: str) -> None:
+    for name in ("a.csv", "b/c d.csv"):
+        path = tmp_path / "roots" / "t" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("1\n")
+    source = TableSource.model_validate({"format": "csv", "path": "t/", "schema": "k INT"})
+    versions = DimensionVersions(tmp_path / kept, "t", 1)
+    followed = FollowedTable("t", source, [tmp_path / "roots"], versions, lambda: None)
+    followed.open(lambda _: None)
+    copy = tmp_path / kept / "v1" / "00001.csv"
+    whose = "(of the table 't', which is followed: mend the file in its place, and resume)"
+    text = f"reading {copy.as_uri()}. {copy}: x"
+    assert followed.of_own_files(text) == f"reading t/b/c d.csv {whose}. t/b/c d.csv: x"
+    # As versions before this one wrote it; and a version that is gone.
+    manifest = copy.with_name("manifest.json")
+    told = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({key: value for key, value in told.items() if key != "own"}))
+    assert versions.find(1) == followed.newest
+    assert followed.of_own_files(f"reading file://{copy}.") == f"reading t {whose}."
+    shutil.rmtree(copy.parent)
+    assert followed.of_own_files(f"reading {copy}.") == f"reading t {whose}."
+    of_another = str(tmp_path / "kept-too" / "v1" / "00001.csv")
+    assert followed.of_own_files(of_another) == of_another
 
 
 def test_a_header_that_differs_is_told_with_the_name_of_the_tables_own_file(tmp_path: Path) -> None:

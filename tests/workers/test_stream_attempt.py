@@ -302,6 +302,60 @@ def test_an_order_to_stop_does_not_wait_for_a_copy(tmp_path: Path, database: Dat
     assert (sink.closed, sorted(path.name for path in (tmp_path / "u").iterdir())) == (True, ["v1"])
 
 
+def test_a_table_that_is_copied_does_not_keep_a_stream_from_another_ones_version(
+    tmp_path: Path, database: Database, held: Claim
+) -> None:
+    class Quiet:
+        """A query of which no mini-batch is under way."""
+
+        is_active = has_ended = True
+
+        def stop(self) -> None:
+            """It is at nothing."""
+
+        def ends_between_batches(self, _seconds: float, _clock: Callable[[], float]) -> bool:
+            return True
+
+        def error(self) -> None:
+            """None."""
+
+        def progress(self, _after: int | None) -> tuple[()]:
+            return ()
+
+    go_on, planned = threading.Event(), []
+
+    def check() -> None:
+        if threading.current_thread() is not threading.main_thread() and any(tmp_path.glob("w/.draft-*")):
+            assert go_on.wait(60)
+
+    looks, tables = TableLooks(check, threading.BoundedSemaphore(1)), []
+    for name in ("u", "w"):
+        (tmp_path / "roots" / name).mkdir(parents=True)
+        (tmp_path / "roots" / name / "0.csv").write_text("1\n")
+        source = TableSource.model_validate({"format": "csv", "path": f"{name}/", "schema": "k INT"})
+        versions = DimensionVersions(tmp_path / name, name, 1)
+        tables.append(FollowedTable(name, source, [tmp_path / "roots"], versions, looks.check))
+    dimensions = Dimensions(tables, BatchVersions(tmp_path / "versions", 1), tmp_path / "checkpoint", 0.0, looks)
+    dimensions.open(lambda _: None)
+
+    def start() -> Any:
+        planned.append(dimensions.of_next_batch())
+        return Quiet()
+
+    following = Following(dimensions, lambda: planned[-1])
+    attempt = Attempt(held, float("inf"))
+    started = StreamAttempt(attempt, Opened(Sunk(), 1, {}, start, ends=False, following=following), database)
+    for name in ("u", "w"):
+        (tmp_path / "roots" / name / "0.csv").write_text("22\n")
+    try:
+        step_until(started, lambda: len(planned) == 2)
+    finally:
+        go_on.set()
+    step_until(started, lambda: len(planned) == 3)
+    assert planned == [{"u": 1, "w": 1}, {"u": 2, "w": 1}, {"u": 2, "w": 2}]
+    started.abandon()
+
+
 def test_nobody_is_asked_about_a_stream_whose_driver_is_gone(lane: Lane) -> None:
     lane.add(3)
     started = lane.start(OFTEN)

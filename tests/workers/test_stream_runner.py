@@ -429,7 +429,9 @@ def test_a_dimension_that_a_mini_batch_cannot_read_is_mended(bench: Bench) -> No
     job_id = bench.submit({**PER_USER, "sql": sql, "tables": {**NAMES["tables"], "u": table}})
     failed = run(bench, job_id)
     assert failed.error is not None
-    assert "the table 'u', which is followed" in failed.error["detail"]
+    assert failed.error["code"] == "corrupt_file"
+    assert "names/0.csv (of the table 'u', which is followed" in failed.error["detail"]
+    assert str(bench.settings.state_dir) not in failed.error["detail"]
     kept = bench.settings.streams_dir / job_id / "g1" / "versions"
     assert [path.name for path in kept.glob("0-*.json")] == ["0-1.json"]
     (names / "0.csv").write_text("1,a\n2,b\n")
@@ -452,8 +454,28 @@ def test_what_fails_outside_of_a_mini_batch_is_told_as_what_it_is(bench: Bench) 
     assert job.error is not None
     assert (job.status, job.error["code"], job.error["status"]) == (JobStatus.STOPPED, "corrupt_file", 422)
     assert 'input string: "one"' in job.error["detail"]
-    assert "the table 'u', which is followed" in job.error["detail"]
-    assert "Identifier" not in job.error["detail"]
+    assert "names/0.csv (of the table 'u', which is followed" in job.error["detail"]
+    for hidden in ("Identifier", str(bench.settings.state_dir)):
+        assert hidden not in job.error["detail"]
+
+
+def test_a_state_that_is_damaged_is_for_the_service_to_mend(bench: Bench) -> None:
+    job_id = bench.submit(PER_USER)
+    run(bench, job_id)
+    damaged = [
+        path
+        for path in (bench.settings.streams_dir / job_id / "g1" / "checkpoint" / "state").rglob("*.*")
+        if path.suffix in {".zip", ".changelog", ".delta"}
+    ]
+    for path in damaged:
+        path.unlink()
+    assert damaged
+    add_orders(bench, "part-9.parquet", [1, 1, 2], "new")
+    resume(bench, job_id)
+    job = run(bench, job_id)
+    assert (job.status, (job.error or {})["code"]) == (JobStatus.STOPPED, "internal_error")
+    resume(bench, job_id, from_scratch=True)
+    assert run(bench, job_id).error is None
 
 
 def test_a_running_job_notices_that_a_dimension_changes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

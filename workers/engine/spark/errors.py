@@ -18,6 +18,7 @@ problem_of_spark_error
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from py4j.java_gateway import JavaObject, is_instance_of
@@ -90,6 +91,9 @@ _ADVICE = {
     "storage_unavailable": "Whoever runs the workers checks the store, and Spark's own settings for it.",
 }
 
+_WRITING = "TASK_WRITE_FAILED"
+"""Says no more than where in the service's own directory the rows were put that could not be made."""
+
 _OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
 _BROADCAST_TIMEOUT = "_LEGACY_ERROR_TEMP_2097"
 _BROADCASTING = frozenset({_BROADCAST_TIMEOUT, *(f"_LEGACY_ERROR_TEMP_{number}" for number in (2248, 2249, 2250))})
@@ -115,8 +119,9 @@ class _Cause:
     message: str
 
 
-def problem_of_spark_error(error: Exception) -> Problem | None:
-    """The problem that tells a client why Spark gave up; None for what is not an error of Spark's.
+def problem_of_spark_error(error: Exception, told: Callable[[str], str | None] = str) -> Problem | None:
+    """The problem that tells a client why Spark gave up; None for what is not an error of Spark's, and where `told`,
+    which makes of Spark's whole text what a client may see, gives None.
 
     A JVM that no longer answers is no error of Spark's either: it is for the caller to notice. `status` is 422 where
     data or query are at fault, and 500 where memory or Spark are.
@@ -125,11 +130,14 @@ def problem_of_spark_error(error: Exception) -> Problem | None:
     if not causes:
         return None
     code = _code(causes)
+    detail = told(_told(causes))
+    if detail is None:
+        return None
     return Problem(
         type=f"/problems/{code}",
         title=code.replace("_", " ").capitalize(),
         status=500 if code in _OURS or (code == "engine_error" and _is_sparks_fault(causes)) else 422,
-        detail=_detail(causes, _ADVICE.get(code, "")),
+        detail=_shortened(detail, _ADVICE.get(code, "")),
         code=code,
     )
 
@@ -222,11 +230,17 @@ def _is_sparks_fault(causes: tuple[_Cause, ...]) -> bool:
     return not conditions or any(condition.startswith("INTERNAL_ERROR") for condition in conditions)
 
 
-def _detail(causes: tuple[_Cause, ...], advice: str) -> str:
+def _told(causes: tuple[_Cause, ...]) -> str:
     """From Spark's first condition to the innermost cause; the innermost cause alone where there is no condition."""
     named = next((index for index, cause in enumerate(causes) if cause.condition is not None), len(causes) - 1)
-    told = dict.fromkeys(text for cause in causes[named:] if (text := _text(cause)))
-    detail, most = " ".join(told) or causes[-1].java_class, _MAX_DETAIL - len(advice) - 2
+    texts = dict.fromkeys(
+        text for cause in causes[named:] if cause.condition != _WRITING or cause is causes[-1] if (text := _text(cause))
+    )
+    return " ".join(texts) or causes[-1].java_class
+
+
+def _shortened(detail: str, advice: str) -> str:
+    most = _MAX_DETAIL - len(advice) - 2
     shortened = detail if len(detail) <= most else detail[: most - 1] + "…"
     return f"{shortened.rstrip('.')}. {advice}" if advice else shortened
 

@@ -148,6 +148,18 @@ def test_an_error_without_a_condition_is_an_engine_error_of_status_500(spark: Sp
     assert problem.detail == "IllegalStateException: broken"
 
 
+def test_where_rows_were_to_be_written_is_not_told(spark: SparkSession) -> None:
+    jvm = spark._jvm
+    assert jvm is not None
+    errors = jvm.org.apache.spark.sql.errors.QueryExecutionErrors
+    failed = errors.taskFailedWhileWritingRowsError("file:/stage", jvm.java.lang.OutOfMemoryError("Java heap space"))
+    error = Py4JJavaError("x", jvm.java.lang.RuntimeException("Job aborted", failed))
+    problem = problem_of_spark_error(error)
+    assert problem is not None
+    assert (problem.code, problem.detail) == ("out_of_memory", "OutOfMemoryError: Java heap space")
+    assert problem_of_spark_error(error, lambda text: None if "heap" in text else text) is None
+
+
 def test_what_is_not_sparks_is_not_a_problem_of_sparks() -> None:
     assert problem_of_spark_error(ValueError("x")) is None
     assert problem_of_spark_error(ConnectionRefusedError()) is None

@@ -8,6 +8,12 @@ mini-batch its files and rows, written last. Files are never in sight in parts.
 An attempt may hang anywhere and wake up when another one has the job. What it has in the making, the newer one takes
 from it by a rename, too: of the two renames one wins. What it makes after that, it makes in vain: it looks for newer
 tokens before it renames, and those are raised before anything is taken from older attempts.
+
+Attempts of an earlier version (while workers are exchanged) know tokens in `_evenkeel` alone, and remove what begins
+with a dot there: hence `making`, which they leave alone. They remove this attempt's token before they look which
+mini-batches there are: where it is still there after a rename, they have seen what that brought. What remains: a newer
+generation of theirs that has brought nothing yet does not see a mini-batch that comes behind its look, and that stays
+until the next attempt begins.
 """
 
 from __future__ import annotations
@@ -30,8 +36,10 @@ _OURS = "_evenkeel"
 _ROWS_AT_ONCE = 1 << 16
 _PART = re.compile(r"part-g(\d+)-b(\d+)")
 _FENCE = re.compile(r"fence-(\d+)")
+_TOLD = re.compile(r"part-g(\d+)-b\d+\.json")
 _FENCES = "fences"
 """A directory of their own, which is listed at every mini-batch: beside it there is a file for each one there was."""
+_IN_MAKING = "making"
 _MAKING = re.compile(r"\.(?:(\d+)-)?[0-9a-f]{32}")
 
 
@@ -44,7 +52,10 @@ class AppendingSink:
     def __init__(self, path: Path, target: SinkTarget) -> None:
         self._path = path
         self._ours = path / _OURS
+        self._making = self._ours / _IN_MAKING
         self._target = target
+        self._tokens = [directory / f"fence-{target.fence:012}" for directory in (self._ours, self._ours / _FENCES)]
+        """One name a token: of two that raise it at once, neither can lower it. Earlier versions know the first."""
         job, _, generation = target.app.rpartition("/")
         self._job = job
         self._generation = int(generation)
@@ -59,15 +70,13 @@ class AppendingSink:
             )
         staged_schema(self._target.columns)
         self._own()
-        fences, token = self._ours / _FENCES, f"fence-{self._target.fence:012}"
-        fences.mkdir(exist_ok=True)
-        self._check_fence(self._ours)
-        self._check_fence(fences)
-        # One name a token: of two that raise it at once, neither can lower it. Earlier versions look beside.
-        (self._ours / token).touch()
-        (fences / token).touch()
-        self._check_fence(self._ours)
-        self._check_fence(fences)
+        for token in self._tokens:
+            token.parent.mkdir(exist_ok=True)
+            self._check_fences(token.parent)
+        for token in self._tokens:
+            token.touch()
+        for token in self._tokens:
+            self._check_fences(token.parent)
         self._sweep()
         numbers = [number for generation, number in self._parts() if generation == self._generation]
         self._last = max(numbers, default=None)
@@ -80,22 +89,23 @@ class AppendingSink:
 
     def commit(self, batch_id: int, staged: Staged) -> None:
         """See `Sink`; gives no version. A mini-batch without rows leaves nothing, and is not remembered."""
-        self._check_fence(self._ours / _FENCES)
+        self._check_token()
         if staged.rows == 0 or (self._last is not None and self._last >= batch_id):
             return
         making = self._hidden()
         making.mkdir()
         try:
             self._fill(making, staged)
-            self._check_fence(self._ours / _FENCES)
+            self._check_token()
             making.rename(self._part(batch_id))
         except OSError:
             # There already, by an attempt whose end nobody saw: of the same rows, since a number stands for them.
             if not self._part(batch_id).is_dir():
-                self._check_fence(self._ours / _FENCES)
+                self._check_token()
                 raise
         finally:
             shutil.rmtree(making, ignore_errors=True)
+        self._check_brought(batch_id)
         self._tell(batch_id)
         self._last = batch_id
 
@@ -113,25 +123,43 @@ class AppendingSink:
             if strange:
                 raise SinkError(f"{self._path} has files of others, such as {min(strange)}. Name an empty directory.")
             self._ours.mkdir(exist_ok=True)
+        self._making.mkdir(exist_ok=True)
         self._write_once(owner, {"job": self._job})
         held = json.loads(owner.read_text(encoding="utf-8"))["job"]
         if held != self._job:
             raise SinkError(f"{self._path} has the result of another job, {held}. Name a directory of its own.")
 
-    def _check_fence(self, directory: Path) -> None:
+    def _check_fences(self, directory: Path) -> None:
         fences = [int(found[1]) for path in directory.iterdir() if (found := _FENCE.fullmatch(path.name))]
         if max(fences, default=0) > self._target.fence:
             raise FenceLostError(
                 f"Attempt {max(fences)} writes to {self._path}, and this is attempt {self._target.fence}: it ends here."
             )
 
+    def _check_token(self) -> None:
+        """Before each mini-batch: without a list of those that there are."""
+        first, second = self._tokens
+        self._check_fences(second.parent)
+        if not first.exists():
+            self._check_fences(first.parent)
+            raise FenceLostError(f"Attempt {self._target.fence} writes to {self._path} no more: its token is gone.")
+
+    def _check_brought(self, batch_id: int) -> None:
+        """Behind a rename. What came too late is right all the same, except below a newer generation."""
+        try:
+            self._check_token()
+        except FenceLostError:
+            if any(generation > self._generation for generation, _ in self._parts()):
+                self._take_away(self._part(batch_id))
+            raise
+
     def _hidden(self) -> Path:
         """A name for what is in the making, which tells by whom."""
-        return self._ours / f".{self._target.fence:012}-{uuid.uuid4().hex}"
+        return self._making / f".{self._target.fence:012}-{uuid.uuid4().hex}"
 
     def _sweep(self) -> None:
         """Removes what older attempts left in the making, and older generations altogether."""
-        for path in (*self._ours.iterdir(), *(self._ours / _FENCES).iterdir()):
+        for path in (*self._ours.iterdir(), *(self._ours / _FENCES).iterdir(), *self._making.iterdir()):
             found = _FENCE.fullmatch(path.name)
             if found and int(found[1]) < self._target.fence:
                 path.unlink(missing_ok=True)
@@ -140,14 +168,19 @@ class AppendingSink:
                 self._take_away(path)
         for generation, number in self._parts():
             if generation < self._generation:
-                name = _name(generation, number)
-                shutil.rmtree(self._path / name, ignore_errors=True)
-                (self._ours / f"{name}.json").unlink(missing_ok=True)
+                shutil.rmtree(self._path / _name(generation, number), ignore_errors=True)
+        # By their own names: one that hung may have told of a mini-batch that was gone already.
+        for path in self._ours.iterdir():
+            told = _TOLD.fullmatch(path.name)
+            if told and int(told[1]) < self._generation:
+                path.unlink(missing_ok=True)
 
     def _take_away(self, path: Path) -> None:
-        """Removes what somebody may be about to put into sight: all of it, or nothing where that was first."""
+        """Removes what somebody may be about to put into sight: all of it, or nothing where that was first. What may
+        not be moved stays: an attempt that could not begin for it would be worse.
+        """
         taken = self._hidden()
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             path.rename(taken)
         shutil.rmtree(taken, ignore_errors=True)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,35 @@ def sink_at(path: Path, fence: int = 1, app: str = "evenkeel/job/1", **changes: 
     sink = AppendingSink(path, SinkTarget(app, fence, **settings))
     sink.prepare()
     return sink
+
+
+def before_its_rename(monkeypatch: pytest.MonkeyPatch, sink: AppendingSink, happens: Callable[[], object]) -> None:
+    """What happens between the sink's last look for newer tokens and its rename."""
+    check = AppendingSink._check_token
+    looks = 0
+
+    def hanging(looking: AppendingSink) -> None:
+        nonlocal looks
+        check(looking)
+        looks += looking is sink
+        if looking is sink and looks == 2:
+            happens()
+
+    monkeypatch.setattr(AppendingSink, "_check_token", hanging)
+
+
+def begin_as_an_earlier_version(path: Path, fence: int, generation: int = 1) -> None:
+    """What `prepare` did before there was `fences`."""
+    ours = path / "_evenkeel"
+    (ours / f"fence-{fence:012}").touch()
+    for entry in list(ours.iterdir()):
+        if entry.name.startswith("fence-") and int(entry.name.removeprefix("fence-")) < fence:
+            entry.unlink()
+        elif entry.name.startswith("."):
+            shutil.rmtree(entry)
+    for part in path.glob("part-g*"):
+        if int(part.name.removeprefix("part-g").partition("-")[0]) < generation:
+            shutil.rmtree(part)
 
 
 def rows_at(path: Path) -> list[tuple[Any, ...]]:
@@ -63,40 +93,23 @@ def test_an_attempt_that_hung_before_its_rename_brings_nothing_twice(
 ) -> None:
     path = tmp_path / "out"
     old = sink_at(path)
-    check = AppendingSink._check_fence
-    looked = 0
-
-    def hanging(sink: AppendingSink, directory: Path) -> None:
-        nonlocal looked
-        check(sink, directory)
-        if sink is not old:
-            return
-        looked += 1
-        if looked == 2:
-            sink_at(path, fence=2).commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
-
-    monkeypatch.setattr(AppendingSink, "_check_fence", hanging)
+    before_its_rename(monkeypatch, old, lambda: sink_at(path, fence=2).commit(0, staged(tmp_path, COLUMNS, [("a", 1)])))
     # What it had in the making is gone, or what it brings is there already.
-    old.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
-    assert looked == 2
+    with pytest.raises(FenceLostError):
+        old.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
     assert rows_at(path) == [("a", 1)]
 
 
 def test_a_rename_takes_nothing_along_that_is_being_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out"
     old = sink_at(path)
-    check, remove = AppendingSink._check_fence, shutil.rmtree
-    looked = 0
+    remove = shutil.rmtree
     swept: list[int] = []
 
-    def hanging(sink: AppendingSink, directory: Path) -> None:
-        nonlocal looked
-        check(sink, directory)
-        looked += sink is old
-        if sink is old and looked == 2:
-            with monkeypatch.context() as patched:
-                patched.setattr("shutil.rmtree", begin_to_remove)
-                sink_at(path, fence=2)
+    def sweep() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr("shutil.rmtree", begin_to_remove)
+            sink_at(path, fence=2)
 
     def begin_to_remove(directory: Path, *, ignore_errors: bool) -> None:
         # It holds the directory, wherever that goes, and has removed nothing yet.
@@ -105,7 +118,7 @@ def test_a_rename_takes_nothing_along_that_is_being_swept(tmp_path: Path, monkey
         else:
             remove(directory, ignore_errors=ignore_errors)
 
-    monkeypatch.setattr(AppendingSink, "_check_fence", hanging)
+    before_its_rename(monkeypatch, old, sweep)
     with pytest.raises(FenceLostError):
         old.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
     for held in swept:
@@ -137,6 +150,52 @@ def test_an_attempt_of_an_earlier_version_is_shut_out_and_shuts_out(tmp_path: Pa
     (path / "_evenkeel" / "fence-000000000003").touch()
     with pytest.raises(FenceLostError, match="Attempt 3"):
         sink_at(path, fence=2)
+
+
+def test_an_attempt_of_an_earlier_version_shuts_out_one_that_has_begun(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    sink = sink_at(path)
+    sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+    begin_as_an_earlier_version(path, fence=2)
+    with pytest.raises(FenceLostError, match="Attempt 2"):
+        sink.commit(1, staged(tmp_path, COLUMNS, [("b", 2)]))
+    assert rows_at(path) == [("a", 1)]
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_what_comes_behind_the_look_of_an_earlier_version_is_whole_or_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, generation: int
+) -> None:
+    path = tmp_path / "out"
+    sink = sink_at(path)
+
+    def overtaken() -> None:
+        begin_as_an_earlier_version(path, 2, generation)
+        if generation == 2:
+            shutil.copytree(staged(tmp_path, COLUMNS, [("a", 9)]).files[0].parent, path / "part-g2-b000000000000")
+
+    before_its_rename(monkeypatch, sink, overtaken)
+    with pytest.raises(FenceLostError, match="Attempt 2"):
+        sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1), ("b", 2)], files=2))
+    assert rows_at(path) == {1: [("a", 1), ("b", 2)], 2: [("a", 9)]}[generation]
+
+
+def test_what_may_not_be_moved_does_not_keep_an_attempt_from_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out"
+    left = sink_at(path)._hidden()
+    left.mkdir()
+    rename = Path.rename
+
+    def refused(source: Path, target: Path) -> Path:
+        if source == left:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    sink_at(path, fence=2).commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+    assert (rows_at(path), left.is_dir()) == ([("a", 1)], True)
 
 
 def test_a_mini_batch_does_not_look_at_those_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +234,7 @@ def test_what_ended_in_between_is_made_good(tmp_path: Path, monkeypatch: pytest.
     assert sorted(file.name for file in (path / "_evenkeel").iterdir()) == [
         "fence-000000000002",
         "fences",
+        "making",
         "owner.json",
         "part-g1-b000000000000.json",
     ]
@@ -183,6 +243,8 @@ def test_what_ended_in_between_is_made_good(tmp_path: Path, monkeypatch: pytest.
 def test_a_newer_generation_replaces_the_rows_of_older_ones(tmp_path: Path) -> None:
     path = tmp_path / "out"
     sink_at(path, fence=1).commit(7, staged(tmp_path, COLUMNS, [("a", 1)]))
+    # Told by one that hung until its mini-batch was gone.
+    (path / "_evenkeel" / "part-g1-b000000000008.json").touch()
     new = sink_at(path, fence=2, app="evenkeel/job/2")
     assert (new.committed(), list(path.glob("*/*.json"))) == (None, [path / "_evenkeel" / "owner.json"])
     new.commit(0, staged(tmp_path, COLUMNS, [("a", 2)]))
