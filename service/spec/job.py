@@ -55,8 +55,9 @@ class ReadOptions(Frozen):
     multi_line: bool = Field(
         default=False,
         description="JSON: one document over several lines. CSV: a quoted value may hold line breaks (at most "
-        "1,048,576 characters), and all lines of a file end alike. Each file is then read by one task, in about half "
-        "the time where files are many: a file that is large by itself is better read line by line.",
+        "131,072 characters), and all rows of a file end with the line break that comes first in it, also inside a "
+        "value. Each file is then read by one task, in about half the time where files are many: a file that is large "
+        "by itself is better read line by line.",
     )
 
     @model_validator(mode="after")
