@@ -84,7 +84,7 @@ def check_layout(before: Mapping[str, Any] | None, planned: PlannedStream) -> No
 
 def _bounds(spec: JobSpec, inputs: Inputs) -> dict[str, BatchBound]:
     return {
-        name: bound_of(spec.settings.mini_batch, table.source.format, table.files)
+        name: bound_of(spec.settings.mini_batch, table.source, table.files)
         for name, table in inputs.tables.items()
         if isinstance(table, StreamInput)
     }

@@ -8,7 +8,6 @@ with zeros in front stays text, and so does one that would lose digits.
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 
+from service.datasets.csv_text import after_first_row, bytes_of, first_values, text_of, whole_rows
 from service.datasets.files import TableFiles, pointer_of, unreadable
-from service.datasets.reading import DataFile, for_each, opened
+from service.datasets.reading import COMPRESSED, DataFile, for_each, opened
 from service.datasets.schemas import spread
 from service.spec.ddl import MAX_COLUMNS, parse_schema, schema_text
 from service.spec.errors import SpecError
@@ -32,7 +32,6 @@ FILES_READ = 16
 HEAD_BYTES = 1 << 18
 """So much of the beginning of each: a second of work for JSON, which somebody waits for."""
 
-_COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate", ".xz"})
 _INT64 = range(-(2**63), 2**63)
 _EXACT = range(-(2**53), 2**53 + 1)
 """Integers that a DOUBLE holds, each apart from its neighbours."""
@@ -57,7 +56,7 @@ def infer_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
     `duplicate_column`, `unreadable_file`, and StoreUnavailableError.
     """
     reading = _Reading(source, pointer_of(table))
-    chosen = spread([file for file in files.files if file.suffix.lower() not in _COMPRESSED], FILES_READ)
+    chosen = spread([file for file in files.files if file.suffix.lower() not in COMPRESSED], FILES_READ)
     found = list(for_each(chosen, reading.head))
     is_one = source.format is TableFormat.JSON and source.options.multi_line
     heads = [head for head in found if head.data.strip() or (is_one and not head.is_whole)]
@@ -100,17 +99,9 @@ class _Reading:
         return _Head(file.name, data if is_whole else self._whole_rows(data), is_whole)
 
     def _whole_rows(self, data: bytes) -> bytes:
-        options = self.source.options
-        if not (self.source.format is TableFormat.CSV and options.multi_line):
-            return data[: data.rfind(b"\n") + 1]
-        quote = options.quote.encode()
-        # Between an even number of quotes and the next one, a line ends a row.
-        parts = data.split(quote)
-        for index in range((len(parts) - 1) // 2 * 2, -1, -2):
-            end = parts[index].rfind(b"\n") + 1
-            if end:
-                return quote.join([*parts[:index], parts[index][:end]])
-        return b""
+        if self.source.format is TableFormat.CSV and self.source.options.multi_line:
+            return bytes_of(whole_rows(text_of(data), self.source.options))
+        return data[: data.rfind(b"\n") + 1]
 
     def cannot(self, what: str) -> SpecError:
         detail = f"'{self.source.path}' {what}. Put a first one there, or declare its 'schema'."
@@ -184,19 +175,12 @@ def _of_csv(heads: Sequence[_Head], reading: _Reading) -> dict[str, DataType]:
 
 
 def _first_line(head: _Head, reading: _Reading) -> list[str]:
-    options = reading.source.options
     try:
-        lines = head.data.splitlines(keepends=True)[: None if options.multi_line else 1]
-        text = b"".join(lines).decode()
-        rows = csv.reader(
-            io.StringIO(text, newline=""), delimiter=options.delimiter, quotechar=options.quote, strict=True
-        )
-        first = next(rows, [])
+        return first_values(text_of(head.data), reading.source.options)
     except UnicodeDecodeError:
         raise reading.corrupt(head, "is not UTF-8 text") from None
     except csv.Error:
         raise reading.corrupt(head, "begins with a line that is no CSV") from None
-    return [name.strip() for name in first]
 
 
 def _cells(head: _Head, reading: _Reading, names: Sequence[str]) -> pa.Table:
@@ -219,7 +203,7 @@ def _cells(head: _Head, reading: _Reading, names: Sequence[str]) -> pa.Table:
 
 
 def _table(data: bytes, options: ReadOptions, positions: Sequence[str]) -> pa.Table:
-    if not (data.split(b"\n", 1)[1] if options.header and b"\n" in data else b"" if options.header else data).strip():
+    if not (after_first_row(text_of(data), options) if options.header else text_of(data)).strip():
         return pa.table({position: pa.array([], pa.string()) for position in positions})
     return pa_csv.read_csv(
         pa.BufferReader(data),

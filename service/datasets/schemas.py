@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from service.datasets.csv_text import differing_breaks, first_values, read_first_row
 from service.datasets.files import TableFiles, pointer_of, unreadable
-from service.datasets.reading import DataFile, for_each, opened
+from service.datasets.reading import COMPRESSED, DataFile, for_each, opened
 from service.spec.ddl import parse_schema
 from service.spec.errors import SpecError
 from service.spec.job import TableFormat, TableSource
@@ -49,15 +49,15 @@ _INT96 = "INT96"
 def read_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
     """The columns of `table`, as Spark 4.3 reads them.
 
-    Raises SpecError `unreadable_file`, `corrupt_file`, `schema_mismatch`, `invalid_schema`, `duplicate_column`, and
-    StoreUnavailableError.
+    Raises SpecError `unreadable_file`, `corrupt_file`, `schema_mismatch`, `invalid_schema`, `duplicate_column`,
+    `line_breaks_differ`, and StoreUnavailableError.
     """
     at = pointer_of(table)
     if source.format is TableFormat.PARQUET:
         return _parquet(files, f"{at}/path")
     schema = parse_schema(source.declared_schema or "", f"{at}/schema")
-    if source.format is TableFormat.CSV and source.options.header:
-        _check_header(source, files, schema, f"{at}/path")
+    if source.format is TableFormat.CSV and (source.options.header or source.options.multi_line):
+        _check_csv(source, files, schema, f"{at}/path")
     return schema
 
 
@@ -196,23 +196,41 @@ def _nested(arrow: pa.DataType, physical: str) -> DataType | None:
     return None
 
 
-def _check_header(source: TableSource, files: TableFiles, schema: Schema, pointer: str) -> None:
-    file = files.files[0]
+def _check_csv(source: TableSource, files: TableFiles, schema: Schema, pointer: str) -> None:
+    """Of a table whose values may hold line breaks, several files are looked at: each may have its own."""
+    options = source.options
+    chosen = spread(files.files, FOOTERS_COMPARED if options.multi_line else 1)
+    for index, head in enumerate(for_each(chosen, lambda file: _first_row(file, source, files, pointer))):
+        name, is_text = _name(chosen[index], files), chosen[index].suffix.lower() not in COMPRESSED
+        if options.multi_line and is_text and differing_breaks(head, options):
+            raise SpecError.of(
+                "line_breaks_differ",
+                f"'{name}' begins with a row in which a value holds another line break than the one after the row. "
+                "Spark would take it for that of all rows: write both alike, or the value without.",
+                pointer=pointer,
+            )
+        if options.header and index == 0:
+            _check_header(name, head, source, schema, pointer)
+
+
+def _first_row(file: DataFile, source: TableSource, files: TableFiles, pointer: str) -> str:
     try:
-        with opened(file) as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
-            line = text.readline(_MAX_HEADER)
+        with opened(file) as stream:
+            return read_first_row(stream, source.options, _MAX_HEADER)
     except OSError as error:
         raise unreadable(_name(file, files), error, pointer) from None
-    except UnicodeDecodeError:
-        raise SpecError.of("corrupt_file", f"'{_name(file, files)}' is not UTF-8 text.", pointer=pointer) from None
+
+
+def _check_header(name: str, head: str, source: TableSource, schema: Schema, pointer: str) -> None:
     try:
-        rows = list(csv.reader([line], delimiter=source.options.delimiter, quotechar=source.options.quote))
+        names = first_values(head, source.options)
+    except UnicodeDecodeError:
+        raise SpecError.of("corrupt_file", f"'{name}' is not UTF-8 text.", pointer=pointer) from None
     except csv.Error:
-        raise _mismatch(f"The header of '{_name(file, files)}' cannot be read.", pointer) from None
-    names = [name.strip() for name in rows[0]] if rows else []
-    if [name.casefold() for name in names] != [name.casefold() for name in schema.names]:
+        raise _mismatch(f"The header of '{name}' cannot be read.", pointer) from None
+    if [own.casefold() for own in names] != [declared.casefold() for declared in schema.names]:
         raise _mismatch(
-            f"The header of '{_name(file, files)}' names {', '.join(names[:50]) or 'nothing'}; "
+            f"The header of '{name}' names {', '.join(names[:50]) or 'nothing'}; "
             f"the schema declares {', '.join(schema.names[:50])}.",
             pointer,
         )

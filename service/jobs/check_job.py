@@ -24,7 +24,6 @@ from service.store.session import Database
 
 _NO_STREAMS: Mapping[str, Schema] = MappingProxyType({})
 
-
 _WITHOUT_FILES = frozenset({"empty_directory", "path_not_found"})
 
 

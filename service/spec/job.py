@@ -24,16 +24,17 @@ from service.spec.tagged import told_apart_by
 MAX_SQL_LENGTH = 100_000
 MAX_SCHEMA_LENGTH = 100_000
 
-SPEC_VERSION = 5
+SPEC_VERSION = 6
 """Grows with everything that a job may hold and workers of the version before do not know; what a job needs is stored
 with it, so that they leave it to newer ones. 1: the first. 2: `queue`. 3: queries in FROM, UNION, grouping sets, more
 aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all joins or one. `skew.join_strategy`, which did
 nothing until then, is read as `join.skew`: a job that still waits with `forced` runs as ISOLATE, with the same result.
-4: streaming modes, and `state.*`. 5: `follow`, joins of the rows of streams whose event time bounds them, and
-`multi_line` of CSV."""
+4: streaming modes, and `state.*`. 5: `follow`, and joins of the rows of streams whose event time bounds
+them. 6: `multi_line` of CSV, which did nothing until then."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
+_TIMED_VERSION = 5
 
 
 class TableFormat(StrEnum):
@@ -54,8 +55,9 @@ class ReadOptions(Frozen):
     multi_line: bool = Field(
         default=False,
         description="JSON: one document over several lines. CSV: a quoted value may hold line breaks (at most "
-        "1,048,576 characters), and all lines of a file end alike. Each file is then read by one task, in about half "
-        "the time where files are many: a file that is large by itself is better read line by line.",
+        "131,072 characters), and all rows of a file end with the line break that comes first in it, also inside a "
+        "value. Each file is then read by one task, in about half the time where files are many: a file that is large "
+        "by itself is better read line by line.",
     )
 
     @model_validator(mode="after")
@@ -202,9 +204,11 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The least SPEC_VERSION whose words cover this job."""
-        timed = [name for name in self.streams if self.tables[name].event_time is not None]
-        if self.followed or len(timed) > 1 or any(_has_broken_lines(table) for table in self.tables.values()):
+        if any(_has_broken_lines(table) for table in self.tables.values()):
             return SPEC_VERSION
+        timed = [name for name in self.streams if self.tables[name].event_time is not None]
+        if self.followed or len(timed) > 1:
+            return _TIMED_VERSION
         streams = self.mode.is_streaming or self.settings.state != StateSettings()
         return _STREAMING_VERSION if streams else _BATCH_VERSION
 

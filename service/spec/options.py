@@ -47,7 +47,7 @@ class MiniBatchSettings(Frozen):
         default=None,
         ge=1,
         le=1_000_000_000,
-        description="Rows after which a mini-batch is complete; unbounded by default.",
+        description="Rows after which a mini-batch is complete; two million by default.",
         json_schema_extra=_aliases("table.exec.mini-batch.size", "sql.exec.mini-batch.size"),
     )
 

@@ -130,7 +130,7 @@ def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list
     slots = asked.get("slots", 2)
     provider = StateProvider(asked.get("provider", StateProvider.ROCKSDB))
     bounds = {
-        name: bound_of(spec.settings.mini_batch, table.source.format, table.files)
+        name: bound_of(spec.settings.mini_batch, table.source, table.files)
         for name, table in inputs.tables.items()
         if isinstance(table, StreamInput)
     }

@@ -98,6 +98,15 @@ def test_csv_values_over_several_lines(tmp_path: Path) -> None:
     # The head ends inside a value: its row is left out, and not cut.
     assert told(tmp_path, {"1.csv": row * (HEAD_BYTES // len(row) + 2)}, multi_line=True) == "_c0 BIGINT, _c1 STRING"
     assert HEAD_BYTES % len(row) not in (0, len(row) - 1)
+    assert refused(tmp_path, {"1.csv": 'id,"two\nlines"\n'}, multi_line=True, header=True) == (
+        "schema_cannot_be_inferred"
+    )
+
+
+def test_a_quote_inside_of_a_value_is_text(tmp_path: Path) -> None:
+    row = '5" pipe,"two\nlines"\n'
+    assert told(tmp_path, {"1.csv": row * 3}, multi_line=True) == "_c0 STRING, _c1 STRING"
+    assert told(tmp_path, {"1.csv": row * (HEAD_BYTES // len(row) + 2)}, multi_line=True) == "_c0 STRING, _c1 STRING"
 
 
 @pytest.mark.parametrize(

@@ -237,9 +237,10 @@ CSV: dict[str, Any] = {"format": "csv", "options": {"header": True}}
         ("a;b\n", "a INT, b STRING", {"delimiter": ";"}),
         ("'a'|b\n", "a INT, b STRING", {"delimiter": "|", "quote": "'"}),
         (" a , b \n", "a INT, b STRING", {}),
+        ('a,"b\nc"\n1,x\n', "a INT, `b\nc` STRING", {"multi_line": True}),
     ],
 )
-def test_a_header_that_fits(tmp_path: Path, header: str, schema: str, options: dict[str, str]) -> None:
+def test_a_header_that_fits(tmp_path: Path, header: str, schema: str, options: dict[str, Any]) -> None:
     (tmp_path / "t").write_text(header, encoding="utf-8")
     columns = read(tmp_path, **{**CSV, "options": {"header": True, **options}}, schema=schema)
     assert len(columns.fields) == 2
@@ -250,6 +251,20 @@ def test_a_header_that_does_not_fit(tmp_path: Path, header: str) -> None:
     (tmp_path / "t").write_text(header)
     error = refusal(tmp_path, **CSV, schema="a INT, b STRING")
     assert (error.code, error.issues[0].pointer) == ("schema_mismatch", "/tables/t/path")
+
+
+def test_files_whose_first_line_break_is_not_that_of_their_rows_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    rows = '1,"x\ny"\r\n2,z\r\n'
+    (tmp_path / "t" / "1.csv").write_bytes(f"a,b\r\n{rows}".encode())
+    (tmp_path / "t" / "2.csv.gz").write_bytes(b'"\n"\r\n')
+    table: dict[str, Any] = {"format": "csv", "schema": "a STRING, b STRING", "options": {"multi_line": True}}
+    assert len(read(tmp_path, **table).fields) == 2
+    (tmp_path / "t" / "3.csv").write_bytes(rows.encode())
+    error = refusal(tmp_path, **table)
+    assert (error.code, error.issues[0].pointer) == ("line_breaks_differ", "/tables/t/path")
+    assert "'3.csv'" in str(error)
+    assert len(read(tmp_path, **{**table, "options": {}}).fields) == 2
 
 
 def test_text_without_a_header_and_json_have_the_declared_columns(tmp_path: Path) -> None:

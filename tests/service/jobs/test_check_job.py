@@ -125,6 +125,31 @@ def test_a_store_that_stops_is_503_until_it_is_back(
         assert submitted(client, "orders.parquet").status_code == 202
 
 
+def test_a_header_over_several_lines(tmp_path: Path) -> None:
+    for name in ("t", "u"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.csv").write_text('id,"two\nlines"\n1,"a\nb"\n')
+    ddl = "id BIGINT, `two\nlines` STRING"
+    csv: dict[str, Any] = {"format": "csv", "options": {"header": True, "multi_line": True}}
+    tables = {
+        "t": {**csv, "path": "t", "schema": ddl, "role": "static", "follow": True},
+        "u": {**csv, "path": "u", "role": "stream"},
+    }
+    spec = JobSpec.model_validate(
+        {
+            "mode": "continuous",
+            "tables": tables,
+            "sql": "SELECT u.id, COUNT(*) AS n FROM u JOIN t ON t.id = u.id GROUP BY u.id",
+        }
+    )
+    checked = check_job(spec, (DirectoryRoot(tmp_path),))
+    assert [table.declared_schema for table in checked.spec.file_tables.values()] == [ddl, ddl]
+    tables["t"]["schema"] = "id BIGINT, `two` STRING"
+    with pytest.raises(SpecError) as caught:
+        check_job(spec.model_validate({**spec.stored(), "tables": tables}), (DirectoryRoot(tmp_path),))
+    assert caught.value.code == "schema_mismatch"
+
+
 class TestStreamingTables:
     """Tables of streaming jobs, which may have no file yet."""
 

@@ -114,7 +114,7 @@ def test_what_is_younger_is_not_stored_where_it_says_nothing() -> None:
             },
             5,
         ),
-        ({"tables": {"t": {"format": "csv", "path": "t/", "schema": "a BIGINT", "options": {"multi_line": True}}}}, 5),
+        ({"tables": {"t": {"format": "csv", "path": "t/", "schema": "a BIGINT", "options": {"multi_line": True}}}}, 6),
         ({"tables": {"t": {"format": "json", "path": "t/", "schema": "a BIGINT", "options": {"multi_line": True}}}}, 3),
     ],
 )

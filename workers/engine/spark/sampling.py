@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from service.datasets.csv_text import bytes_of, may_break_lines, rows_in, text_of, whole_rows
 from service.datasets.reading import DataFile, for_each, local_path, opened, size_of
 from service.datasets.stores import StoreUnavailableError
 from service.spec.job import ReadOptions, TableFormat, TableSource
@@ -271,7 +272,7 @@ def sample_text(
     """Rows by the average line of a few blocks of at most 8 files, and these blocks' `columns`, as text.
 
     `names` are all declared columns, in order. Compressed files and documents over several lines are not sampled, nor
-    are the values of CSV where one of them goes over several lines.
+    are the values of CSV where one of them goes over several lines; its rows are counted from the files' beginnings.
     """
     is_csv = source.format is TableFormat.CSV
     is_document = source.options.multi_line and not is_csv
@@ -290,7 +291,9 @@ def sample_text(
             break
     read_bytes = sum(len(line) + 1 for line in lines)
     rows = round(total_bytes * len(lines) / read_bytes) if read_bytes else total_bytes // BYTES_PER_ROW
-    is_broken = is_csv and source.options.multi_line and _breaks_lines(lines, source.options.quote)
+    is_broken = is_csv and source.options.multi_line and may_break_lines(lines, source.options.quote)
+    if is_broken:
+        rows = _rows_from_beginnings(source.options, files, total_bytes, troubles) or rows
     if not columns or not lines or is_broken:
         return Sample(rows, False, None, warnings=troubles.sentences())
     try:
@@ -301,9 +304,27 @@ def sample_text(
     return Sample(rows, False, table, warnings=troubles.sentences())
 
 
-def _breaks_lines(lines: Sequence[bytes], quote: str) -> bool:
-    """Whether a quoted value begins in one line and ends in another."""
-    return any(line.count(quote.encode()) % 2 for line in lines)
+def _rows_from_beginnings(
+    options: ReadOptions, files: Sequence[DataFile], total_bytes: int, troubles: Troubles
+) -> int | None:
+    """Of all files, by the rows at the beginnings of some: elsewhere in a file, nobody knows what is in quotes. None
+    where no row ends there.
+    """
+    rows = read_bytes = 0
+    for path in spread([path for path in files if _may_have_lines(path)], MAX_FILES):
+        try:
+            with opened(path) as file:
+                text = text_of(file.read(_BLOCKS_PER_FILE * _BLOCK_BYTES))
+        except OSError as error:
+            troubles.add("A sample", path, error)
+            continue
+        except StoreUnavailableError as error:
+            troubles.add("A sample", None, error)
+            break
+        whole = whole_rows(text, options)
+        rows += rows_in(whole, options)
+        read_bytes += len(bytes_of(whole))
+    return round(total_bytes * rows / read_bytes) if rows else None
 
 
 def _may_have_lines(path: DataFile) -> bool:

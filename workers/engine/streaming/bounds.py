@@ -1,8 +1,9 @@
 """How much a mini-batch takes: rows, as the job says, in the files' bytes, as Spark counts.
 
-Spark takes whole files while they stay within the bound. Half a file on top makes that the number of files that comes
-closest: without it, a mini-batch would be half a file short on average. It is a quarter of the bound at most, since
-later files may be much smaller.
+Spark takes whole files while they stay within the bound, and one at least. Half a file on top makes that the number of
+files that comes closest, where files are alike: without it, a mini-batch would be half a file short on average. Where a
+file has more than the rows that are wanted, there is nothing on top: one is taken, and of later ones, which may be much
+smaller, as many as fit.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from service.datasets.csv_text import rows_in, text_of
 from service.datasets.reading import DataFile, opened, size_of
-from service.spec.job import TableFormat
+from service.spec.job import TableFormat, TableSource
 from service.spec.options import MiniBatchSettings
 from service.spec.strategies import Toggle
 from workers.engine.streaming.sources import BatchBound
@@ -30,27 +32,28 @@ _BYTES_PER_ROW = {TableFormat.PARQUET: 16.0, TableFormat.CSV: 48.0, TableFormat.
 """Where no file tells."""
 
 
-def bound_of(settings: MiniBatchSettings, format_: TableFormat, files: Sequence[DataFile]) -> BatchBound:
+def bound_of(settings: MiniBatchSettings, source: TableSource, files: Sequence[DataFile]) -> BatchBound:
     """The bound of a mini-batch; `files` are some that are there already, by which bytes a row are told."""
     if settings.enabled is Toggle.FALSE:
         return BatchBound(files=1)
     rows = settings.size or DEFAULT_ROWS
-    wanted = rows * bytes_per_row(format_, files)
-    return BatchBound(bytes=max(1, round(wanted + min(_bytes_per_file(files) / 2, wanted / 4))))
+    wanted, file = rows * bytes_per_row(source, files), _bytes_per_file(files)
+    return BatchBound(bytes=max(1, round(wanted + (file / 2 if file <= wanted else 0))))
 
 
-def bytes_per_row(format_: TableFormat, files: Sequence[DataFile]) -> float:
+def bytes_per_row(source: TableSource, files: Sequence[DataFile]) -> float:
     """Bytes of a file for each of its rows, on average of a few files; a guess where there are none to read."""
     size = rows = 0.0
     for file in islice(files, _FILES_READ):
         try:
-            found_size, found_rows = _of_parquet(file) if format_ is TableFormat.PARQUET else _of_text(file)
+            is_parquet = source.format is TableFormat.PARQUET
+            found_size, found_rows = _of_parquet(file) if is_parquet else _of_text(file, source)
         except (OSError, pa.ArrowInvalid):
             # Its rows will fail the mini-batch that reads it, or it is gone.
             continue
         size += found_size
         rows += found_rows
-    return size / rows if rows else _BYTES_PER_ROW[format_]
+    return size / rows if rows else _BYTES_PER_ROW[source.format]
 
 
 def _bytes_per_file(files: Sequence[DataFile]) -> float:
@@ -66,7 +69,9 @@ def _of_parquet(file: DataFile) -> tuple[float, float]:
         return size_of(file), pq.read_metadata(stream).num_rows
 
 
-def _of_text(file: DataFile) -> tuple[float, float]:
+def _of_text(file: DataFile, source: TableSource) -> tuple[float, float]:
     with opened(file) as stream:
         head: bytes = stream.read(_HEAD_BYTES)
+    if source.format is TableFormat.CSV and source.options.multi_line:
+        return len(head), max(1, rows_in(text_of(head), source.options))
     return len(head), max(1, head.count(b"\n"))

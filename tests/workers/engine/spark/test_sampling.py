@@ -178,6 +178,13 @@ def test_text_that_cannot_be_sampled(
     assert sample_text(table.source, table.files.files, table.files.bytes, ("a", "b"), ["a"]).table is None
 
 
+def test_rows_of_values_over_several_lines_are_counted_outside_of_quotes(text_table: Tables) -> None:
+    row = '1,"' + "x\n" * 19 + '"\n'
+    table = text_table(TableFormat.CSV, [row * 100, row * 20_000], CSV_FIELDS, multi_line=True)
+    sample = sample_text(table.source, table.files.files, table.files.bytes, ("a", "b"), ["a", "b"])
+    assert (sample.rows, sample.table) == (20_100, None)
+
+
 def test_a_store_gives_the_same_sample(parquet_table: Tables, text_table: Tables, object_store: ObjectStore) -> None:
     fields = (Field("uid", BIGINT), Field("name", STRING))
     lines = "".join(f"{number},n{number % 7}\n" for number in range(60_000))
