@@ -62,10 +62,10 @@ def read_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
 
 
 def spread(files: Sequence[DataFile], most: int) -> list[DataFile]:
-    """At most `most` of `files`, evenly spread, the first and the last among them."""
+    """At most `most` of `files`, evenly spread: the first, and the last where there may be two."""
     if len(files) <= most:
         return list(files)
-    return [files[round(index * (len(files) - 1) / (most - 1))] for index in range(most)]
+    return [files[round(index * (len(files) - 1) / max(most - 1, 1))] for index in range(most)]
 
 
 def _name(file: DataFile, files: TableFiles) -> str:

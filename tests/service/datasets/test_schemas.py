@@ -180,6 +180,7 @@ def test_spread_keeps_both_ends() -> None:
     chosen = spread(files, 64)
     assert (len(set(chosen)), chosen[0], chosen[-1]) == (64, files[0], files[-1])
     assert spread(files[:3], 64) == files[:3]
+    assert spread(files, 1) == files[:1]
 
 
 @pytest.mark.parametrize(
@@ -244,6 +245,15 @@ def test_a_header_that_fits(tmp_path: Path, header: str, schema: str, options: d
     (tmp_path / "t").write_text(header, encoding="utf-8")
     columns = read(tmp_path, **{**CSV, "options": {"header": True, **options}}, schema=schema)
     assert len(columns.fields) == 2
+
+
+def test_of_several_files_the_header_of_the_first_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    for number in range(3):
+        (tmp_path / "t" / f"{number}.csv").write_text("a,b\n1,x\n")
+    assert len(read(tmp_path, **CSV, schema="a INT, b STRING").fields) == 2
+    (tmp_path / "t" / "0.csv").write_text("b,a\n")
+    assert refusal(tmp_path, **CSV, schema="a INT, b STRING").code == "schema_mismatch"
 
 
 @pytest.mark.parametrize("header", ["", "a\n", "b,a\n", "a,b,c\n", "1,2\n", "a;b\n", "a,x\n"])
