@@ -14,7 +14,7 @@ from service.datasets.stores import Store, translated
 AT_ONCE = 16
 """Files of a store that are read at the same time: each takes some round trips and hardly any work."""
 
-COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate", ".xz"})
+COMPRESSED = frozenset({".gz", ".gzip", ".bz2", ".zst", ".zstd", ".lz4", ".snappy", ".deflate", ".xz"})
 """Ends of the names of files whose text nothing here can read."""
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from tests.support.changing_table import ChangingTable
 from tests.support.feeding import Feeder, Row, declare_over_http, over_http
 from tests.support.production import Api, Production, running_production
-from tests.support.streaming import Instant, StreamJob, Strikes, stream_job
+from tests.support.streaming import ENVIRONMENT, Instant, StreamJob, Strikes, stream_job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
 
@@ -33,18 +33,8 @@ _log = logging.getLogger(__name__)
 
 SEED = int(os.environ.get("EVENKEEL_TEST_SEED", "20"))
 
-ENVIRONMENT = {
-    "EVENKEEL_SPARK_MASTER": "local[2]",
-    "EVENKEEL_SPARK_DRIVER_MEMORY": "512m",
-    "EVENKEEL_WORKER_CONCURRENCY": "2",
-    "EVENKEEL_WORKER_LEASE_SECONDS": "3",
-    "EVENKEEL_WORKER_HEARTBEAT_SECONDS": "0.5",
-    "EVENKEEL_WORKER_SWEEP_SECONDS": "0.3",
-    "EVENKEEL_WORKER_RING_AGAIN_SECONDS": "1",
-    "EVENKEEL_WORKER_DRAIN_SECONDS": "0",
-    # And so long a change has to stay as it is: much longer than a table is seen half done.
-    "EVENKEEL_WORKER_FOLLOW_SECONDS": "1",
-}
+# So long a change has to stay as it is: much longer than a table is seen half done.
+FOLLOWING = {**ENVIRONMENT, "EVENKEEL_WORKER_FOLLOW_SECONDS": "1"}
 
 STREAM = "clicks"
 
@@ -142,7 +132,7 @@ class Follower:
 def production(tmp_path: Path) -> Iterator[Production]:
     """An API and two workers, both with their Spark up: one takes over at once. On SQLite and the embedded broker."""
     environment = {
-        **ENVIRONMENT,
+        **FOLLOWING,
         "EVENKEEL_DATA_SINK_ROOTS": str(tmp_path / "sinks"),
         "EVENKEEL_DATA_STREAMS": str(tmp_path / "streams"),
     }

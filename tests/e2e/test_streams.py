@@ -26,24 +26,13 @@ from service.store.tables import StreamBatchRow
 from tests.support.feeding import WINDOWS, Feeder, Group, Window, declare_over_http, groups_of, over_http
 from tests.support.processes import wait_for
 from tests.support.production import Api, Production, Servers, running_production, running_servers
-from tests.support.streaming import StreamJob, Strikes, stream_job
+from tests.support.streaming import ENVIRONMENT, StreamJob, Strikes, stream_job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
 
 _log = logging.getLogger(__name__)
 
 SEED = int(os.environ.get("EVENKEEL_TEST_SEED", "20"))
-
-ENVIRONMENT = {
-    "EVENKEEL_SPARK_MASTER": "local[2]",
-    "EVENKEEL_SPARK_DRIVER_MEMORY": "512m",
-    "EVENKEEL_WORKER_CONCURRENCY": "2",
-    "EVENKEEL_WORKER_LEASE_SECONDS": "3",
-    "EVENKEEL_WORKER_HEARTBEAT_SECONDS": "0.5",
-    "EVENKEEL_WORKER_SWEEP_SECONDS": "0.3",
-    "EVENKEEL_WORKER_RING_AGAIN_SECONDS": "1",
-    "EVENKEEL_WORKER_DRAIN_SECONDS": "0",
-}
 
 WAREHOUSE = "warehouse"
 

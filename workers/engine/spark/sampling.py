@@ -14,7 +14,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from service.datasets.csv_text import bytes_of, may_break_lines, rows_in, text_of, whole_rows
-from service.datasets.reading import DataFile, for_each, local_path, opened, size_of
+from service.datasets.reading import COMPRESSED, DataFile, for_each, local_path, opened, size_of
 from service.datasets.stores import StoreUnavailableError
 from service.spec.job import ReadOptions, TableFormat, TableSource
 from workers.engine.spark.ranges import ranges_of
@@ -57,7 +57,6 @@ _BLOCK_BYTES = 64 << 10
 BYTES_PER_ROW = 100
 """Assumed where nothing can be measured: compressed text, and documents over several lines."""
 
-_COMPRESSED = frozenset({".gz", ".gzip", ".bz2", ".zst", ".zstd", ".lz4", ".snappy", ".xz", ".deflate"})
 
 T = TypeVar("T")
 
@@ -276,7 +275,7 @@ def sample_text(
     """
     is_csv = source.format is TableFormat.CSV
     is_document = source.options.multi_line and not is_csv
-    if is_document or any(path.suffix.lower() in _COMPRESSED for path in files):
+    if is_document or any(path.suffix.lower() in COMPRESSED for path in files):
         return Sample(total_bytes // BYTES_PER_ROW, False, None)
     lines: list[bytes] = []
     troubles = Troubles()

@@ -122,7 +122,6 @@ def reader_options(source: TableSource) -> dict[str, str | bool]:
 
 
 def _csv_options(options: ReadOptions) -> dict[str, str | bool]:
-    several_lines: dict[str, str | bool] = {"multiLine": True, "maxCharsPerColumn": str(_MAX_CHARACTERS)}
     return {
         "mode": "FAILFAST",
         "header": options.header,
@@ -133,5 +132,5 @@ def _csv_options(options: ReadOptions) -> dict[str, str | bool]:
         # A quote inside quotes is doubled, as RFC 4180 has it; Spark's default is a backslash.
         "escape": options.quote,
         "nullValue": options.null_value,
-        **(several_lines if options.multi_line else {}),
+        **({"multiLine": True, "maxCharsPerColumn": str(_MAX_CHARACTERS)} if options.multi_line else {}),
     }

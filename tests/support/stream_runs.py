@@ -1,0 +1,78 @@
+"""Runs of streaming jobs on a bench, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from sqlalchemy import update
+
+from service.results.json_values import json_rows
+from service.results.stream_result import open_stream_result, result_directory
+from service.store import stream_orders
+from service.store.stream_state import Stream, find_stream
+from service.store.tables import JobRow
+from tests.support.processes import wait_for
+from tests.support.tables import parquet
+
+if TYPE_CHECKING:
+    from tests.workers.conftest import Bench
+
+PER_USER = {
+    "name": "per-user",
+    "mode": "incremental",
+    "tables": {"orders": parquet("orders")},
+    "sql": "SELECT uid, COUNT(*) AS n, COUNT(DISTINCT category) AS c FROM orders WHERE uid < 3 GROUP BY uid",
+    "settings": {"state": {"partitions": 2}},
+}
+FIRST = [[0, 100, 7], [1, 100, 7], [2, 100, 7]]
+"""What `PER_USER` counts in the bench's orders."""
+
+
+def stream(bench: Bench, job_id: str) -> Stream:
+    """How far it is."""
+    with bench.database.read() as session:
+        found = find_stream(session, job_id)
+    assert found is not None
+    return found
+
+
+def rows(bench: Bench, job_id: str) -> list[list[Any]]:
+    """The managed result."""
+    found = open_stream_result(result_directory(bench.settings.streams_dir, job_id, stream(bench, job_id).generation))
+    return sorted(json_rows(found.files.page(0, 1000)))
+
+
+def resume(bench: Bench, job_id: str, *, from_scratch: bool = False, **changed: object) -> None:
+    """Queues a job again, with other columns where that is asked for."""
+    with bench.database.write() as session:
+        if changed:
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(**changed))
+        row = session.get_one(JobRow, job_id)
+        stream_orders.request_resume(session, row, bench.database.now(session), from_scratch=from_scratch)
+
+
+def run(bench: Bench, job_id: str) -> JobRow:
+    """The job after the runner's thread has left it."""
+    assert bench.runner.run(job_id)
+    return bench.job(job_id)
+
+
+def add_orders(bench: Bench, name: str, uids: list[int], category: str) -> None:
+    """One more file of orders."""
+    hidden = bench.settings.state_dir / "data" / "orders" / f".{name}"
+    columns = {"uid": pa.array(uids, pa.int64()), "category": [category] * len(uids), "price": [1.0] * len(uids)}
+    pq.write_table(pa.table(columns), hidden)
+    hidden.rename(hidden.with_name(name))
+
+
+def supervised(bench: Bench, probe: Callable[[], object]) -> None:
+    """Looks at streams as the worker does, until something holds."""
+
+    def look() -> object:
+        bench.runner.supervisor.step()
+        return probe()
+
+    wait_for("the stream to get on", look, 60)
