@@ -4,7 +4,9 @@
     ├── RequestError                                        the request itself is wrong
     │   ├── MalformedJsonError              400     malformed_json
     │   ├── InvalidCursorError              400     invalid_cursor
+    │   ├── UnauthenticatedError            401     unauthenticated
     │   ├── OriginNotAllowedError           403     origin_not_allowed
+    │   ├── MissingScopeError               403     missing_scope
     │   ├── NotAcceptableError              406     not_acceptable
     │   ├── BodyTooLargeError               413     body_too_large
     │   ├── UnsupportedMediaTypeError       415     unsupported_media_type
@@ -22,6 +24,7 @@
     │   ├── MetricsNotReadyError            404     metrics_not_ready
     │   ├── WorkerNotFoundError             404     unknown_worker
     │   ├── StreamNotFoundError             404     stream_not_found
+    │   ├── KeyNotFoundError                404     key_not_found
     │   └── ResultMissingError              410     result_missing
     ├── ConflictError                                       not in the state that job, worker or stream is in
     │   ├── JobNotFinishedError             409     job_not_finished
@@ -32,7 +35,8 @@
     │   ├── StateNotCompatibleError         409     state_not_compatible
     │   ├── WorkerSilentError               409     worker_silent
     │   ├── StreamDiffersError              409     stream_differs
-    │   └── StreamInUseError                409     stream_in_use
+    │   ├── StreamInUseError                409     stream_in_use
+    │   └── LastAdminKeyError               409     last_admin_key
     └── UnavailableError                                    try again later
         ├── DatabaseUnavailableError        503     database_unavailable
         ├── StoppingError                   503     stopping
@@ -83,6 +87,25 @@ class InvalidCursorError(RequestError):
     status = 400
     code = "invalid_cursor"
     title = "The cursor does not belong to this list"
+
+
+class UnauthenticatedError(RequestError):
+    """The caller shows no API key, or none that holds."""
+
+    status = 401
+    code = "unauthenticated"
+    title = "An API key is needed"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, headers={"WWW-Authenticate": 'Bearer realm="evenkeel"'})
+
+
+class MissingScopeError(RequestError):
+    """The caller's API key is for other things."""
+
+    status = 403
+    code = "missing_scope"
+    title = "The API key may not do that"
 
 
 class OriginNotAllowedError(RequestError):
@@ -225,6 +248,14 @@ class StreamNotFoundError(NotFoundError):
     title = "There is no such stream"
 
 
+class KeyNotFoundError(NotFoundError):
+    """No such API key."""
+
+    status = 404
+    code = "key_not_found"
+    title = "There is no such API key"
+
+
 class ResultMissingError(NotFoundError):
     """The job succeeded and its files have since been removed from the results directory."""
 
@@ -307,6 +338,14 @@ class StreamInUseError(ConflictError):
     status = 409
     code = "stream_in_use"
     title = "Jobs read the stream"
+
+
+class LastAdminKeyError(ConflictError):
+    """Without this key, nobody could make another over HTTP."""
+
+    status = 409
+    code = "last_admin_key"
+    title = "This is the last key with the scope admin"
 
 
 class UnavailableError(ServiceError):

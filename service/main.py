@@ -10,33 +10,44 @@ from typing import Any
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import events, jobs, operations, reports, results, streaming, streams, workers
+from service.api import events, jobs, keys, operations, reports, results, streaming, streams, workers
+from service.api.authentication import Authentication
+from service.api.body_guard import BodyGuard
 from service.api.dependencies import Services
-from service.api.guard import Guard
 from service.api.head import HeadAsGet
 from service.api.metrics import HttpMetrics, ServiceGauges
 from service.api.openapi import TITLE, operation_id, specification
 from service.api.problems import add_problem_handlers, problems
 from service.api.request_context import RequestContext
 from service.api.retries import Outage
+from service.api.site_guard import SiteGuard
 from service.dispatch import Dispatcher
-from service.errors import DatabaseUnavailableError, HostNotAllowedError, OriginNotAllowedError, StoppingError
+from service.errors import (
+    DatabaseUnavailableError,
+    HostNotAllowedError,
+    MissingScopeError,
+    OriginNotAllowedError,
+    StoppingError,
+    UnauthenticatedError,
+)
 from service.jobs.explain_job import forget_abandoned
 from service.jobs.watch import JobWatcher
+from service.keys.key_ring import KeyRing
 from service.logging import configure_logging
 from service.settings import Settings
 from service.store.migrate import require_current
 from service.store.session import Database
 
-_EVERYWHERE = problems(HostNotAllowedError, OriginNotAllowedError, DatabaseUnavailableError, StoppingError)
+_EVERYWHERE = (HostNotAllowedError, OriginNotAllowedError, DatabaseUnavailableError, StoppingError)
+_WITH_A_KEY = problems(*_EVERYWHERE, UnauthenticatedError, MissingScopeError)
 
 
 def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     """The API. Database, broker and poller are opened when it starts and closed when it stops.
 
     Starting raises SchemaMismatchError unless the database is at this version's revision. A `database` that is given
-    stays open at the end. Whoever listens with it makes sure that strangers cannot reach it: callers are not
-    authenticated.
+    stays open at the end. Unless `settings` have callers authenticated, whoever listens with it makes sure that
+    strangers cannot reach it.
     """
     app = FastAPI(
         title=TITLE,
@@ -51,10 +62,13 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     metrics = HttpMetrics()
     app.state.metrics = metrics
     app.state.outage = Outage(settings.database.retry_seconds)
-    for module in (jobs, streaming, results, events, reports, streams, workers, operations):
-        app.include_router(module.router, responses=_EVERYWHERE)
+    for module in (jobs, streaming, results, events, reports, streams, workers, keys):
+        app.include_router(module.router, responses=_WITH_A_KEY)
+    app.include_router(operations.router, responses=problems(*_EVERYWHERE))
     add_problem_handlers(app)
-    app.add_middleware(Guard, settings=settings.api)
+    app.add_middleware(BodyGuard, settings=settings.api)
+    app.add_middleware(Authentication, required=settings.authenticates)
+    app.add_middleware(SiteGuard, settings=settings.api)
     app.add_middleware(RequestContext, metrics=metrics)
     app.add_middleware(HeadAsGet)
     _cache_specification(app)
@@ -72,7 +86,7 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
     watcher.start()
     gauges = ServiceGauges(database, settings)
     app.state.metrics.registry.register(gauges)
-    app.state.services = Services(settings, database, dispatcher, watcher)
+    app.state.services = Services(settings, database, dispatcher, watcher, KeyRing(database))
     try:
         yield
     finally:

@@ -5,6 +5,7 @@ One declaration a variable (default, bounds, description) feeds validation and t
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +32,14 @@ class _Group(BaseSettings):
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True)
 
 
+def is_loopback(host: str) -> bool:
+    """Whether nobody but this machine can reach that address to listen on."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 class ApiSettings(_Group):
     """The HTTP side."""
 
@@ -38,9 +47,14 @@ class ApiSettings(_Group):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    authentication: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Whether callers must show an API key. `auto`: yes, unless everything is on this machine alone: an "
+        "address of loopback, SQLite and the embedded broker.",
+    )
     insecure_bind: bool = Field(
         default=False,
-        description="Allow an address other than loopback although callers are not authenticated.",
+        description="Allow an address other than loopback although `EVENKEEL_API_AUTHENTICATION` is `off`.",
     )
     allowed_hosts: str = Field(
         default="127.0.0.1,localhost,[::1]",
@@ -270,6 +284,18 @@ class Settings:
     def broker_url(self) -> str:
         """Celery broker URL; `filesystem://` for the embedded folders."""
         return _with_password(self.broker.url, self.broker.password) if self.broker.url is not None else "filesystem://"
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether database and broker are files of this machine."""
+        return self.database_url.startswith("sqlite") and self.broker.url is None
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether callers of the API must show a key."""
+        if self.api.authentication == "auto":
+            return not (self.is_embedded and is_loopback(self.api.host))
+        return self.api.authentication == "on"
 
     @property
     def worker_queues(self) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import Depends, Header, Path, Query, Request
 
 from service.dispatch import Dispatcher
-from service.jobs.tenants import DEFAULT_TENANT
 from service.jobs.watch import JobWatcher
+from service.keys.key_ring import KeyRing
 from service.settings import Settings
 from service.store.session import Database
 
@@ -22,21 +22,17 @@ class Services:
     database: Database
     dispatcher: Dispatcher
     watcher: JobWatcher
+    key_ring: KeyRing
 
 
-def _services(request: Request) -> Services:
+async def _services(request: Request) -> Services:
     services = request.app.state.services
     if not isinstance(services, Services):
         raise TypeError("the application has not been started")
     return services
 
 
-def _tenant() -> str:
-    return DEFAULT_TENANT
-
-
 ServicesDep = Annotated[Services, Depends(_services)]
-TenantDep = Annotated[str, Depends(_tenant)]
 
 JobId = Annotated[str, Path(description="Id of a job.")]
 
@@ -45,7 +41,7 @@ Cursor = Annotated[
 ]
 
 
-def _if_none_match(
+async def _if_none_match(
     request: Request,
     if_none_match: Annotated[  # noqa: ARG001 - a plain string, for the specification
         str, Header(description="Entity tags already known; 304 when the job still has one of them.")
@@ -54,7 +50,7 @@ def _if_none_match(
     return request.headers.getlist("if-none-match")
 
 
-def _prefer(
+async def _prefer(
     request: Request,
     prefer: Annotated[  # noqa: ARG001 - as above
         str,

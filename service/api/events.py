@@ -10,12 +10,14 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import StreamingResponse
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.api.dependencies import JobId, Services, ServicesDep, TenantDep
+from service.api.authentication import Reader
+from service.api.dependencies import JobId, Services, ServicesDep
 from service.api.negotiation import choose
 from service.api.problems import problems
 from service.api.retries import SteadyRoute
-from service.errors import JobNotFoundError, NotAcceptableError
+from service.errors import JobNotFoundError, NotAcceptableError, UnauthenticatedError
 from service.jobs.read_events import EventPage, EventRead, JobEvent, read_events
+from service.keys.principal import Principal
 from service.store.faults import fault_of
 
 router = APIRouter(prefix="/v1/jobs", tags=["events"], route_class=SteadyRoute)
@@ -43,21 +45,21 @@ async def get_events(
     job_id: JobId,
     request: Request,
     services: ServicesDep,
-    tenant: TenantDep,
+    caller: Reader,
     last_event_id: Annotated[
         str, Header(pattern=r"^\d{0,18}$", description="Only events after this one; browsers send it on reconnecting.")
     ] = "",
 ) -> Response:
     """Everything that happened, then everything as it happens. `Accept: application/json` gives what there is."""
     media_type = choose(request.headers.getlist("accept"), (SSE, JSON))
-    first = await asyncio.to_thread(read_events, services.database, tenant, job_id, int(last_event_id or 0))
+    first = await asyncio.to_thread(read_events, services.database, caller.tenant, job_id, int(last_event_id or 0))
     if media_type == JSON:
         return Response(first.page.model_dump_json(), media_type=JSON, headers={"Vary": "Accept"})
     headers = {"Vary": "Accept", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_stream(services, tenant, job_id, first), headers=headers, media_type=SSE)
+    return StreamingResponse(_stream(services, caller, job_id, first), headers=headers, media_type=SSE)
 
 
-async def _stream(services: Services, tenant: str, job_id: str, read: EventRead) -> AsyncIterator[str]:
+async def _stream(services: Services, caller: Principal, job_id: str, read: EventRead) -> AsyncIterator[str]:
     while True:
         for event in read.page.events:
             yield _framed(event)
@@ -70,8 +72,8 @@ async def _stream(services: Services, tenant: str, job_id: str, read: EventRead)
                 yield ": waiting\n\n"
         after = read.page.last_event_id
         try:
-            read = await asyncio.to_thread(read_events, services.database, tenant, job_id, after)
-        except JobNotFoundError:
+            read = await asyncio.to_thread(_read_on, services, caller, job_id, after)
+        except (JobNotFoundError, UnauthenticatedError):
             return
         except SQLAlchemyError as error:
             if fault_of(error) is None:
@@ -80,6 +82,13 @@ async def _stream(services: Services, tenant: str, job_id: str, read: EventRead)
             yield ": waiting for the database\n\n"
             await asyncio.sleep(_DATABASE_PAUSE_SECONDS)
             read = EventRead(EventPage(events=(), last_event_id=after, complete=False), read.version)
+
+
+def _read_on(services: Services, caller: Principal, job_id: str, after: int) -> EventRead:
+    """What has happened since. A stream may be open for days: its key must still hold."""
+    if not services.key_ring.holds(caller):
+        raise UnauthenticatedError("The API key has expired or was revoked.")
+    return read_events(services.database, caller.tenant, job_id, after)
 
 
 def _framed(event: JobEvent) -> str:

@@ -10,24 +10,21 @@ from fastapi import APIRouter, Body, Header, Query, Request, Response
 from pydantic import AwareDatetime, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from service.api.authentication import ReaderTenant, SubmitterTenant
+from service.api.body_errors import BODY_ERRORS
 from service.api.conditional import is_known, job_response, wait_seconds
-from service.api.dependencies import Cursor, IfNoneMatch, JobId, Prefer, ServicesDep, TenantDep
+from service.api.dependencies import Cursor, IfNoneMatch, JobId, Prefer, ServicesDep
 from service.api.examples import JOB_EXAMPLES
 from service.api.problems import problems, request_id_of
 from service.api.retries import SteadyRoute
 from service.errors import (
-    BodyTooLargeError,
     DatabaseUnavailableError,
-    DuplicateKeyError,
     IdempotencyKeyReusedError,
     InvalidCursorError,
     JobAlreadyFinishedError,
     JobNotFinishedError,
     JobNotFoundError,
-    MalformedJsonError,
-    NestingTooDeepError,
     StorageUnavailableError,
-    UnsupportedMediaTypeError,
 )
 from service.jobs.cancel_job import cancel_job as cancel
 from service.jobs.delete_job import delete_job as delete
@@ -43,14 +40,6 @@ from service.spec.status import JobStatus
 from service.store.jobs import JobFilter
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=SteadyRoute)
-
-BODY_ERRORS = (
-    MalformedJsonError,
-    BodyTooLargeError,
-    UnsupportedMediaTypeError,
-    NestingTooDeepError,
-    DuplicateKeyError,
-)
 
 JobBody = Annotated[JobSpec, Body(openapi_examples=JOB_EXAMPLES)]
 
@@ -87,7 +76,7 @@ def submit_job(
     body: JobBody,
     request: Request,
     services: ServicesDep,
-    tenant: TenantDep,
+    tenant: SubmitterTenant,
     idempotency_key: Annotated[
         Annotated[str, Field(max_length=255, pattern=_IDEMPOTENCY_KEY)] | SkipJsonSchema[None],
         Header(
@@ -108,7 +97,7 @@ def submit_job(
 @router.get("", summary="List jobs", responses=problems(InvalidCursorError))
 def list_jobs(
     services: ServicesDep,
-    tenant: TenantDep,
+    tenant: ReaderTenant,
     status: Annotated[list[JobStatus], Query(description="Only jobs in one of these states; may be repeated.")] = [],  # noqa: B006
     queue: Annotated[Queue | SkipJsonSchema[None], Query(description="Only jobs in this queue.")] = None,
     name: Annotated[
@@ -143,7 +132,7 @@ def list_jobs(
 async def get_job(
     job_id: JobId,
     services: ServicesDep,
-    tenant: TenantDep,
+    tenant: ReaderTenant,
     if_none_match: IfNoneMatch,
     prefer: Prefer,
 ) -> Response:
@@ -169,7 +158,7 @@ async def get_job(
     summary="Delete a job that has finished or is STOPPED",
     responses=problems(JobNotFoundError, JobNotFinishedError),
 )
-def delete_job(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> None:
+def delete_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> None:
     """Removes the job with its plan, metrics, events, result and state; what its sink wrote elsewhere stays."""
     delete(services.database, services.settings.results_dir, services.settings.streams_dir, tenant, job_id)
 
@@ -184,7 +173,7 @@ def delete_job(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> None:
         **problems(JobNotFoundError, JobAlreadyFinishedError),
     },
 )
-def cancel_job(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> Response:
+def cancel_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> Response:
     """Ends a queued job at once, and a running one as soon as its worker notices. Asking twice changes nothing."""
     return job_response(cancel(services.database, services.settings, tenant, job_id), 202)
 

@@ -24,6 +24,7 @@ TAGS = [
     {"name": "reports", "description": "How a job was planned, what it took, and which keys were hot."},
     {"name": "streams", "description": "Post rows, which jobs read as they come."},
     {"name": "workers", "description": "The processes that run jobs: how they stand, and draining one."},
+    {"name": "keys", "description": "API keys: make, list, revoke them; and who is asking."},
     {"name": "operations", "description": "For whoever runs the service."},
 ]
 

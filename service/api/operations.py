@@ -7,9 +7,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import Field
 
 from service import __version__
+from service.api.authentication import Scraper
 from service.api.dependencies import ServicesDep
 from service.api.problems import problems
-from service.errors import NotReadyError
+from service.errors import MissingScopeError, NotReadyError, UnauthenticatedError
 from service.jobs.check_readiness import Readiness, check_readiness
 from service.spec.model import Frozen
 
@@ -43,9 +44,10 @@ def get_readiness(services: ServicesDep) -> Readiness:
     summary="Metrics for Prometheus",
     response_class=Response,
     responses={
-        200: {"description": "Prometheus' text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+        200: {"description": "Prometheus' text format.", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        **problems(UnauthenticatedError, MissingScopeError),
     },
 )
-def get_prometheus_metrics(request: Request) -> Response:
+def get_prometheus_metrics(request: Request, _caller: Scraper) -> Response:
     """Requests by route and status with their latency, jobs by status, age of the oldest queued job, live workers."""
     return Response(generate_latest(request.app.state.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from service.api.dependencies import JobId, ServicesDep, TenantDep
-from service.api.jobs import BODY_ERRORS, JobBody
+from service.api.authentication import ReaderTenant, SubmitterTenant
+from service.api.body_errors import BODY_ERRORS
+from service.api.dependencies import JobId, ServicesDep
+from service.api.jobs import JobBody
 from service.api.problems import problems, request_id_of
 from service.api.retries import SteadyRoute
 from service.errors import (
@@ -27,7 +29,7 @@ router = APIRouter(prefix="/v1", tags=["reports"], route_class=SteadyRoute)
 
 
 @router.get("/jobs/{job_id}/plan", summary="Read a job's plan", responses=problems(JobNotFoundError, PlanNotReadyError))
-def get_plan(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> PlanReport:
+def get_plan(job_id: JobId, services: ServicesDep, tenant: ReaderTenant) -> PlanReport:
     """The query before and after the rules, what each rule did and why, Spark's physical plan. 404 until planned."""
     return read_plan(services.database, tenant, job_id)
 
@@ -37,7 +39,7 @@ def get_plan(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> PlanRep
     summary="Read a job's metrics",
     responses=problems(JobNotFoundError, MetricsNotReadyError),
 )
-def get_metrics(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> MetricsReport:
+def get_metrics(job_id: JobId, services: ServicesDep, tenant: ReaderTenant) -> MetricsReport:
     """Task quantiles of each stage, and the skew report. 404 until the job has run."""
     return read_metrics(services.database, tenant, job_id)
 
@@ -49,7 +51,7 @@ def get_metrics(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> Metr
         *BODY_ERRORS, DatabaseUnavailableError, StorageUnavailableError, WorkerUnavailableError, spec=True
     ),
 )
-async def explain_job(body: JobBody, request: Request, services: ServicesDep, tenant: TenantDep) -> PlanReport:
+async def explain_job(body: JobBody, request: Request, services: ServicesDep, tenant: SubmitterTenant) -> PlanReport:
     """Plans a job without running or keeping it. A worker does it: 503 when none is free in time."""
     submission = Submission(tenant, body, "", request_id_of(request.scope), kind=EXPLAIN)
     return await explain(services.database, services.watcher, services.dispatcher, services.settings, submission)

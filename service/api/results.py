@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from service.api.dependencies import Cursor, JobId, ServicesDep, TenantDep
+from service.api.authentication import ReaderTenant
+from service.api.dependencies import Cursor, JobId, ServicesDep
 from service.api.negotiation import choose
 from service.api.problems import problems
 from service.api.retries import SteadyRoute
@@ -44,7 +45,7 @@ def get_result(
     job_id: JobId,
     request: Request,
     services: ServicesDep,
-    tenant: TenantDep,
+    tenant: ReaderTenant,
     cursor: Cursor = "",
     page_size: Annotated[
         int, Query(ge=1, description=f"Rows on a JSON page; more than {MAX_PAGE_SIZE} is read as {MAX_PAGE_SIZE}.")

@@ -7,9 +7,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
+from service.api.authentication import ReaderTenant, SubmitterTenant
+from service.api.body_errors import BODY_ERRORS
 from service.api.conditional import job_response
-from service.api.dependencies import Cursor, JobId, ServicesDep, TenantDep
-from service.api.jobs import BODY_ERRORS, ETAG_HEADER, RETRY_HEADER
+from service.api.dependencies import Cursor, JobId, ServicesDep
+from service.api.jobs import ETAG_HEADER, RETRY_HEADER
 from service.api.problems import problems
 from service.api.retries import SteadyRoute
 from service.errors import (
@@ -64,7 +66,7 @@ _AS_IT_IS = Resumption()
         **problems(JobNotFoundError, NotAStreamError, JobAlreadyFinishedError),
     },
 )
-def stop_job(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> Response:
+def stop_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> Response:
     """Lets the mini-batch at hand end and lays the job to rest; nothing is lost. Asking twice changes nothing."""
     return job_response(stop(services.database, services.settings, tenant, job_id), 202)
 
@@ -87,7 +89,7 @@ def stop_job(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> Respons
         ),
     },
 )
-def resume_job(job_id: JobId, services: ServicesDep, tenant: TenantDep, body: Resumption = _AS_IT_IS) -> Response:
+def resume_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant, body: Resumption = _AS_IT_IS) -> Response:
     """Queues a STOPPED job again. It goes on behind its last mini-batch, or begins anew without state."""
     job = resume(services.database, services.dispatcher, services.settings, tenant, job_id, body.begin, body.settings)
     return job_response(job, 202)
@@ -111,7 +113,7 @@ def resume_job(job_id: JobId, services: ServicesDep, tenant: TenantDep, body: Re
         ),
     },
 )
-def change_job_settings(job_id: JobId, services: ServicesDep, tenant: TenantDep, body: SettingsPatch) -> Response:
+def change_job_settings(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant, body: SettingsPatch) -> Response:
     """A merge patch of the settings of a STOPPED job, for its next run. Settings that its state was laid out by
     change only with a start from scratch.
     """
@@ -119,7 +121,7 @@ def change_job_settings(job_id: JobId, services: ServicesDep, tenant: TenantDep,
 
 
 @router.get("/stream", summary="Read how far a streaming job is", responses=problems(JobNotFoundError, NotAStreamError))
-def get_job_stream(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> JobStream:
+def get_job_stream(job_id: JobId, services: ServicesDep, tenant: ReaderTenant) -> JobStream:
     """Its state, its newest mini-batch, what its worker measured, and why it rests where it does."""
     return read_stream(services.database, tenant, job_id)
 
@@ -132,7 +134,7 @@ def get_job_stream(job_id: JobId, services: ServicesDep, tenant: TenantDep) -> J
 def list_job_batches(
     job_id: JobId,
     services: ServicesDep,
-    tenant: TenantDep,
+    tenant: ReaderTenant,
     cursor: Cursor = "",
     page_size: Annotated[
         int, Query(ge=1, description=f"Mini-batches on a page; more than {MAX_PAGE_SIZE} is read as {MAX_PAGE_SIZE}.")

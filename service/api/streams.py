@@ -8,8 +8,9 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
-from service.api.dependencies import Cursor, ServicesDep, TenantDep
-from service.api.jobs import BODY_ERRORS
+from service.api.authentication import ReaderTenant, SubmitterTenant
+from service.api.body_errors import BODY_ERRORS
+from service.api.dependencies import Cursor, ServicesDep
 from service.api.problems import problems
 from service.api.retries import SteadyRoute
 from service.datasets.input_streams import NAME_PATTERN
@@ -82,7 +83,9 @@ async def _body(request: Request) -> bytes:
         **problems(*BODY_ERRORS, StreamDiffersError, StorageUnavailableError, spec=True),
     },
 )
-def declare_stream(name: StreamName, body: StreamDeclaration, services: ServicesDep, tenant: TenantDep) -> Response:
+def declare_stream(
+    name: StreamName, body: StreamDeclaration, services: ServicesDep, tenant: SubmitterTenant
+) -> Response:
     """Makes a stream that rows can be posted to and jobs can read. The same declaration again changes nothing."""
     declared = declare(services.database, services.settings.streams_dir, tenant, name, body.declared_schema)
     content = declared.stream.model_dump(mode="json", by_alias=True)
@@ -92,7 +95,7 @@ def declare_stream(name: StreamName, body: StreamDeclaration, services: Services
 @router.get("", summary="List streams", responses=problems(InvalidCursorError))
 def list_streams(
     services: ServicesDep,
-    tenant: TenantDep,
+    tenant: ReaderTenant,
     cursor: Cursor = "",
     page_size: Annotated[
         int, Query(ge=1, description=f"Streams on a page; more than {MAX_PAGE_SIZE} is read as {MAX_PAGE_SIZE}.")
@@ -103,7 +106,7 @@ def list_streams(
 
 
 @router.get("/{name}", summary="Read a stream", responses=problems(StreamNotFoundError))
-def get_stream(name: StreamName, services: ServicesDep, tenant: TenantDep) -> Stream:
+def get_stream(name: StreamName, services: ServicesDep, tenant: ReaderTenant) -> Stream:
     """A stream as declared, and what was posted to it so far."""
     return get(services.database, tenant, name)
 
@@ -111,7 +114,7 @@ def get_stream(name: StreamName, services: ServicesDep, tenant: TenantDep) -> St
 @router.delete(
     "/{name}", status_code=204, summary="Delete a stream", responses=problems(StreamNotFoundError, StreamInUseError)
 )
-def delete_stream(name: StreamName, services: ServicesDep, tenant: TenantDep) -> None:
+def delete_stream(name: StreamName, services: ServicesDep, tenant: SubmitterTenant) -> None:
     """Removes the stream with all its rows, unless jobs read it that have not finished."""
     delete(services.database, services.settings.streams_dir, tenant, name)
 
@@ -139,7 +142,7 @@ def append_rows(
     body: Annotated[bytes, Depends(_body)],
     request: Request,
     services: ServicesDep,
-    tenant: TenantDep,
+    tenant: SubmitterTenant,
     batch_id: Annotated[
         str,
         Query(

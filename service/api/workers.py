@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
-from service.api.dependencies import ServicesDep, TenantDep
+from service.api.authentication import AdminTenant, ReaderTenant
+from service.api.dependencies import ServicesDep
 from service.api.problems import problems
 from service.api.retries import SteadyRoute
 from service.errors import WorkerNotFoundError, WorkerSilentError
@@ -23,13 +24,13 @@ WorkerId = Annotated[str, Path(description="Id of a worker.", examples=["node-1-
 
 
 @router.get("", summary="List workers", responses=problems())
-def list_workers(services: ServicesDep, tenant: TenantDep) -> WorkerList:
+def list_workers(services: ServicesDep, tenant: ReaderTenant) -> WorkerList:
     """Every worker that gave a sign of life within the last hour, oldest first. One that ended as it should is gone."""
     return list_all(services.database, tenant, worker_silence_ms(services.settings))
 
 
 @router.get("/{worker_id}", summary="Read a worker", responses=problems(WorkerNotFoundError))
-def get_worker(worker_id: WorkerId, services: ServicesDep, tenant: TenantDep) -> Worker:
+def get_worker(worker_id: WorkerId, services: ServicesDep, tenant: ReaderTenant) -> Worker:
     """A worker as it last described itself, with the jobs that it is at."""
     return get(services.database, tenant, worker_id, worker_silence_ms(services.settings))
 
@@ -43,7 +44,7 @@ def get_worker(worker_id: WorkerId, services: ServicesDep, tenant: TenantDep) ->
         **problems(WorkerNotFoundError, WorkerSilentError),
     },
 )
-def drain_worker(worker_id: WorkerId, services: ServicesDep, tenant: TenantDep) -> Worker:
+def drain_worker(worker_id: WorkerId, services: ServicesDep, tenant: AdminTenant) -> Worker:
     """The worker takes no more jobs, lets those at hand end however long they take, and ends its process.
 
     It learns of it with its next sign of life. Whatever keeps workers running starts a fresh one in its place. Asking

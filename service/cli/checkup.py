@@ -138,7 +138,7 @@ def check_disk(directory: Path) -> Finding:
 def check_port(settings: Settings) -> Finding:
     """Whether the API could listen. A service that runs already takes its own port: that is a warning."""
     try:
-        listen(settings.api).close()
+        listen(settings).close()
     except CliError as error:
         taken = "taken" in error.message
         return Finding("port", Level.WARN if taken else Level.FAIL, error.message, error.advice)

@@ -11,18 +11,19 @@ import ipaddress
 import socket
 
 from service.cli.errors import CliError, ExitCode
-from service.settings import ApiSettings
+from service.settings import Settings, is_loopback
 
 _BACKLOG = 512
 
 
-def listen(api: ApiSettings, port: int | None = None) -> socket.socket:
+def listen(settings: Settings, port: int | None = None) -> socket.socket:
     """A listening socket at the configured address; `port` overrides the configured one, 0 takes any free one.
 
     Raises CliError where the port is taken, the address is not this machine's, or it would admit strangers.
     """
+    api = settings.api
     wanted = api.port if port is None else port
-    refuse_open_door(api)
+    refuse_open_door(settings)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             api.host, wanted, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -41,13 +42,15 @@ def listen(api: ApiSettings, port: int | None = None) -> socket.socket:
     return listener
 
 
-def refuse_open_door(api: ApiSettings) -> None:
-    """Raises CliError for an address that others can reach, unless the operator has allowed it."""
-    if api.insecure_bind or _is_loopback(api.host):
+def refuse_open_door(settings: Settings) -> None:
+    """Raises CliError for an address that others can reach while nobody needs a key, unless the operator allows it."""
+    api = settings.api
+    if settings.authenticates or api.insecure_bind or is_loopback(api.host):
         return
     raise CliError(
         f"{api.host} is not a loopback address, and callers are not authenticated",
-        "Keep EVENKEEL_API_HOST=127.0.0.1, or set EVENKEEL_API_INSECURE_BIND=true behind something that authenticates.",
+        "Leave EVENKEEL_API_AUTHENTICATION=auto, keep EVENKEEL_API_HOST=127.0.0.1, or set "
+        "EVENKEEL_API_INSECURE_BIND=true behind something that authenticates.",
         code=ExitCode.USAGE,
     )
 
@@ -58,13 +61,6 @@ def address_of(listener: socket.socket) -> str:
     if ipaddress.ip_address(host).is_unspecified:
         host = "::1" if listener.family is socket.AF_INET6 else "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> CliError:

@@ -10,6 +10,7 @@ from service.cli.backup import backup
 from service.cli.demo.command import demo
 from service.cli.doctor import doctor
 from service.cli.health import health
+from service.cli.keys import app as keys
 from service.cli.migrate import migrate
 from service.cli.openapi import openapi
 from service.cli.purge import purge
@@ -46,3 +47,4 @@ def _evenkeel(
 
 for command in (up, demo, doctor, health, serve, worker, migrate, purge, backup, restore, openapi):
     app.command()(command)
+app.add_typer(keys, name="keys")

@@ -33,6 +33,7 @@ def serve(
     from service.cli.broker import tell_broker_fault
     from service.cli.configuration import read_settings
     from service.cli.directories import prepare_directories
+    from service.cli.first_key import first_key_notice
     from service.cli.listening import address_of, listen
     from service.cli.migrate import require_schema
     from service.lifeline import die_with_parent
@@ -43,8 +44,11 @@ def serve(
     prepare_directories(settings)
     require_schema(settings)
     tell_broker_fault(settings)
+    notice = first_key_notice(settings)
+    if notice:
+        typer.echo(notice)
     # The family is read from the descriptor: uvicorn's own --fd takes it for a Unix socket and leaves Nagle's delay on.
-    listener = listen(settings.api, port) if fd is None else socket.socket(fileno=fd)
+    listener = listen(settings, port) if fd is None else socket.socket(fileno=fd)
     if fd is None:
         typer.echo(f"Evenkeel listens on {address_of(listener)}")
     config = uvicorn.Config(

@@ -27,6 +27,7 @@ def up(port: Port = None) -> None:
     from service.cli.configuration import read_settings
     from service.cli.directories import prepare_directories
     from service.cli.errors import StopRequestedError
+    from service.cli.first_key import first_key_notice
     from service.cli.listening import listen
     from service.cli.migrate import upgrade_database
     from service.cli.signals import StopSignals
@@ -40,11 +41,14 @@ def up(port: Port = None) -> None:
     settings = read_settings()
     require_spark()
     require_properties(settings)
-    with listen(settings.api, port) as listener, StopSignals() as signals, ExitStack() as held:
+    with listen(settings, port) as listener, StopSignals() as signals, ExitStack() as held:
         prepare_directories(settings)
         held.enter_context(locked(settings.state_dir))
         upgrade_database(settings)
         tell_broker_fault(settings)
+        notice = first_key_notice(settings)
+        if notice:
+            console.print(notice, markup=False)
         stack = Stack(settings, listener, os.environ)
         try:
             stack.start()
@@ -66,6 +70,7 @@ def welcome(stack: Stack) -> str:
     settings = stack.settings
     roots = ", ".join(str(root) for root in settings.data_root_names)
     job = '{"tables": {"t": {"format": "parquet", "path": "FOLDER"}}, "sql": "SELECT COUNT(*) AS n FROM t"}'
+    key = "-H 'authorization: Bearer KEY' " if settings.authenticates else ""
     return "\n".join(
         (
             f"Evenkeel is ready at {stack.address}",
@@ -74,7 +79,7 @@ def welcome(stack: Stack) -> str:
             f"  results        {settings.results_dir}",
             f"  logs           {stack.log_of('api')}, {stack.log_of('worker')}",
             "Submit a job:",
-            f"  curl -s {stack.address}/v1/jobs -H 'content-type: application/json' -d '{job}'",
+            f"  curl -s {stack.address}/v1/jobs {key}-H 'content-type: application/json' -d '{job}'",
             "Ctrl-C stops it.",
         )
     )

@@ -33,6 +33,12 @@ def ensure_id(session: Session) -> str:
     return found
 
 
+def lock(session: Session) -> None:
+    """Lets one transaction at a time go on from here, until it ends: for what must happen once in an installation."""
+    ensure_id(session)
+    session.execute(select(InstallationRow.row).where(InstallationRow.row == _ROW).with_for_update())
+
+
 def become(session: Session, known_as: str | None) -> None:
     """Gives the database this id, or lets the next who asks make a new one."""
     session.execute(delete(InstallationRow).execution_options(**NO_SYNC))

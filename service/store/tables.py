@@ -32,6 +32,7 @@ RowId = BigInteger().with_variant(Integer(), "sqlite")
 ID_LENGTH = 36
 TENANT_LENGTH = 64
 STREAM_LENGTH = 100
+KEY_ID_LENGTH = 16
 
 
 class Base(DeclarativeBase):
@@ -323,6 +324,28 @@ class CompatibleRevisionRow(Base):
     __tablename__ = "compatible_revisions"
 
     revision: Mapped[str] = mapped_column(String(32), primary_key=True)
+
+
+class ApiKeyRow(Base):
+    """A key that a caller shows: what is stored of it cannot be turned back into the key."""
+
+    __tablename__ = "api_keys"
+    __table_args__ = (Index("ix_api_keys_created_at_id", "created_at", "id"),)
+
+    id: Mapped[str] = mapped_column(String(KEY_ID_LENGTH), primary_key=True)
+    """Part of the key, and no secret."""
+    tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH))
+    name: Mapped[str] = mapped_column(String(200))
+    scopes: Mapped[str] = mapped_column(String(64))
+    """`KeyScope`s, separated by commas."""
+    secret_sha256: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[int] = mapped_column(BigInteger)
+    created_by: Mapped[str | None] = mapped_column(String(KEY_ID_LENGTH))
+    """The key with which it was made; None where that was done on the command line."""
+    expires_at: Mapped[int | None] = mapped_column(BigInteger)
+    revoked_at: Mapped[int | None] = mapped_column(BigInteger)
+    used_at: Mapped[int | None] = mapped_column(BigInteger)
+    """When it was last shown, to the minute."""
 
 
 class InstallationRow(Base):

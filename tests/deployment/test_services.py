@@ -5,6 +5,7 @@ Docker itself is not there: see `tests.support.compose_stack` for what stands fo
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -68,7 +69,11 @@ def test_the_services_run_a_job_and_stop_when_told(stack: ComposeStack) -> None:
     for name in ("spark-worker", "worker", "api"):
         stack.wait_until_healthy(name)
 
-    client = JobClient(f"http://127.0.0.1:{stack.ports['api', 8080]}")
+    address = f"http://127.0.0.1:{stack.ports['api', 8080]}"
+    assert httpx.get(f"{address}/v1/jobs").status_code == 401
+    # Whoever starts it finds the first key there, once.
+    (key,) = re.findall(r"\bek_\S+", stack.log("api"))
+    client = JobClient(address, key)
     with client.http:
         _, rows = client.run(
             {

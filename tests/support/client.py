@@ -14,11 +14,12 @@ no answer, and httpx by default keeps them as long."""
 
 
 class JobClient:
-    """Talks to one API. Safe to share between threads."""
+    """Talks to one API, with an API key where one is given. Safe to share between threads."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, key: str = "") -> None:
         self.address = address
-        self.http = httpx.Client(base_url=address, timeout=60, trust_env=False, limits=_LIMITS)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.http = httpx.Client(base_url=address, headers=headers, timeout=60, trust_env=False, limits=_LIMITS)
 
     def submit(self, spec: Mapping[str, Any], **headers: str) -> str:
         """Posts a job that is to be accepted; gives its id."""

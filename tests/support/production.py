@@ -19,6 +19,8 @@ import httpx
 from sqlalchemy import Executable
 from sqlalchemy.orm import Session
 
+from service.keys.issue_key import KeyRequest, issue_key
+from service.spec.scopes import KeyScope
 from service.store.session import Database
 from service.store.tables import WorkerRow
 from tests.support.client import JobClient
@@ -69,8 +71,8 @@ class Part:
 class Api(JobClient):
     """An API process and the usual requests to it. It keeps its port over restarts."""
 
-    def __init__(self, part: Part, port: int) -> None:
-        super().__init__(f"http://127.0.0.1:{port}")
+    def __init__(self, part: Part, port: int, key: str) -> None:
+        super().__init__(f"http://127.0.0.1:{port}", key)
         self.part = part
 
 
@@ -99,12 +101,16 @@ class Production:
         if part.process.wait(_START_SECONDS) != 0:
             raise AssertionError(f"evenkeel migrate failed:\n{part.said()}")
 
+    def key(self, **asked: Any) -> str:
+        """A new API key, with every scope unless it is asked for otherwise."""
+        return issue_key(self.database, KeyRequest(**{"name": "tests", "scopes": tuple(KeyScope), **asked}), None).key
+
     def start_api(self) -> Api:
         """`evenkeel serve` on a free port; returns once it answers."""
         part = self._part(f"api-{len(self.apis)}", ["-m", "service.cli", "serve", "--port", "0"], {})
         port = int(self._wait(part, "the address of the API", lambda: _LISTENS.search(part.said())).group(1))
         part.command = [*part.command[:-1], str(port)]
-        api = Api(part, port)
+        api = Api(part, port, self.key())
         self.apis.append(api)
         self._wait_for_api(api)
         return api

@@ -48,7 +48,7 @@ def run_demo(state_dir: Path | None, *, keep: bool, reports: int) -> None:
         os.environ.update(isolated)
         settings = read_settings()
         prepare_directories(settings)
-        with locked(settings.state_dir), listen(settings.api) as listener:
+        with locked(settings.state_dir), listen(settings) as listener:
             upgrade_database(settings)
             stack = Stack(settings, listener, isolated)
             try:

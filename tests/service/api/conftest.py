@@ -54,13 +54,21 @@ def retry_seconds() -> float:
 
 
 @pytest.fixture
+def authentication() -> str:
+    """Most tests are about what a caller that was let in sees."""
+    return "off"
+
+
+@pytest.fixture
 def settings(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     explain_timeout_seconds: float,
     retry_seconds: float,
     database_url: str,
+    authentication: str,
 ) -> Settings:
+    monkeypatch.setenv("EVENKEEL_API_AUTHENTICATION", authentication)
     monkeypatch.setenv("EVENKEEL_DATABASE_RETRY_SECONDS", str(retry_seconds))
     monkeypatch.setenv("EVENKEEL_DATABASE_URL", database_url)
     monkeypatch.setenv("EVENKEEL_API_EXPLAIN_TIMEOUT_SECONDS", str(explain_timeout_seconds))

@@ -12,7 +12,6 @@ from service.cli.checkup import Finding, Level, examine
 from service.cli.configuration import read_settings
 from service.cli.listening import listen
 from service.cli.migrate import upgrade_database
-from service.settings import ApiSettings
 from tests.support.object_store import ObjectStore
 
 Examine = Callable[..., dict[str, Finding]]
@@ -56,7 +55,7 @@ def test_what_a_worker_alone_needs_may_be_left_out() -> None:
 
 
 def test_a_busy_port_is_a_warning(findings: Examine) -> None:
-    with listen(ApiSettings(), 0) as busy:
+    with listen(read_settings(), 0) as busy:
         finding = findings(API_PORT=str(busy.getsockname()[1]))["port"]
     assert finding.level is Level.WARN
     assert "--port 0" in finding.advice
@@ -65,7 +64,7 @@ def test_a_busy_port_is_a_warning(findings: Examine) -> None:
 @pytest.mark.parametrize(
     ("variables", "name", "level", "detail"),
     [
-        ({"API_HOST": "0.0.0.0"}, "port", Level.FAIL, "not a loopback address"),
+        ({"API_HOST": "0.0.0.0", "API_AUTHENTICATION": "off"}, "port", Level.FAIL, "not a loopback address"),
         ({"SPARK_DRIVER_MEMORY": "9000g"}, "memory", Level.FAIL, "the worker's JVM takes up to 9000.0 GiB"),
         ({"STATE_DIR": "/proc/evenkeel"}, "state directory", Level.FAIL, "/proc cannot be written to"),
         ({"DATA_ROOTS": "/nowhere"}, "data root", Level.FAIL, "/nowhere is no readable directory"),

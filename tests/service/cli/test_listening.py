@@ -2,53 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from service.cli.errors import CliError, ExitCode
 from service.cli.listening import address_of, listen
-from service.settings import ApiSettings
+from service.settings import Settings
 
 
-def test_port_0_takes_a_free_one_and_the_address_tells_it() -> None:
-    with listen(ApiSettings(), 0) as one, listen(ApiSettings(), 0) as two:
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Settings]:
+    """Makes settings of the API's group as they are given."""
+
+    def made(**given: object) -> Settings:
+        monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
+        for name, value in given.items():
+            monkeypatch.setenv(f"EVENKEEL_API_{name.upper()}", str(value))
+        return Settings()
+
+    return made
+
+
+def test_port_0_takes_a_free_one_and_the_address_tells_it(settings: Callable[..., Settings]) -> None:
+    with listen(settings(), 0) as one, listen(settings(), 0) as two:
         assert address_of(one) == f"http://127.0.0.1:{one.getsockname()[1]}"
         assert address_of(one) != address_of(two)
 
 
-def test_the_port_given_comes_before_the_configured_one() -> None:
-    with listen(ApiSettings(), 0) as one:
+def test_the_port_given_comes_before_the_configured_one(settings: Callable[..., Settings]) -> None:
+    with listen(settings(), 0) as one:
         port = one.getsockname()[1]
-    with listen(ApiSettings(port=1), port) as again:
+    with listen(settings(port=1), port) as again:
         assert again.getsockname()[1] == port
 
 
-def test_a_busy_port_is_told_with_what_to_do() -> None:
-    with listen(ApiSettings(), 0) as one:
+def test_a_busy_port_is_told_with_what_to_do(settings: Callable[..., Settings]) -> None:
+    with listen(settings(), 0) as one:
         port = one.getsockname()[1]
         with pytest.raises(CliError, match=f"port {port} on 127.0.0.1 is taken") as raised:
-            listen(ApiSettings(port=port))
+            listen(settings(port=port))
     assert raised.value.code is ExitCode.MISSING
     assert "--port 0" in raised.value.advice
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_an_address_that_others_reach_must_be_allowed(host: str) -> None:
+def test_an_address_that_others_reach_takes_keys_or_leave(settings: Callable[..., Settings], host: str) -> None:
     with pytest.raises(CliError, match="not a loopback address") as raised:
-        listen(ApiSettings(host=host), 0)
+        listen(settings(host=host, authentication="off"), 0)
     assert "EVENKEEL_API_INSECURE_BIND" in raised.value.advice
 
 
-def test_an_open_address_that_was_allowed_is_reached_over_loopback() -> None:
-    with listen(ApiSettings(host="0.0.0.0", insecure_bind=True), 0) as open_door:
+def test_with_keys_it_may_be_reached(settings: Callable[..., Settings]) -> None:
+    with listen(settings(host="0.0.0.0"), 0) as listener:
+        assert address_of(listener).startswith("http://127.0.0.1:")
+
+
+def test_an_open_address_that_was_allowed_is_reached_over_loopback(settings: Callable[..., Settings]) -> None:
+    with listen(settings(host="0.0.0.0", authentication="off", insecure_bind=True), 0) as open_door:
         assert address_of(open_door) == f"http://127.0.0.1:{open_door.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.2"])
-def test_every_loopback_address_does(host: str) -> None:
-    with listen(ApiSettings(host=host), 0) as listener:
+def test_every_loopback_address_does(settings: Callable[..., Settings], host: str) -> None:
+    with listen(settings(host=host), 0) as listener:
         assert address_of(listener).startswith("http://")
 
 
-def test_an_address_that_is_not_this_machines() -> None:
+def test_an_address_that_is_not_this_machines(settings: Callable[..., Settings]) -> None:
     with pytest.raises(CliError, match=r"cannot listen on 192\.0\.2\.1"):
-        listen(ApiSettings(host="192.0.2.1", insecure_bind=True), 0)
+        listen(settings(host="192.0.2.1", insecure_bind=True), 0)

@@ -1,26 +1,18 @@
-"""What is refused before a handler sees it: foreign hosts and origins, and bodies that are not plain, bounded JSON, or
-bounded rows where these are posted.
-
-A service without keys on loopback is within reach of every web page that its user visits. A page can name another host
-(DNS rebinding) or post a form across sites; it can neither forge the Host header of its own site nor send JSON to
-another one unasked.
-"""
+"""Bodies are read whole before a handler runs: plain, bounded JSON, or bounded rows where these are posted."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.json_body import check_json
 from service.api.problems import service_error_response
+from service.api.site_guard import UNSAFE_METHODS
 from service.errors import (
     BodyTooLargeError,
-    HostNotAllowedError,
-    OriginNotAllowedError,
     ServiceError,
     UnsupportedMediaTypeError,
 )
@@ -28,7 +20,6 @@ from service.ingest.media_types import ROWS
 from service.settings import ApiSettings
 from service.spec.settings_patch import MERGE_PATCH
 
-_UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _CHARSET = re.compile(r"(?:^|;)\s*charset\s*=\s*\"?([^\";\s]*)")
 _OF_ROWS = re.compile(r"/v1/streams/[^/]+/rows")
 
@@ -50,12 +41,11 @@ class _Limit:
         return BodyTooLargeError(f"A body may hold {self.bytes} bytes ({self.variable}).")
 
 
-class Guard:
+class BodyGuard:
     """ASGI middleware. Bodies are read whole, up to the limit of their kind, before the application runs."""
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app = app
-        self._hosts = frozenset(host.strip().lower() for host in settings.allowed_hosts.split(",") if host.strip())
         self._of_json = _Limit(settings.max_body_bytes, "EVENKEEL_API_MAX_BODY_BYTES")
         self._of_rows = _Limit(settings.max_rows_bytes, "EVENKEEL_API_MAX_ROWS_BYTES")
 
@@ -74,11 +64,9 @@ class Guard:
         await self._app(scope, checked, send)
 
     async def _check(self, scope: Scope, receive: Receive) -> Receive:
-        headers = Headers(scope=scope)
-        self._check_host(headers)
-        if scope["method"] not in _UNSAFE:
+        if scope["method"] not in UNSAFE_METHODS:
             return receive
-        self._check_origin(headers)
+        headers = Headers(scope=scope)
         if scope["method"] == "POST" and _OF_ROWS.fullmatch(scope["path"]):
             # First, since so much may come. What is in it is for whoever knows the stream.
             _check_rows_headers(headers)
@@ -88,23 +76,6 @@ class Guard:
             _check_json_type(headers, scope["method"])
             check_json(body)
         return _replay(body, receive)
-
-    def _check_host(self, headers: Headers) -> None:
-        hosts = headers.getlist("host")
-        if len(hosts) != 1 or not self._serves(hosts[0]):
-            raise HostNotAllowedError(
-                "The Host header names another host than this service. If it is reachable under that name, add the "
-                "name to EVENKEEL_API_ALLOWED_HOSTS."
-            )
-
-    def _check_origin(self, headers: Headers) -> None:
-        origin = headers.get("origin")
-        if origin is not None and not self._serves(_authority(origin)):
-            raise OriginNotAllowedError("A page of another site may not change anything here.")
-
-    def _serves(self, authority: str) -> bool:
-        name = re.sub(r":\d*$", "", authority).lower()
-        return bool(name) and ("*" in self._hosts or name in self._hosts)
 
 
 async def _read(headers: Headers, receive: Receive, limit: _Limit) -> bytes:
@@ -149,13 +120,6 @@ def _content_type(headers: Headers) -> tuple[str, str]:
     media_type, _, parameters = headers.get("content-type", "").lower().partition(";")
     found = _CHARSET.search(parameters)
     return media_type.strip(), found[1] if found else ""
-
-
-def _authority(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:
-        return ""
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -1,0 +1,142 @@
+"""Who asks is found out before anything else of a request is read: strangers cost a header.
+
+The middleware finds the caller, the dependencies say what an operation asks of it. An operation that declares none is
+open to everybody, and there are few: `tests/service/api/test_authentication.py` names them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer, SecurityScopes
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.api.problems import service_error_response
+from service.errors import DatabaseUnavailableError, MissingScopeError, UnauthenticatedError
+from service.keys.principal import ANYBODY, Principal
+from service.keys.secrets import read_secret
+from service.spec.scopes import KeyScope
+from service.store.faults import fault_of
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json"})
+"""What anybody may ask: whether the service is there, and how to talk to it."""
+
+_PRINCIPAL = "principal"
+_SHOW_A_KEY = (
+    "Show an API key, as 'Authorization: Bearer ek_…'. Whoever runs the service makes one: `evenkeel keys create`."
+)
+_NO_KEY = "This API key is unknown, expired or revoked. Show another."
+_UNCHECKED = "The database did not answer in time, so the API key could not be checked. Nothing was changed; try again."
+
+
+class Authentication:
+    """ASGI middleware. With `required`, whoever shows no key that holds gets no further than the open paths."""
+
+    def __init__(self, app: ASGIApp, *, required: bool) -> None:
+        self._app = app
+        self._required = required
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers with a problem, or hands the request on with its principal."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        try:
+            principal = await self._principal(scope) if self._required else ANYBODY
+        except UnauthenticatedError as error:
+            await service_error_response(error, scope)(scope, receive, send)
+            return
+        except SQLAlchemyError as error:
+            if fault_of(error) is None:
+                raise
+            refusal = DatabaseUnavailableError(_UNCHECKED, retry_after_seconds=1)
+            await service_error_response(refusal, scope)(scope, receive, send)
+            return
+        scope.setdefault("state", {})[_PRINCIPAL] = principal
+        await self._app(scope, receive, send)
+
+    async def _principal(self, scope: Scope) -> Principal:
+        shown = Headers(scope=scope).getlist("authorization")
+        if not shown:
+            raise UnauthenticatedError(_SHOW_A_KEY)
+        scheme, _, text = shown[0].partition(" ")
+        secret = read_secret(text.strip())
+        if len(shown) != 1 or scheme.lower() != "bearer" or secret is None:
+            raise UnauthenticatedError(_SHOW_A_KEY)
+        ring = scope["app"].state.services.key_ring
+        is_known, principal = ring.recall(secret)
+        if not is_known:
+            principal = await run_in_threadpool(ring.look_up, secret)
+        if principal is None:
+            raise UnauthenticatedError(_NO_KEY)
+        return principal
+
+
+# It tells the specification; the middleware is who checks.
+_bearer = HTTPBearer(scheme_name="ApiKey", description="An API key: `ek_…`.", auto_error=False)
+
+
+def principal_of(scope: Scope) -> Principal:
+    """Who sent the request. Raises UnauthenticatedError where that is not known."""
+    principal = scope.get("state", {}).get(_PRINCIPAL)
+    if not isinstance(principal, Principal):
+        raise UnauthenticatedError(_SHOW_A_KEY)
+    return principal
+
+
+async def _allowed(
+    request: Request,
+    wanted: SecurityScopes,
+    _shown: Annotated[object, Depends(_bearer)],
+) -> Principal:
+    principal = principal_of(request.scope)
+    if not principal.scopes.intersection(wanted.scopes):
+        needed = " or ".join(f"'{scope}'" for scope in wanted.scopes)
+        raise MissingScopeError(f"This API key may not do that: it takes one with the scope {needed}.")
+    return principal
+
+
+async def _known(request: Request, _shown: Annotated[object, Depends(_bearer)]) -> Principal:
+    return principal_of(request.scope)
+
+
+Caller = Annotated[Principal, Depends(_known)]
+"""A caller, whatever it may do."""
+
+Reader = Annotated[Principal, Security(_allowed, scopes=[KeyScope.READ])]
+"""A caller that may read, of its tenant."""
+
+Submitter = Annotated[Principal, Security(_allowed, scopes=[KeyScope.SUBMIT])]
+"""A caller that may change jobs and streams, of its tenant."""
+
+Scraper = Annotated[Principal, Security(_allowed, scopes=[KeyScope.METRICS, KeyScope.ADMIN])]
+"""A caller that may read the service's own metrics."""
+
+Admin = Annotated[Principal, Security(_allowed, scopes=[KeyScope.ADMIN])]
+"""A caller that runs the service."""
+
+
+async def _of_reader(principal: Reader) -> str:
+    return principal.tenant
+
+
+async def _of_submitter(principal: Submitter) -> str:
+    return principal.tenant
+
+
+async def _of_admin(principal: Admin) -> str:
+    return principal.tenant
+
+
+ReaderTenant = Annotated[str, Depends(_of_reader)]
+"""The tenant of a caller that may read."""
+
+SubmitterTenant = Annotated[str, Depends(_of_submitter)]
+"""The tenant of a caller that may change jobs and streams."""
+
+AdminTenant = Annotated[str, Depends(_of_admin)]
+"""The tenant of a caller that runs the service."""

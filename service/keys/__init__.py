@@ -1,0 +1,1 @@
+"""API keys: making, showing, checking and ending them."""

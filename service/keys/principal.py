@@ -1,0 +1,21 @@
+"""Who asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.jobs.tenants import DEFAULT_TENANT
+from service.spec.scopes import ALL_SCOPES, KeyScope
+
+
+@dataclass(frozen=True)
+class Principal:
+    """A caller: whose jobs it sees, and what it may do. `key_id` is empty where callers are not authenticated."""
+
+    tenant: str
+    scopes: frozenset[KeyScope]
+    key_id: str = ""
+
+
+ANYBODY = Principal(DEFAULT_TENANT, ALL_SCOPES)
+"""Every caller of a service that authenticates nobody."""

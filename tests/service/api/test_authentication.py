@@ -1,0 +1,273 @@
+"""Who gets in, and how far: each operation against each kind of key, and each tenant against the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from service.api.authentication import OPEN_PATHS
+from service.keys.issue_key import KeyRequest, issue_key
+from service.keys.key_ring import KeyRing
+from service.keys.revoke_key import revoke_key
+from service.settings import Settings
+from service.spec.scopes import KeyScope
+from service.store.session import Database
+from tests.support import lifecycle
+from tests.support.lifecycle import SPEC
+
+pytestmark = pytest.mark.parametrize("authentication", ["on"])
+
+READ, SUBMIT, METRICS, ADMIN = KeyScope.READ, KeyScope.SUBMIT, KeyScope.METRICS, KeyScope.ADMIN
+
+SCOPES: Mapping[str, set[KeyScope]] = {
+    "GET /metrics": {METRICS, ADMIN},
+    "GET /v1/me": set(KeyScope),
+    "GET /v1/jobs": {READ},
+    "GET /v1/jobs/{job_id}": {READ},
+    "GET /v1/jobs/{job_id}/batches": {READ},
+    "GET /v1/jobs/{job_id}/events": {READ},
+    "GET /v1/jobs/{job_id}/metrics": {READ},
+    "GET /v1/jobs/{job_id}/plan": {READ},
+    "GET /v1/jobs/{job_id}/result": {READ},
+    "GET /v1/jobs/{job_id}/stream": {READ},
+    "GET /v1/streams": {READ},
+    "GET /v1/streams/{name}": {READ},
+    "GET /v1/workers": {READ},
+    "GET /v1/workers/{worker_id}": {READ},
+    "POST /v1/jobs": {SUBMIT},
+    "POST /v1/explain": {SUBMIT},
+    "POST /v1/jobs/{job_id}/cancel": {SUBMIT},
+    "POST /v1/jobs/{job_id}/resume": {SUBMIT},
+    "POST /v1/jobs/{job_id}/stop": {SUBMIT},
+    "PATCH /v1/jobs/{job_id}/settings": {SUBMIT},
+    "DELETE /v1/jobs/{job_id}": {SUBMIT},
+    "PUT /v1/streams/{name}": {SUBMIT},
+    "POST /v1/streams/{name}/rows": {SUBMIT},
+    "DELETE /v1/streams/{name}": {SUBMIT},
+    "POST /v1/workers/{worker_id}/drain": {ADMIN},
+    "GET /v1/keys": {ADMIN},
+    "POST /v1/keys": {ADMIN},
+    "DELETE /v1/keys/{key_id}": {ADMIN},
+}
+"""What a key needs, one of these scopes; operations that are not named are open."""
+
+BODIES: Mapping[str, dict[str, Any]] = {
+    "POST /v1/jobs": {"json": SPEC},
+    "POST /v1/explain": {"json": {**SPEC, "sql": "nothing"}},
+    "PATCH /v1/jobs/{job_id}/settings": {"json": {}},
+    "PUT /v1/streams/{name}": {"json": {"schema": "a BIGINT"}},
+    "POST /v1/streams/{name}/rows": {
+        "content": "{}",
+        "headers": {"Content-Type": "application/x-ndjson"},
+        "params": {"batch_id": "1"},
+    },
+    "POST /v1/keys": {"json": {"name": "another"}},
+}
+"""What operations are asked with."""
+
+OF_A_JOB = sorted(operation for operation in SCOPES if "{job_id}" in operation)
+
+
+class Api(Protocol):
+    client: TestClient
+    app: FastAPI
+    database: Database
+    settings: Settings
+
+
+Bearer = Callable[..., dict[str, str]]
+
+
+@pytest.fixture
+def bearer(api: Api) -> Bearer:
+    """The header of a new key with these scopes."""
+
+    def made(*scopes: KeyScope, tenant: str = "default") -> dict[str, str]:
+        asked = KeyRequest(name="test", tenant=tenant, scopes=scopes or tuple(KeyScope))
+        return {"Authorization": f"Bearer {issue_key(api.database, asked, None).key}"}
+
+    return made
+
+
+def operations(app: FastAPI) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each operation as the specification has it."""
+    for path, item in app.openapi()["paths"].items():
+        for method, operation in item.items():
+            yield f"{method.upper()} {path}", operation
+
+
+def asked(api: Api, operation: str, headers: Mapping[str, str], job_id: str = "x") -> Any:
+    """The answer to an operation on things that are not there, or on a job."""
+    method, path = operation.split(" ")
+    filled = path.format(job_id=job_id, name="unknown", worker_id="x", key_id="a" * 16)
+    given = dict(BODIES.get(operation, {}))
+    given["headers"] = {**given.pop("headers", {}), **headers}
+    return api.client.request(method, filled, **given)
+
+
+def test_every_operation_says_what_it_takes(api: Api) -> None:
+    found = dict(operations(api.app))
+    open_to_all = {operation for operation in found if operation.split(" ")[1] in OPEN_PATHS}
+    assert set(found) == set(SCOPES) | open_to_all
+    assert {operation for operation, about in found.items() if "security" in about} == set(SCOPES)
+    for operation in SCOPES:
+        assert {"401", "403"} <= set(found[operation]["responses"]), operation
+
+
+@pytest.mark.parametrize("operation", sorted(SCOPES))
+def test_without_a_key_nothing_is_told(api: Api, operation: str) -> None:
+    answer = asked(api, operation, {})
+    assert answer.status_code == 401
+    assert answer.json()["code"] == "unauthenticated"
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize("path", ["/nothing", "/v1", "/v1/jobs/../../healthz", "/v1/jobs/", "//healthz", "/docs"])
+def test_nor_what_there_is(api: Api, path: str) -> None:
+    assert api.client.get(path).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_whether_the_service_is_there_is_told_to_all(api: Api, path: str) -> None:
+    assert api.client.get(path).status_code in {200, 503}
+    assert api.client.get("/openapi.json").status_code == 200
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize("operation", sorted(SCOPES))
+@pytest.mark.parametrize("scope", list(KeyScope))
+def test_a_key_opens_what_it_is_for(api: Api, bearer: Bearer, operation: str, scope: KeyScope) -> None:
+    answer = asked(api, operation, bearer(scope))
+    if scope in SCOPES[operation]:
+        assert answer.status_code not in {401, 403}, answer.text
+    else:
+        assert answer.status_code == 403
+        assert answer.json()["code"] == "missing_scope"
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        "Basic {key}",
+        "{key}",
+        "Bearer {key}x",
+        "Bearer {key} x",
+        "Bearer ek_{zeros}",
+        "bearer\t{key}",
+    ],
+)
+def test_what_is_no_key_opens_nothing(api: Api, bearer: Bearer, header: str) -> None:
+    key = bearer()["Authorization"].removeprefix("Bearer ")
+    shown = header.format(key=key, zeros="a" * 16 + "_" + "0" * 43)
+    assert api.client.get("/v1/jobs", headers={"Authorization": shown}).status_code == 401
+
+
+@pytest.mark.one_database
+def test_two_keys_at_once_are_none(api: Api, bearer: Bearer) -> None:
+    headers = [("Authorization", bearer()["Authorization"]), ("Authorization", bearer()["Authorization"])]
+    assert api.client.get("/v1/jobs", headers=headers).status_code == 401
+
+
+@pytest.mark.one_database
+def test_the_word_bearer_may_be_written_otherwise(api: Api, bearer: Bearer) -> None:
+    key = bearer()["Authorization"].removeprefix("Bearer ")
+    assert api.client.get("/v1/jobs", headers={"Authorization": f"bearer  {key}"}).status_code == 200
+
+
+@pytest.mark.one_database
+def test_a_stranger_s_body_is_not_read(api: Api) -> None:
+    # As it is, it would be too large, and of the wrong type.
+    answer = api.client.post("/v1/jobs", content=b"x" * 1_000_000, headers={"Content-Type": "text/html"})
+    assert answer.status_code == 401
+
+
+def test_a_revoked_key_opens_nothing(api: Api, bearer: Bearer) -> None:
+    headers = bearer()
+    key_id = api.client.get("/v1/me", headers=headers).json()["key_id"]
+    revoke_key(api.database, key_id, even_the_last=True)
+    assert api.client.get("/v1/me", headers=headers).status_code == 200  # remembered for a few seconds
+    api.app.state.services.key_ring._known.clear()
+    answer = api.client.get("/v1/me", headers=headers)
+    assert answer.status_code == 401
+    assert headers["Authorization"].removeprefix("Bearer ") not in answer.text
+
+
+def test_a_job_of_another_tenant_is_not_there(api: Api, bearer: Bearer) -> None:
+    job_id = lifecycle.insert(api.database, tenant="sales")
+    lifecycle.run_whole(api.database, job_id, api.settings.results_dir, pa.table({"uid": [1]}))
+    mine, other = bearer(tenant="sales"), bearer(tenant="marketing")
+    for operation in OF_A_JOB:
+        answer = asked(api, operation, other, job_id)
+        assert answer.status_code == 404, operation
+        # Word for word what is said of a job that nobody has.
+        nobody = asked(api, operation, other, "0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a")
+        assert _without_ids(answer.json()) == _without_ids(nobody.json()), operation
+    assert api.client.get(f"/v1/jobs/{job_id}", headers=mine).json()["status"] == "SUCCEEDED"
+
+
+def _without_ids(problem: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in problem.items() if name not in {"instance", "request_id", "detail"}}
+
+
+def test_a_list_holds_the_jobs_of_its_caller(api: Api, bearer: Bearer) -> None:
+    ids = {tenant: lifecycle.insert(api.database, tenant=tenant) for tenant in ("sales", "marketing")}
+    for tenant, job_id in ids.items():
+        listed = api.client.get("/v1/jobs", headers=bearer(tenant=tenant)).json()["jobs"]
+        assert [job["id"] for job in listed] == [job_id]
+
+
+def test_an_idempotency_key_is_its_tenant_s_own(api: Api, bearer: Bearer) -> None:
+    def submitted(tenant: str, **changes: object) -> Any:
+        headers = {**bearer(tenant=tenant), "Idempotency-Key": "nightly"}
+        return api.client.post("/v1/jobs", json={**SPEC, **changes}, headers=headers)
+
+    one, other = submitted("sales"), submitted("marketing", name="another")
+    assert (one.status_code, other.status_code) == (202, 202)
+    assert one.json()["id"] != other.json()["id"]
+    assert submitted("sales").headers["idempotency-replayed"] == "true"
+
+
+def test_a_stream_is_its_tenant_s_own(api: Api, bearer: Bearer) -> None:
+    sales, marketing = bearer(tenant="sales"), bearer(tenant="marketing")
+    for headers, schema in ((sales, "a BIGINT"), (marketing, "b STRING")):
+        assert api.client.put("/v1/streams/clicks", json={"schema": schema}, headers=headers).status_code == 201
+    assert api.client.delete("/v1/streams/clicks", headers=marketing).status_code == 204
+    assert api.client.get("/v1/streams/clicks", headers=sales).json()["schema"] == "a BIGINT"
+    assert api.client.get("/v1/streams", headers=marketing).json()["streams"] == []
+
+
+def test_a_worker_s_jobs_are_told_to_their_tenant(api: Api, bearer: Bearer) -> None:
+    lifecycle.beat(api.database)
+    job_id = lifecycle.insert(api.database, tenant="sales")
+    lifecycle.claim(api.database, job_id)
+    for tenant, expected in (("sales", [job_id]), ("marketing", [])):
+        (worker,) = api.client.get("/v1/workers", headers=bearer(tenant=tenant)).json()["workers"]
+        assert [job["id"] for job in worker["jobs"]] == expected
+
+
+@pytest.mark.timeout(60)
+def test_an_open_stream_of_events_ends_with_its_key(api: Api, bearer: Bearer, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = lifecycle.insert(api.database)
+    monkeypatch.setattr("service.api.events._HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr("service.keys.key_ring.REMEMBERED_SECONDS", 0.0)
+    headers = bearer()
+    key_id = api.client.get("/v1/me", headers=headers).json()["key_id"]
+    holds = KeyRing.holds
+
+    def revoked_meanwhile(ring: KeyRing, principal: Any) -> bool:
+        revoke_key(api.database, key_id, even_the_last=True)
+        return holds(ring, principal)
+
+    monkeypatch.setattr(KeyRing, "holds", revoked_meanwhile)
+    # It returns, although the job never ends.
+    assert "QUEUED" in api.client.get(f"/v1/jobs/{job_id}/events", headers=headers).text

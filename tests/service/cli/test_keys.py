@@ -1,0 +1,96 @@
+"""`evenkeel keys`: made, listed, revoked; mistakes told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from service.cli.main import app
+from service.keys.secrets import read_secret
+from service.settings import Settings
+from service.store.migrate import upgrade
+from service.store.session import Database
+
+
+@pytest.fixture(autouse=True)
+def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a database without keys."""
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
+    (tmp_path / "state").mkdir()
+    database = Database(Settings().database_url)
+    upgrade(database)
+    database.close()
+
+
+def keys(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["keys", *arguments])
+
+
+def listed() -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(keys("list", "--json").output)
+    return found
+
+
+def test_a_key_is_printed_alone() -> None:
+    result = keys("create", "nightly loads")
+    assert result.exit_code == 0, result.output
+    # For `KEY=$(evenkeel keys create …)`.
+    assert read_secret(result.output.strip()) is not None
+    (key,) = listed()
+    assert (key["name"], key["tenant"], key["scopes"]) == ("nightly loads", "default", ["read", "submit"])
+
+
+def test_a_key_for_what_is_wanted() -> None:
+    result = keys(
+        "create", "scraper", "--tenant", "ops", "--scope", "metrics", "--scope", "read", "--expires-in", "90d", "--json"
+    )
+    made = json.loads(result.output)
+    assert (made["tenant"], made["scopes"]) == ("ops", ["read", "metrics"])
+    assert made["expires_at"] is not None
+    assert read_secret(made["key"]) is not None
+
+
+def test_the_list_tells_of_each_without_its_secret() -> None:
+    secret = keys("create", "[red]nightly[/red]").output.strip()
+    keys("create", "gone", "--tenant", "sales")
+    keys("revoke", str(listed()[1]["id"]))
+    table = keys("list").output
+    assert secret not in table
+    assert "[red]nightly[/red]" in table
+    assert "revoked" in table
+    assert "for good" in table
+    assert "gone" not in keys("list", "--tenant", "default").output
+
+
+def test_a_key_is_revoked_by_its_id_or_itself() -> None:
+    first, second = (keys("create", name).output.strip() for name in ("one", "other"))
+    secret = read_secret(second)
+    assert secret is not None
+    assert "Revoked" in keys("revoke", first).output
+    assert json.loads(keys("revoke", secret.id, "--json").output)["live"] is False
+    assert [key["live"] for key in listed()] == [False, False]
+
+
+def test_the_last_admin_key_too() -> None:
+    key = keys("create", "admin", "--scope", "admin").output.strip()
+    assert keys("revoke", key).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["create", ""], "name"),
+        (["create", "x", "--tenant", "No/Such"], "tenant"),
+        (["create", "x", "--scope", "root"], "scopes"),
+        (["create", "x", "--expires-in", "soon"], "expires_in"),
+        (["revoke", "nothing"], "nothing"),
+    ],
+)
+def test_mistakes_are_told(arguments: list[str], told: str) -> None:
+    result = keys(*arguments)
+    assert result.exit_code == 2
+    assert told in result.output
+    assert "Traceback" not in result.output
