@@ -37,6 +37,7 @@
     │   ├── StreamDiffersError              409     stream_differs
     │   ├── StreamInUseError                409     stream_in_use
     │   └── LastAdminKeyError               409     last_admin_key
+    ├── TooManyJobsError                    429     too_many_jobs
     └── UnavailableError                                    try again later
         ├── DatabaseUnavailableError        503     database_unavailable
         ├── StoppingError                   503     stopping
@@ -44,8 +45,8 @@
         ├── NotReadyError                   503     not_ready
         └── WorkerUnavailableError          503     worker_unavailable
 
-What is wrong with a job itself is a `service.spec.errors.SpecError`, answered with 422. `service.api.problems` renders
-both; nothing else does.
+Those about keys and quotas are in `service.access_errors`. What is wrong with a job itself is a
+`service.spec.errors.SpecError`, answered with 422. `service.api.problems` renders both; nothing else does.
 """
 
 from __future__ import annotations
@@ -87,25 +88,6 @@ class InvalidCursorError(RequestError):
     status = 400
     code = "invalid_cursor"
     title = "The cursor does not belong to this list"
-
-
-class UnauthenticatedError(RequestError):
-    """The caller shows no API key, or none that holds."""
-
-    status = 401
-    code = "unauthenticated"
-    title = "An API key is needed"
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail, headers={"WWW-Authenticate": 'Bearer realm="evenkeel"'})
-
-
-class MissingScopeError(RequestError):
-    """The caller's API key is for other things."""
-
-    status = 403
-    code = "missing_scope"
-    title = "The API key may not do that"
 
 
 class OriginNotAllowedError(RequestError):
@@ -248,14 +230,6 @@ class StreamNotFoundError(NotFoundError):
     title = "There is no such stream"
 
 
-class KeyNotFoundError(NotFoundError):
-    """No such API key."""
-
-    status = 404
-    code = "key_not_found"
-    title = "There is no such API key"
-
-
 class ResultMissingError(NotFoundError):
     """The job succeeded and its files have since been removed from the results directory."""
 
@@ -338,14 +312,6 @@ class StreamInUseError(ConflictError):
     status = 409
     code = "stream_in_use"
     title = "Jobs read the stream"
-
-
-class LastAdminKeyError(ConflictError):
-    """Without this key, nobody could make another over HTTP."""
-
-    status = 409
-    code = "last_admin_key"
-    title = "This is the last key with the scope admin"
 
 
 class UnavailableError(ServiceError):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 
 from service import __version__
+from service.access_errors import MissingScopeError, UnauthenticatedError
 from service.api import events, jobs, keys, operations, reports, results, streaming, streams, workers
 from service.api.authentication import Authentication
 from service.api.body_guard import BodyGuard
@@ -20,16 +22,9 @@ from service.api.openapi import TITLE, operation_id, specification
 from service.api.problems import add_problem_handlers, problems
 from service.api.request_context import RequestContext
 from service.api.retries import Outage
-from service.api.site_guard import SiteGuard
+from service.api.site_guard import SiteGuard, origins_of
 from service.dispatch import Dispatcher
-from service.errors import (
-    DatabaseUnavailableError,
-    HostNotAllowedError,
-    MissingScopeError,
-    OriginNotAllowedError,
-    StoppingError,
-    UnauthenticatedError,
-)
+from service.errors import DatabaseUnavailableError, HostNotAllowedError, OriginNotAllowedError, StoppingError
 from service.jobs.explain_job import forget_abandoned
 from service.jobs.watch import JobWatcher
 from service.keys.key_ring import KeyRing
@@ -38,6 +33,16 @@ from service.settings import Settings
 from service.store.migrate import require_current
 from service.store.session import Database
 
+_ASKED_WITH = (
+    "Authorization",
+    "Content-Type",
+    "Idempotency-Key",
+    "If-None-Match",
+    "Last-Event-ID",
+    "Prefer",
+    "X-Request-Id",
+)
+_TOLD_IN = ("ETag", "Idempotency-Replayed", "Location", "Preference-Applied", "Retry-After", "X-Request-Id")
 _EVERYWHERE = (HostNotAllowedError, OriginNotAllowedError, DatabaseUnavailableError, StoppingError)
 _WITH_A_KEY = problems(*_EVERYWHERE, UnauthenticatedError, MissingScopeError)
 
@@ -69,10 +74,23 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     app.add_middleware(BodyGuard, settings=settings.api)
     app.add_middleware(Authentication, required=settings.authenticates)
     app.add_middleware(SiteGuard, settings=settings.api)
+    _share_with_other_sites(app, origins_of(settings.api))
     app.add_middleware(RequestContext, metrics=metrics)
     app.add_middleware(HeadAsGet)
     _cache_specification(app)
     return app
+
+
+def _share_with_other_sites(app: FastAPI, origins: Sequence[str]) -> None:
+    """Lets browsers show answers to pages of these sites. A key is shown in a header, so no cookie is of use."""
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
+            allow_headers=_ASKED_WITH,
+            expose_headers=_TOLD_IN,
+        )
 
 
 @asynccontextmanager

@@ -60,6 +60,17 @@ class ApiSettings(_Group):
         default="127.0.0.1,localhost,[::1]",
         description="Host names that requests may name, separated by commas; guards against DNS rebinding.",
     )
+    allowed_origins: str = Field(
+        default="",
+        pattern=r"^(https?://[^\s/,*]+(,https?://[^\s/,*]+)*)?$",
+        description="Origins of pages of other sites that browsers may let use the API, such as "
+        "`https://dash.example.org`, separated by commas; none by default.",
+    )
+    trusted_proxies: str = Field(
+        default="",
+        description="Addresses or networks of proxies whose `X-Forwarded-For` tells the client's address, separated by "
+        "commas; it is ignored by default.",
+    )
     max_body_bytes: int = Field(default=1 << 20, ge=1024, le=1 << 30, description="Largest request body.")
     max_rows_bytes: int = Field(
         default=32 << 20, ge=1024, le=1 << 30, description="Largest body of rows that are posted to a stream."
@@ -220,6 +231,32 @@ class RetentionSettings(_Group):
     )
 
 
+class LimitSettings(_Group):
+    """How much of the service one tenant may take."""
+
+    model_config = SettingsConfigDict(env_prefix="EVENKEEL_LIMITS_", frozen=True, env_ignore_empty=True)
+
+    queued_jobs: int = Field(
+        default=10_000,
+        ge=0,
+        le=10_000_000,
+        description="Jobs of a tenant that wait for a worker; what it submits beyond gets a 429. 0 for any number.",
+    )
+    running_jobs: int = Field(
+        default=0,
+        ge=0,
+        le=100_000,
+        description="Jobs of a tenant that workers have at once, beside as many streams; the others wait. 0 for any "
+        "number.",
+    )
+    result_bytes: ByteSize = Field(
+        default=ByteSize(0),
+        ge=0,
+        description="Largest managed result of a batch job; one that outgrows it fails. Bytes, or with a unit such as "
+        "`10GB`; 0 for any size.",
+    )
+
+
 class BackupSettings(_Group):
     """What `evenkeel backup` and `evenkeel restore` need."""
 
@@ -265,6 +302,7 @@ class Settings:
         self.worker = WorkerSettings()
         self.spark = SparkSettings()
         self.retention = RetentionSettings()
+        self.limits = LimitSettings()
         self.backup = BackupSettings()
         self.log = LogSettings()
 
@@ -344,6 +382,7 @@ GROUPS: tuple[type[BaseSettings], ...] = (
     WorkerSettings,
     SparkSettings,
     RetentionSettings,
+    LimitSettings,
     BackupSettings,
     LogSettings,
 )

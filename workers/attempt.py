@@ -22,6 +22,7 @@ class StopReason(StrEnum):
     DRIVER_LOST = "driver_lost"
     WORKER_STOPPING = "worker_stopping"
     STOP_REQUESTED = "stop_requested"
+    RESULT_TOO_LARGE = "result_too_large"
 
 
 class AttemptStopped(Exception):  # noqa: N818 - an order to stop, no error

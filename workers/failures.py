@@ -90,6 +90,8 @@ def _verdict_of_reason(reason: StopReason, attempt: Attempt) -> Verdict:
             return HandBack(AttemptStatus.CRASHED, ends.driver_lost(claim.worker))
         case StopReason.WORKER_STOPPING:
             return HandBack(AttemptStatus.CANCELLED, ends.handed_back(claim.worker))
+        case StopReason.RESULT_TOO_LARGE:
+            return Ending(JobStatus.FAILED, ends.result_too_large())
         case StopReason.STOP_REQUESTED:
             return Rest(StoppedBecause.STOPPED)
 

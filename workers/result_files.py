@@ -7,6 +7,7 @@ ending may commit late, and Spark would take its rows for some of the second.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from service.results.directories import remove_if_empty
@@ -18,6 +19,12 @@ _RUNS = (1, 2)
 def relative_path(claim: Claim, run: int = 1) -> str:
     """The directory of a run of the attempt, relative to the results directory: what is stored and published."""
     return f"{claim.job_id}/{_name(claim.fence, run)}"
+
+
+def directories_of(results: Path, claim: Claim) -> Iterator[Path]:
+    """Where the attempt writes, as far as it has begun to."""
+    directories = (results / relative_path(claim, run) for run in _RUNS)
+    return (directory for directory in directories if directory.is_dir())
 
 
 def remove_attempt(results: Path, claim: Claim) -> None:

@@ -22,7 +22,7 @@ from service.spec.job import JobSpec
 from service.spec.modes import Mode
 from service.spec.queues import Queue
 from service.spec.status import JobStatus
-from service.store import jobs, leases, publication, streams
+from service.store import jobs, leases, publication, quotas, streams
 from service.store.faults import fault_of
 from service.store.leases import Claim
 from service.store.publication import AttemptMetrics, Ending, PublishedResult
@@ -80,6 +80,8 @@ class JobRunner:
     ) -> None:
         self._roots = roots_of(settings)
         self._results = settings.results_dir
+        self._most_of_a_tenant = settings.limits.running_jobs
+        self._most_result_bytes = settings.limits.result_bytes
         self._lease_ms = round(settings.worker.lease_seconds * 1000)
         self._database = database
         self._drivers = drivers
@@ -101,7 +103,7 @@ class JobRunner:
         False where there is nothing to claim: messages come twice, or late. Raises SparkUnavailableError before
         it claims anything, and else only when the database fails.
         """
-        return self._run(lambda session, place: job_id if self._has_room(session, job_id, place) else None)
+        return self._run(lambda session, place: self._if_it_may_run(session, job_id, place))
 
     def run_oldest(self, queues: Collection[str]) -> bool:
         """As `run`, with the job that has waited longest in one of these queues."""
@@ -109,13 +111,23 @@ class JobRunner:
 
     def _oldest(self, session: Session, queues: Collection[str], place: Place) -> str | None:
         others = [queue for queue in queues if queue != Queue.STREAM.value]
-        job_id = leases.oldest_waiting(session, others if self.supervisor.is_full else queues)
-        if job_id is None or self._has_room(session, job_id, place):
-            return job_id
-        # Another thread took the last place meanwhile.
-        return leases.oldest_waiting(session, others)
+        job_id = leases.oldest_waiting(session, others if self.supervisor.is_full else queues, self._most_of_a_tenant)
+        if job_id is None:
+            return None
+        if not self._has_place(session, job_id, place):
+            # Another thread took the last place meanwhile.
+            job_id = leases.oldest_waiting(session, others, self._most_of_a_tenant)
+        return job_id if job_id is not None and self._has_room(session, job_id) else None
 
-    def _has_room(self, session: Session, job_id: str, place: Place) -> bool:
+    def _if_it_may_run(self, session: Session, job_id: str, place: Place) -> str | None:
+        # The place last: what is taken is not given back before the end of the claim.
+        return job_id if self._has_room(session, job_id) and self._has_place(session, job_id, place) else None
+
+    def _has_room(self, session: Session, job_id: str) -> bool:
+        """Not where its tenant has as many jobs with workers as it may: it waits for one of them to end."""
+        return not self._most_of_a_tenant or quotas.has_room(session, job_id, self._most_of_a_tenant)
+
+    def _has_place(self, session: Session, job_id: str, place: Place) -> bool:
         """Not where it is a stream, and this worker runs as many as it may: it waits for another worker, or a place,
         which is taken here.
         """
@@ -245,6 +257,10 @@ class JobRunner:
                     self._metrics.executed(execution_ms)
                     return self._execute_again(attempt, driver, spec, engine, replace(run, planned=safer))
             return Ending(verdict.status, verdict.error, metrics=self._measure(attempt, driver, spec, run))
+        if self._most_result_bytes and written.bytes > self._most_result_bytes:
+            # It was written between two looks at it.
+            metrics = self._measure(attempt, driver, spec, run)
+            return Ending(JobStatus.FAILED, ends.result_too_large(), metrics=metrics)
         # A result that is complete is published even where the attempt was told to stop meanwhile.
         return Ending(
             JobStatus.SUCCEEDED,

@@ -27,6 +27,7 @@ from workers.held_messages import HeldMessages
 from workers.loops import Loop
 from workers.memory import Resident, resident
 from workers.metrics import DriverCount, WorkerMetrics
+from workers.result_limit import ResultLimit
 from workers.retention import RetentionStep
 from workers.runner import JobRunner
 from workers.spark_session import SparkRuntime
@@ -115,6 +116,7 @@ class Worker:
         progress = ProgressReporter(self._database, self._at_hand)
         watch = CancellationWatch(self._database, self._at_hand)
         driver = DriverWatch(self._runtime, self._at_hand, settings.spark.gateway_timeout_seconds)
+        result_limit = ResultLimit(self._at_hand, settings.results_dir, settings.limits.result_bytes)
         retention = RetentionStep(
             self._database,
             self.id,
@@ -129,6 +131,7 @@ class Worker:
             Loop("cancellation", own.watch_seconds, watch.step, longest=1.0),
             Loop("time-limits", own.watch_seconds, watch.mark_overdue),
             Loop("progress", own.progress_seconds, progress.step),
+            Loop("result-limit", own.progress_seconds, result_limit.step),
             Loop("streams", _STREAMS_SECONDS, self._runner.supervisor.step),
             Loop("driver-ping", _WATCH_DRIVER_SECONDS, driver.ping),
             Loop("driver-watch", _WATCH_DRIVER_SECONDS, driver.watch),

@@ -1,4 +1,5 @@
-"""API keys. Only adds: code of the revision before works on, and authenticates nobody."""
+"""API keys, and an index for limits of tenants. Only adds: code of the revision before works on, and authenticates
+nobody."""
 
 from __future__ import annotations
 
@@ -28,10 +29,12 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_api_keys")),
     )
     op.create_index(op.f("ix_api_keys_created_at_id"), "api_keys", ["created_at", "id"])
+    op.create_index(op.f("ix_jobs_tenant_status"), "jobs", ["tenant", "status"])
     op.execute("INSERT INTO compatible_revisions (revision) VALUES ('0005')")
 
 
 def downgrade() -> None:
     """Takes it back, and with it every key."""
     op.execute("DELETE FROM compatible_revisions WHERE revision = '0005'")
+    op.drop_index(op.f("ix_jobs_tenant_status"), table_name="jobs")
     op.drop_table("api_keys")

@@ -15,9 +15,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from service.access_errors import MissingScopeError, UnauthenticatedError
 from service.api.problems import service_error_response
-from service.errors import DatabaseUnavailableError, MissingScopeError, UnauthenticatedError
-from service.keys.principal import ANYBODY, Principal
+from service.errors import DatabaseUnavailableError
+from service.keys.principal import ANYBODY, PRINCIPAL, Principal
 from service.keys.secrets import read_secret
 from service.spec.scopes import KeyScope
 from service.store.faults import fault_of
@@ -25,7 +26,6 @@ from service.store.faults import fault_of
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json"})
 """What anybody may ask: whether the service is there, and how to talk to it."""
 
-_PRINCIPAL = "principal"
 _SHOW_A_KEY = (
     "Show an API key, as 'Authorization: Bearer ek_…'. Whoever runs the service makes one: `evenkeel keys create`."
 )
@@ -56,7 +56,7 @@ class Authentication:
             refusal = DatabaseUnavailableError(_UNCHECKED, retry_after_seconds=1)
             await service_error_response(refusal, scope)(scope, receive, send)
             return
-        scope.setdefault("state", {})[_PRINCIPAL] = principal
+        scope.setdefault("state", {})[PRINCIPAL] = principal
         await self._app(scope, receive, send)
 
     async def _principal(self, scope: Scope) -> Principal:
@@ -82,7 +82,7 @@ _bearer = HTTPBearer(scheme_name="ApiKey", description="An API key: `ek_…`.", 
 
 def principal_of(scope: Scope) -> Principal:
     """Who sent the request. Raises UnauthenticatedError where that is not known."""
-    principal = scope.get("state", {}).get(_PRINCIPAL)
+    principal = scope.get("state", {}).get(PRINCIPAL)
     if not isinstance(principal, Principal):
         raise UnauthenticatedError(_SHOW_A_KEY)
     return principal

@@ -10,12 +10,13 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import StreamingResponse
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.access_errors import UnauthenticatedError
 from service.api.authentication import Reader
 from service.api.dependencies import JobId, Services, ServicesDep
 from service.api.negotiation import choose
 from service.api.problems import problems
 from service.api.retries import SteadyRoute
-from service.errors import JobNotFoundError, NotAcceptableError, UnauthenticatedError
+from service.errors import JobNotFoundError, NotAcceptableError
 from service.jobs.read_events import EventPage, EventRead, JobEvent, read_events
 from service.keys.principal import Principal
 from service.store.faults import fault_of

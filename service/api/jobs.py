@@ -10,6 +10,7 @@ from fastapi import APIRouter, Body, Header, Query, Request, Response
 from pydantic import AwareDatetime, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from service.access_errors import TooManyJobsError
 from service.api.authentication import ReaderTenant, SubmitterTenant
 from service.api.body_errors import BODY_ERRORS
 from service.api.conditional import is_known, job_response, wait_seconds
@@ -68,7 +69,12 @@ _LOCATION = {"Location": _header("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7
     responses={
         202: {"description": "The job is stored and queued.", "headers": {**_LOCATION, **ETAG_HEADER, **RETRY_HEADER}},
         **problems(
-            *BODY_ERRORS, IdempotencyKeyReusedError, DatabaseUnavailableError, StorageUnavailableError, spec=True
+            *BODY_ERRORS,
+            IdempotencyKeyReusedError,
+            TooManyJobsError,
+            DatabaseUnavailableError,
+            StorageUnavailableError,
+            spec=True,
         ),
     },
 )

@@ -7,12 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
+from service.access_errors import KeyNotFoundError, LastAdminKeyError
 from service.api.authentication import Admin, Caller
 from service.api.body_errors import BODY_ERRORS
 from service.api.dependencies import Cursor, ServicesDep
 from service.api.problems import problems
 from service.api.retries import SteadyRoute
-from service.errors import InvalidCursorError, KeyNotFoundError, LastAdminKeyError
+from service.errors import InvalidCursorError
 from service.keys.issue_key import KeyRequest
 from service.keys.issue_key import issue_key as issue
 from service.keys.list_keys import MAX_PAGE_SIZE, KeyPage

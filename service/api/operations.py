@@ -7,10 +7,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import Field
 
 from service import __version__
+from service.access_errors import MissingScopeError, UnauthenticatedError
 from service.api.authentication import Scraper
 from service.api.dependencies import ServicesDep
 from service.api.problems import problems
-from service.errors import MissingScopeError, NotReadyError, UnauthenticatedError
+from service.errors import NotReadyError
 from service.jobs.check_readiness import Readiness, check_readiness
 from service.spec.model import Frozen
 

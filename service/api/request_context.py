@@ -13,9 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.metrics import HttpMetrics
 from service.api.problems import internal_error_response, service_error_response
+from service.api.site_guard import UNSAFE_METHODS
 from service.errors import StoppingError
+from service.keys.principal import PRINCIPAL, Principal
 
 _ACCEPTED_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_DENIED = frozenset({401, 403})
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 _CLIENT_CLOSED = 499
 _STOPPING = StoppingError(
@@ -24,7 +27,20 @@ _STOPPING = StoppingError(
     retry_after_seconds=1,
 )
 
+_HEADERS = {
+    # No answer is a page, so none may run, load or be framed as one; what is one says so itself.
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # It is for whoever showed the key; a browser may keep it and asks with its ETag.
+    "Cache-Control": "private, no-cache",
+}
+"""What every answer has that does not say otherwise."""
+
 _log = structlog.get_logger(__name__)
+_audit = structlog.get_logger("evenkeel.audit")
 
 
 class RequestContext:
@@ -66,6 +82,19 @@ class RequestContext:
         self._metrics.observe(scope["method"], route, status, seconds)
         tell = _log.debug if scope["path"] in _QUIET else _log.info
         tell("request", method=scope["method"], path=scope["path"], status=status, ms=round(seconds * 1000, 1))
+        if scope["method"] in UNSAFE_METHODS or status in _DENIED:
+            _audit.info("audit", method=scope["method"], path=scope["path"], status=status, **_who(scope))
+
+
+def _who(scope: Scope) -> dict[str, str | None]:
+    """Tenant and id of the key that was shown, and the address that it came from."""
+    principal = scope["state"].get(PRINCIPAL)
+    client = scope.get("client")
+    return {
+        "tenant": principal.tenant if isinstance(principal, Principal) else None,
+        "key_id": (principal.key_id or None) if isinstance(principal, Principal) else None,
+        "client": client[0] if client else None,
+    }
 
 
 class _Answer:
@@ -81,5 +110,6 @@ class _Answer:
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
             headers["X-Request-Id"] = self._request_id
-            headers["X-Content-Type-Options"] = "nosniff"
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
         await self._send(message)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -21,7 +21,7 @@ from service.errors import (
     ResultNotReadyError,
 )
 from service.jobs.read_result import MAX_PAGE_SIZE, Places, ResultPage, find_result, read_result
-from service.results.downloads import ARROW, CSV, PARQUET, WRITERS
+from service.results.downloads import ARROW, CSV, PARQUET, WRITERS, as_csv
 
 router = APIRouter(prefix="/v1/jobs", tags=["results"], route_class=SteadyRoute)
 
@@ -50,6 +50,13 @@ def get_result(
     page_size: Annotated[
         int, Query(ge=1, description=f"Rows on a JSON page; more than {MAX_PAGE_SIZE} is read as {MAX_PAGE_SIZE}.")
     ] = 1000,
+    csv_formulas: Annotated[
+        Literal["escape", "keep"],
+        Query(
+            description="CSV alone: `escape` puts an apostrophe before texts that a spreadsheet would run as formulas, "
+            "`keep` gives every text as it is."
+        ),
+    ] = "escape",
 ) -> Response:
     """Rows in the order of the query; of a streaming job all groups as they are now, in an order of their own.
 
@@ -63,7 +70,7 @@ def get_result(
     files = find_result(services.database, places, tenant, job_id).files
     ending, write = WRITERS[media_type]
     headers = {"Vary": "Accept", "Content-Disposition": f'attachment; filename="{job_id}.{ending}"'}
-    chunks = write(files)
+    chunks = as_csv(files, formulas=True) if media_type == CSV and csv_formulas == "keep" else write(files)
     # Files that are gone or damaged are found out before the answer begins.
     first = next(chunks, b"")
     return StreamingResponse(chain((first,), chunks), headers=headers, media_type=media_type)

@@ -83,9 +83,9 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """End a key for good. API processes take it for a few seconds more."""
+    from service.access_errors import KeyNotFoundError
     from service.cli.configuration import read_settings
     from service.cli.migrate import opened_database
-    from service.errors import KeyNotFoundError
     from service.keys.revoke_key import revoke_key
     from service.keys.secrets import read_secret
     from service.store.migrate import require_current

@@ -58,5 +58,8 @@ def serve(
         timeout_graceful_shutdown=_DRAIN_SECONDS,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         server_header=False,
+        # By default uvicorn believes whatever comes from this machine.
+        proxy_headers=bool(settings.api.trusted_proxies),
+        forwarded_allow_ips=settings.api.trusted_proxies,
     )
     uvicorn.Server(config).run(sockets=[listener])

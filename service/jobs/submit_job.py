@@ -13,6 +13,7 @@ import structlog
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from service.access_errors import TooManyJobsError
 from service.datasets.roots import roots_of
 from service.datasets.sink_paths import issues_of_sink
 from service.dispatch import Dispatcher
@@ -26,12 +27,15 @@ from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from service.spec.modes import Mode
 from service.spec.queues import Queue
-from service.store import idempotency, jobs, outbox
+from service.store import idempotency, jobs, outbox, quotas
 from service.store.faults import fault_of
 from service.store.jobs import NewJob
 from service.store.session import Database
 
 _log = structlog.get_logger(__name__)
+
+_RETRY_SECONDS = 10
+"""When a slot may have become free: nobody knows how long the jobs take that are before."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +60,17 @@ class Accepted:
 def submit_job(database: Database, dispatcher: Dispatcher, settings: Settings, submission: Submission) -> Accepted:
     """Checks the job against the files of its tables, stores it and rings the workers.
 
-    Raises SpecError for a job that cannot run and IdempotencyKeyReusedError for a key given before with another body.
+    Raises SpecError for a job that cannot run, IdempotencyKeyReusedError for a key given before with another body, and
+    TooManyJobsError where as many jobs of the tenant wait as may.
     """
     payload = _payload_sha256(submission)
     # First: a repeated submission is answered even when its files have gone since.
     earlier = _earlier(database, settings, submission, payload)
     if earlier is not None:
         return earlier
+    # Before its tables' files are looked at, which costs much more. So those that come at the same instant may be some
+    # more than the limit.
+    _require_room(database, submission, settings.limits.queued_jobs)
     checked = _check(database, settings, submission)
     queue = _queue(submission, checked.table_bytes, settings.api.long_job_bytes)
     try:
@@ -76,6 +84,19 @@ def submit_job(database: Database, dispatcher: Dispatcher, settings: Settings, s
         return earlier
     ring(database, dispatcher, job.id, queue)
     return Accepted(job, replayed=False)
+
+
+def _require_room(database: Database, submission: Submission, most: int) -> None:
+    if not most or submission.kind != jobs.RUN:
+        return
+    with database.read() as session:
+        waiting = quotas.count_waiting(session, submission.tenant, most)
+    if waiting >= most:
+        raise TooManyJobsError(
+            f"{most} jobs of tenant '{submission.tenant}' wait already, as many as may (EVENKEEL_LIMITS_QUEUED_JOBS). "
+            "Submit this one when some of them have started, or cancel some.",
+            retry_after_seconds=_RETRY_SECONDS,
+        )
 
 
 def _check(database: Database, settings: Settings, submission: Submission) -> CheckedJob:

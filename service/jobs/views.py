@@ -59,7 +59,8 @@ WaitingText = Annotated[
             "x-extensible-enum": [reason.value for reason in WaitingFor],
             "description": "What a QUEUED job waits for: `slot`: workers listen to its queue, and it has its turn when "
             "one of them is free; `worker`: none that can run jobs listens, one has to be started or mended "
-            "(`EVENKEEL_WORKER_QUEUES`). "
+            "(`EVENKEEL_WORKER_QUEUES`); `tenant`: workers have as many jobs of its tenant as they may "
+            "(`EVENKEEL_LIMITS_RUNNING_JOBS`), and one of them is to end. "
             "Null in every other state.",
         }
     ),
@@ -156,7 +157,7 @@ def _fields(row: JobRow, now: int, listening: Waiting) -> Mapping[str, object]:
         "finished": status.is_terminal,
         "version": row.version,
         "queue": row.queue,
-        "waiting_for": listening.waiting_for(row.queue) if waits else None,
+        "waiting_for": listening.waiting_for(row.tenant, row.queue) if waits else None,
         "attempts": row.fence,
         "submitted_at": timestamp(row.submitted_at),
         "updated_at": timestamp(row.updated_at),

@@ -17,5 +17,8 @@ class Principal:
     key_id: str = ""
 
 
+PRINCIPAL = "principal"
+"""Where the state of a request has its caller."""
+
 ANYBODY = Principal(DEFAULT_TENANT, ALL_SCOPES)
 """Every caller of a service that authenticates nobody."""

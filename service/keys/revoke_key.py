@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.errors import LastAdminKeyError
+from service.access_errors import LastAdminKeyError
 from service.keys.views import ApiKey, no_such_key
 from service.spec.scopes import KeyScope
 from service.store import api_keys, installation

@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import Field
 
-from service.errors import KeyNotFoundError
+from service.access_errors import KeyNotFoundError
 from service.jobs.views import timestamp
 from service.spec.model import Frozen
 from service.spec.scopes import KeyScope

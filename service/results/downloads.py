@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from service.results.csv_formulas import name_without_formula, without_formulas
 from service.results.files import ResultFiles
 from service.results.json_values import json_value
 
@@ -23,10 +24,19 @@ _EXACT_IN_CSV = 6
 """Arrow writes decimals of a larger scale in scientific notation when they are small."""
 
 
-def as_csv(result: ResultFiles) -> Iterator[bytes]:
-    """A header, then a line a row: NULL empty, text in quotes, BINARY as base64, nested values as JSON."""
-    schema = pa.schema([(field.name, _csv_type(field.type)) for field in result.schema])
-    yield from _stream(result, lambda sink: pa_csv.CSVWriter(sink, schema), lambda batch: _csv_batch(batch, schema))
+def as_csv(result: ResultFiles, *, formulas: bool = False) -> Iterator[bytes]:
+    """A header, then a line a row: NULL empty, text in quotes, BINARY as base64, nested values as JSON.
+
+    With `formulas`, texts stay as they are that a spreadsheet would take for formulas.
+    """
+    named = [field.name if formulas else name_without_formula(field.name) for field in result.schema]
+    types = [_csv_type(field.type) for field in result.schema]
+    schema = pa.schema(list(zip(named, types, strict=True)))
+    yield from _stream(
+        result,
+        lambda sink: pa_csv.CSVWriter(sink, schema),
+        lambda batch: _csv_batch(batch, schema, formulas=formulas),
+    )
 
 
 def as_arrow(result: ResultFiles) -> Iterator[bytes]:
@@ -112,14 +122,18 @@ def _csv_type(kind: pa.DataType) -> pa.DataType:
     return pa.string() if as_text or pa.types.is_null(kind) else kind
 
 
-def _csv_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _csv_batch(batch: pa.RecordBatch, schema: pa.Schema, *, formulas: bool) -> pa.RecordBatch:
     columns = [
-        column
-        if column.type == field.type
-        else pa.array([_csv_text(value) for value in column.to_pylist()], pa.string())
-        for column, field in zip(batch.columns, schema, strict=True)
+        _csv_column(column, field.type, formulas=formulas) for column, field in zip(batch.columns, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _csv_column(column: pa.Array, kind: pa.DataType, *, formulas: bool) -> pa.Array:
+    if column.type != kind:
+        return pa.array([_csv_text(value) for value in column.to_pylist()], pa.string())
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return without_formulas(column) if is_text and not formulas else column
 
 
 def _csv_text(value: Any) -> str | None:

@@ -21,6 +21,16 @@ def timed_out(timeout_ms: int) -> Problem:
     )
 
 
+def result_too_large() -> Problem:
+    """The result outgrew the limit of the service."""
+    return _problem(
+        "result_too_large",
+        "Result too large",
+        422,
+        "The result outgrew what one may take here (EVENKEEL_LIMITS_RESULT_BYTES). Aggregate or filter further.",
+    )
+
+
 def worker_lost(attempts: int) -> Problem:
     """Every attempt lost its worker or its Spark driver."""
     times = "once" if attempts == 1 else f"{attempts} times"

@@ -24,6 +24,7 @@ from service.spec.reports import Progress
 from service.spec.status import LEASED, AttemptStatus, JobStatus, sources_of
 from service.store.attempts import crashed_attempts, end_attempt, mark_attempt_running, start_attempt
 from service.store.events import append_event
+from service.store.quotas import of_full_tenants
 from service.store.session import NO_SYNC
 from service.store.stream_state import StoppedBecause, note_rest
 from service.store.tables import AttemptRow, JobEventRow, JobRow
@@ -154,23 +155,22 @@ def is_claimed(session: Session, taken: Claim) -> bool:
     return found.scalar_one_or_none() is not None
 
 
-def oldest_waiting(session: Session, queues: Collection[str]) -> str | None:
+def oldest_waiting(session: Session, queues: Collection[str], most_running: int = 0) -> str | None:
     """The job that has waited longest in these queues, for `claim` in the same transaction; None where none waits.
 
-    Whoever asks at the same time gets another one, and does not wait.
+    Jobs of tenants of which `most_running` are with workers are left out; 0 for any number. Whoever asks at the same
+    time gets another one, and does not wait.
     """
-    return session.scalars(
-        select(JobRow.id)
-        .where(
-            JobRow.status == JobStatus.QUEUED.value,
-            JobRow.queue.in_(queues),
-            JobRow.cancel_requested_at.is_(None),
-            JobRow.spec_version <= SPEC_VERSION,
-        )
-        .order_by(JobRow.submitted_at)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-    ).one_or_none()
+    waiting = select(JobRow.id).where(
+        JobRow.status == JobStatus.QUEUED.value,
+        JobRow.queue.in_(queues),
+        JobRow.cancel_requested_at.is_(None),
+        JobRow.spec_version <= SPEC_VERSION,
+    )
+    if most_running:
+        waiting = waiting.where(~of_full_tenants(most_running))
+    found = session.scalars(waiting.order_by(JobRow.submitted_at).limit(1).with_for_update(skip_locked=True))
+    return found.one_or_none()
 
 
 def renew(session: Session, worker: str, claims: Collection[Claim], now: int, lease_ms: int) -> set[Claim]:

@@ -60,6 +60,7 @@ class JobRow(Base):
         Index("ix_jobs_status_submitted_at", "status", "submitted_at"),
         Index("ix_jobs_status_next_run_at", "status", "next_run_at"),
         Index("ix_jobs_finished_at", "finished_at"),
+        Index("ix_jobs_tenant_status", "tenant", "status"),
         # All that a scrape counts is in it.
         Index("ix_jobs_kind_status_queue_submitted_at", "kind", "status", "queue", "submitted_at"),
     )

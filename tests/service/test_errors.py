@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service import errors
+from service import access_errors, errors  # noqa: F401 - both declare some
 from service.errors import ServiceError
 
 

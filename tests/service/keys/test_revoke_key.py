@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pytest
 
-from service.errors import KeyNotFoundError, LastAdminKeyError
+from service.access_errors import KeyNotFoundError, LastAdminKeyError
 from service.keys.issue_key import KeyRequest, issue_key
 from service.keys.list_keys import list_keys
 from service.keys.revoke_key import revoke_key
