@@ -49,10 +49,11 @@ def add_job(database: Database) -> Callable[..., str]:
         queue: Queue = Queue.SHORT,
         mode: Mode = Mode.BATCH,
         timeout_ms: int = 60_000,
+        tenant: str = "default",
     ) -> str:
         job = NewJob(
             id=job_id,
-            tenant="default",
+            tenant=tenant,
             kind=kind,
             name="a job",
             spec={"sql": "SELECT 1"},

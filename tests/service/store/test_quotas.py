@@ -1,0 +1,110 @@
+"""Quotas of tenants: counted right, and never passed by workers that claim at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from sqlalchemy import func, select, update
+
+from service.spec.queues import Queue
+from service.spec.status import LEASED
+from service.store import leases, quotas
+from service.store.jobs import EXPLAIN
+from service.store.session import Database
+from service.store.tables import JobRow
+
+LEASE = 30_000
+QUEUES = ("short", "long", "stream")
+
+AddJob = Callable[..., str]
+
+
+class Clock(Protocol):
+    ms: int
+
+
+def take(database: Database, job_id: str, most_running: int) -> bool:
+    """What a worker does that is told of a job."""
+    with database.write() as session:
+        if not quotas.has_room(session, job_id, most_running):
+            return False
+        return leases.claim(session, job_id, "w", database.now(session), LEASE) is not None
+
+
+def oldest(database: Database, most_running: int) -> str | None:
+    with database.write() as session:
+        return leases.oldest_waiting(session, QUEUES, most_running)
+
+
+def test_waiting_jobs_are_counted_for_their_tenant(database: Database, add_job: AddJob) -> None:
+    for number in range(5):
+        add_job(f"a{number}", tenant="a")
+    add_job("b0", tenant="b")
+    add_job("explained", tenant="b", kind=EXPLAIN)
+    take(database, "a0", 0)
+
+    def count(tenant: str, at_most: int = 100) -> int:
+        with database.read() as session:
+            return quotas.count_waiting(session, tenant, at_most)
+
+    assert [count("a"), count("b"), count("c")] == [4, 1, 0]
+    assert count("a", at_most=2) == 2
+
+
+def test_a_full_tenant_waits_and_others_do_not(database: Database, clock: Clock, add_job: AddJob) -> None:
+    for job_id, tenant in (("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b")):
+        add_job(job_id, tenant=tenant)
+        clock.ms += 1
+    assert take(database, "a1", 2)
+    assert oldest(database, 2) == "a2"
+    assert take(database, "a2", 2)
+    assert not take(database, "a3", 2)
+    assert oldest(database, 2) == "b1"
+    assert oldest(database, 0) == "a3"
+    with database.write() as session:
+        session.execute(update(JobRow).where(JobRow.id == "a1").values(status="SUCCEEDED"))
+    assert take(database, "a3", 2)
+
+
+def test_streams_and_explanations_are_counted_apart(database: Database, add_job: AddJob) -> None:
+    add_job("stream-1", queue=Queue.STREAM)
+    add_job("stream-2", queue=Queue.STREAM)
+    add_job("batch", queue=Queue.LONG)
+    add_job("explained", kind=EXPLAIN)
+    assert take(database, "stream-1", 1)
+    assert not take(database, "stream-2", 1)
+    assert oldest(database, 1) == "batch"
+    assert take(database, "batch", 1)
+    assert oldest(database, 1) == "explained"
+    assert take(database, "explained", 1)
+    assert oldest(database, 1) is None
+
+
+def test_a_job_that_is_gone_is_nobody_s_quota(database: Database) -> None:
+    with database.write() as session:
+        assert quotas.has_room(session, "gone", 1)
+
+
+def test_workers_that_claim_at_once_do_not_pass_the_quota(database: Database, add_job: AddJob) -> None:
+    jobs = [add_job(f"{tenant}{number}", tenant=tenant) for number in range(8) for tenant in ("a", "b")]
+
+    def claim_next(number: int) -> bool:
+        if number % 2:
+            return take(database, jobs[number // 2], 3)
+        with database.write() as session:
+            job_id = leases.oldest_waiting(session, QUEUES, 3)
+            if job_id is None or not quotas.has_room(session, job_id, 3):
+                return False
+            return leases.claim(session, job_id, "w", database.now(session), LEASE) is not None
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(claim_next, range(32)))
+    with database.read() as session:
+        running = session.execute(
+            select(JobRow.tenant, func.count())
+            .where(JobRow.status.in_([status.value for status in LEASED]))
+            .group_by(JobRow.tenant)
+        )
+        assert {tenant: number for tenant, number in running} == {"a": 3, "b": 3}
