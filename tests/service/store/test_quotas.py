@@ -107,4 +107,4 @@ def test_workers_that_claim_at_once_do_not_pass_the_quota(database: Database, ad
             .where(JobRow.status.in_([status.value for status in LEASED]))
             .group_by(JobRow.tenant)
         )
-        assert {tenant: number for tenant, number in running} == {"a": 3, "b": 3}
+        assert dict(running.all()) == {"a": 3, "b": 3}

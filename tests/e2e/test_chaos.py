@@ -1,0 +1,93 @@
+"""Everything at once: many small jobs while parts of the service are killed, frozen, cut off and restarted at random."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from service.dispatch import Dispatcher
+from service.settings import Settings
+from service.spec.status import JobStatus
+from service.store.tables import AttemptRow, JobEventRow, JobRow, OutboxRow
+from tests.support.burst import rows_of, wait_until_ended, write_pairs, write_small
+from tests.support.chaos import Chaos, Clients, Expected
+from tests.support.production import Production, Servers, running_production, running_servers
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
+
+SEED = 6
+SECONDS = 240.0
+WORKERS = 3
+
+_log = logging.getLogger(__name__)
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    with running_servers(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def production(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Production]:
+    with running_production(tmp_path_factory.mktemp("production"), servers, workers=WORKERS) as running:
+        write_small(running.data)
+        write_pairs(running.data)
+        yield running
+
+
+@pytest.fixture
+def dispatcher(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dispatcher]:
+    monkeypatch.setenv("EVENKEEL_BROKER_URL", servers.redis.url)
+    dispatcher = Dispatcher(Settings())
+    yield dispatcher
+    dispatcher.close()
+
+
+@pytest.mark.timeout(1500)
+def test_every_accepted_job_ends_once_and_honestly(
+    production: Production, servers: Servers, dispatcher: Dispatcher
+) -> None:
+    clients = Clients(production, SEED)
+    chaos = Chaos(production, servers, dispatcher, SEED)
+    with clients.posting():
+        chaos.run(SECONDS)
+    wait_until_ended(production, clients.expected, 300)
+    # For whoever has to find out what happened.
+    _log.warning("seed %s, %s jobs; %s", SEED, len(clients.expected), dict(chaos.told))
+    assert_ended_honestly(production, clients.expected)
+    assert all(api.http.get("/readyz").is_success for api in production.apis)
+
+
+def assert_ended_honestly(production: Production, expected: dict[str, Expected]) -> None:
+    """Every job has one end, told once, that is one of those expected; one that SUCCEEDED has the right rows, and
+    nothing else is left of any. No submission made two jobs.
+    """
+    ends = {row[0]: row[1:] for row in production.all(select(JobRow.id, JobRow.status, JobRow.fence, JobRow.error))}
+    assert set(ends) == set(expected)
+    told = defaultdict(list)
+    events = select(JobEventRow.job_id, JobEventRow.data).where(JobEventRow.type == "status").order_by(JobEventRow.id)
+    for job_id, data in production.all(events):
+        told[job_id].append(JobStatus(data["status"]))
+    for job_id, one in expected.items():
+        status, fence, error = ends[job_id]
+        assert status in one.ends, (job_id, status, error)
+        assert [each for each in told[job_id] if each.is_terminal] == [status]
+        assert told[job_id][-1] == status
+        if status == JobStatus.SUCCEEDED:
+            assert error is None
+            assert rows_of(production, job_id, fence) == list(one.rows)
+            assert [path.name for path in (production.results / job_id).iterdir()] == [f"attempt-{fence}"]
+        else:
+            assert error["code"] in {"division_by_zero", "cancelled", "timed_out"}, error
+    succeeded = {job_id for job_id, (status, *_) in ends.items() if status == JobStatus.SUCCEEDED}
+    assert {path.name for path in production.results.iterdir() if path.is_dir()} == succeeded
+    open_attempts = select(AttemptRow.job_id).where(AttemptRow.finished_at.is_(None))
+    assert production.all(open_attempts) == []
+    assert production.all(select(OutboxRow.job_id)) == []
+    _log.warning("%s", dict(Counter(status for status, *_ in ends.values())))
