@@ -200,6 +200,12 @@ def joined(production: Production) -> tuple[Follower, Callable[[], dict[int, set
     return Follower(job, table, kept, read, taken), versions
 
 
+@pytest.mark.withstands(
+    "workers and JVMs die while a followed table changes",
+    how="`kill -9`, two of them aimed between sink and Spark's commit",
+    times=4,
+    guaranteed="each row is joined with one version of the table, once",
+)
 def test_each_row_is_joined_with_one_version_whatever_is_killed(production: Production) -> None:
     (api,) = production.apis
     declare_over_http(api, STREAM)

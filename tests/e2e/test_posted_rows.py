@@ -94,6 +94,12 @@ def uids(sender: int, number: int) -> range:
     return range(first, first + ROWS)
 
 
+@pytest.mark.withstands(
+    "the API dies while rows are posted",
+    how="`kill -9` at random moments, posts repeated by their batch id",
+    times=1,
+    guaranteed="every row is there once",
+)
 def test_every_row_is_there_once(server: Server) -> None:
     chance = random.Random(SEED)
     declared = httpx.put(f"{server.address}/v1/streams/clicks", json={"schema": "uid BIGINT"}, trust_env=False)

@@ -51,6 +51,12 @@ def test_a_second_signal_kills_at_once(tmp_path: Path) -> None:
         wait_until_gone(list(processes), 15)
 
 
+@pytest.mark.withstands(
+    "the API of `evenkeel up` dies",
+    how="`kill -9`",
+    times=1,
+    guaranteed="it is started again at the same address",
+)
 def test_a_dead_api_is_started_again_at_the_same_address(tmp_path: Path) -> None:
     with running_service(tmp_path, {"EVENKEEL_SPARK_WARM_UP": "false"}) as service:
         (api,) = (pid for pid in family(service.process.pid) if "serve" in command_line(pid))
@@ -64,6 +70,12 @@ def test_a_dead_api_is_started_again_at_the_same_address(tmp_path: Path) -> None
         wait_until_gone(list(processes), 15)
 
 
+@pytest.mark.withstands(
+    "`evenkeel up` itself dies",
+    how="`kill -9` beside another one",
+    times=1,
+    guaranteed="all its processes end, the other one is not disturbed",
+)
 def test_two_services_do_not_disturb_each_other_and_a_killed_one_leaves_nothing(
     service: Service, tmp_path: Path
 ) -> None:

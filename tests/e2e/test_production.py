@@ -55,6 +55,12 @@ def issues(client: JobClient) -> set[str]:
     return {issue["code"] for issue in answer.json()["errors"]} if answer.is_error else set()
 
 
+@pytest.mark.withstands(
+    "submissions at once, some of them twice",
+    how="60 and 500 jobs from 8 threads to two APIs and three workers, a fifth of them posted twice under one key",
+    times=2,
+    guaranteed="each runs exactly once",
+)
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("jobs", [60, pytest.param(500, marks=pytest.mark.long)])
 def test_jobs_submitted_at_once_each_run_exactly_once(production: Production, jobs: int) -> None:
@@ -74,6 +80,12 @@ def test_jobs_submitted_at_once_each_run_exactly_once(production: Production, jo
         assert sorted(tuple(row.values()) for row in rows) == small_answer(number)
 
 
+@pytest.mark.withstands(
+    "the database goes away",
+    how="PostgreSQL stopped under load and started again",
+    times=1,
+    guaranteed="requests get 503 with Retry-After, no job is lost or runs twice, no client misses an event",
+)
 @pytest.mark.long
 def test_postgresql_restarted_under_load(production: Production, servers: Servers) -> None:
     with traffic(production, "postgresql") as clients:
@@ -102,6 +114,12 @@ def test_postgresql_restarted_under_load(production: Production, servers: Server
     wait_for("the service to be ready", lambda: not issues(production.apis[0]))
 
 
+@pytest.mark.withstands(
+    "the broker goes away with all its messages",
+    how="Redis killed under load, started again empty",
+    times=1,
+    guaranteed="submissions go on; every job runs once",
+)
 @pytest.mark.long
 def test_redis_restarted_under_load_and_its_messages_lost(production: Production, servers: Servers) -> None:
     with traffic(production, "redis") as clients:
@@ -122,6 +140,12 @@ def test_redis_restarted_under_load_and_its_messages_lost(production: Production
     wait_for("the service to be ready", lambda: not issues(production.apis[0]))
 
 
+@pytest.mark.withstands(
+    "API processes go away",
+    how="SIGTERM of one, `kill -9` of the other, under load",
+    times=2,
+    guaranteed="what was accepted runs once; clients that repeat their request lose nothing",
+)
 @pytest.mark.long
 def test_an_api_restarted_under_load_loses_nothing(production: Production) -> None:
     with traffic(production, "api") as clients:

@@ -86,6 +86,12 @@ def wait_for_tasks(production: Production, job_id: str) -> None:
     wait_for("tasks of the job", has_tasks, 120)
 
 
+@pytest.mark.withstands(
+    "a Spark executor dies",
+    how="`kill -9` amid a job",
+    times=1,
+    guaranteed="the job ends in the same attempt",
+)
 def test_a_lost_executor_costs_no_attempt(production: Production, cluster: SparkCluster) -> None:
     applications = production.all(select(WorkerRow.app_id, WorkerRow.slots).order_by(WorkerRow.app_id))
     assert applications == [(application, 1) for application in sorted(cluster.applications())]
@@ -100,6 +106,12 @@ def test_a_lost_executor_costs_no_attempt(production: Production, cluster: Spark
     assert executor not in cluster.executors()
 
 
+@pytest.mark.withstands(
+    "the Spark master dies",
+    how="`kill -9` under load, started again without its memory",
+    times=1,
+    guaranteed="workers register anew; every job runs once",
+)
 def test_the_spark_master_restarted_under_load(production: Production, cluster: SparkCluster) -> None:
     client = production.apis[0]
     endless = client.submit(ENDLESS)

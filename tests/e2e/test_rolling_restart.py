@@ -52,6 +52,12 @@ def id_of(workers: Fleet, process: subprocess.Popen[bytes]) -> str:
     return found
 
 
+@pytest.mark.withstands(
+    "a rolling restart",
+    how="every API and worker stopped and started in turn, under load",
+    times=1,
+    guaranteed="no job is lost or runs twice",
+)
 @pytest.mark.long
 def test_no_job_is_lost_or_runs_twice(tmp_path: Path) -> None:
     with fleet(tmp_path, {**ENVIRONMENT, "EVENKEEL_WORKER_DRAIN_SECONDS": "100"}) as workers:

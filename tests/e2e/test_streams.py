@@ -171,6 +171,12 @@ def survive(
     assert sum(len(job.attempts) for job in jobs) >= len(jobs) + 2 * kills
 
 
+@pytest.mark.withstands(
+    "workers and JVMs of streams die, and PostgreSQL",
+    how="`kill -9` of 5 workers and 5 JVMs at random moments, 2 crashes of the server; all sinks",
+    times=12,
+    guaranteed="nothing lost, nothing twice",
+)
 def test_results_survive_kills_and_crashes_of_postgresql(beside_postgres: Production, servers: Servers) -> None:
     feeder = fed(beside_postgres)
     table = upserted(beside_postgres, feeder, servers)
@@ -185,6 +191,12 @@ def test_results_survive_kills_and_crashes_of_postgresql(beside_postgres: Produc
     survive(beside_postgres, jobs, feeder, 5, crash, crash)
 
 
+@pytest.mark.withstands(
+    "the same beside SQLite and the embedded broker",
+    how="`kill -9` of 2 workers and 2 JVMs",
+    times=4,
+    guaranteed="nothing lost, nothing twice",
+)
 def test_results_survive_kills_beside_sqlite(production: Production) -> None:
     feeder = fed(production)
     survive(production, [managed(production, feeder), appended(production, feeder)], feeder, 2)
@@ -197,6 +209,12 @@ def is_there(production: Production) -> bool:
     return False
 
 
+@pytest.mark.withstands(
+    "everything is restarted between stop and resume of a stream",
+    how="SIGTERM of all processes",
+    times=1,
+    guaranteed="it goes on from its checkpoint, exactly",
+)
 def test_a_stream_goes_on_across_a_restart_of_everything(production: Production) -> None:
     (api,) = production.apis
     feeder = fed(production)

@@ -68,6 +68,12 @@ def has_ended_late(workers: Fleet, worker: subprocess.Popen[bytes]) -> bool:
     return "attempt_lost_its_lease" in said or "publication_refused" in said
 
 
+@pytest.mark.withstands(
+    "a worker is stopped amid a job",
+    how="SIGTERM",
+    times=1,
+    guaranteed="the job is queued again and no attempt of it spent",
+)
 def test_a_stopped_worker_hands_its_jobs_back(workers: Fleet) -> None:
     worker = workers.start_worker()
     job_id = workers.submit(ENDLESS)
@@ -95,6 +101,12 @@ def test_a_stopped_worker_lets_short_jobs_end(workers: Fleet) -> None:
     assert_ended_once(workers, job_id, "SUCCEEDED")
 
 
+@pytest.mark.withstands(
+    "a worker is killed",
+    how="`kill -9` amid a job",
+    times=1,
+    guaranteed="its JVM goes with it; another worker brings the job to its end, once",
+)
 def test_a_killed_worker_is_replaced(workers: Fleet) -> None:
     first = workers.running_worker()
     job_id = workers.submit(SLOW)
@@ -108,6 +120,12 @@ def test_a_killed_worker_is_replaced(workers: Fleet) -> None:
     assert_ended_once(workers, job_id, "CRASHED", "SUCCEEDED")
 
 
+@pytest.mark.withstands(
+    "a worker sleeps past its lease and wakes up",
+    how="SIGSTOP of worker and JVM, SIGCONT after the end of the job",
+    times=1,
+    guaranteed="what it still writes changes nothing and is removed",
+)
 def test_a_paused_worker_comes_too_late(workers: Fleet) -> None:
     paused = workers.running_worker()
     job_id = workers.submit(SLOW)
@@ -128,6 +146,12 @@ def test_a_paused_worker_comes_too_late(workers: Fleet) -> None:
     paused.wait(10)
 
 
+@pytest.mark.withstands(
+    "a Spark driver dies",
+    how="`kill -9` of the JVM amid a job",
+    times=1,
+    guaranteed="the worker notices within seconds, builds another one and takes up the job",
+)
 def test_a_killed_jvm_is_replaced_and_cancel_still_works(workers: Fleet) -> None:
     worker = workers.running_worker()
     job_id = workers.submit(SLOW)

@@ -32,7 +32,7 @@ _BREATH_SECONDS = (0.1, 0.6)
 _CANCEL_SECONDS = (0.0, 3.0)
 _BETWEEN_FAULTS_SECONDS = (0.5, 4.0)
 
-WRONG = {**small_job(5), "name": "wrong", "sql": "SELECT SUM(CAST(s.v AS DECIMAL(38, 0)) / 0) AS x FROM s"}
+WRONG = {**small_job(5), "name": "wrong", "sql": "SELECT SUM(1 / (s.v - s.v)) AS x FROM s"}
 """Divides by zero."""
 
 

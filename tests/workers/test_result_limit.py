@@ -48,6 +48,13 @@ def write(results: Path, attempt: Attempt, run: int = 1, size: int = 100) -> Non
     part.write_bytes(b"x" * size)
 
 
+@pytest.mark.withstands(
+    "a result that fills the disk",
+    kind="attack",
+    how="more bytes than `EVENKEEL_LIMITS_RESULT_BYTES`",
+    times=1,
+    guaranteed="the job fails and its files go",
+)
 def test_a_result_that_is_too_large_ends_its_job(tmp_path: Path, attempt: Attempt) -> None:
     write(tmp_path, attempt)
     assert looked(attempt, tmp_path, 99) is StopReason.RESULT_TOO_LARGE

@@ -53,6 +53,12 @@ def test_session(tmp_path: Path) -> None:
     assert found["left_in_scratch"] == []
 
 
+@pytest.mark.withstands(
+    "a Spark driver hangs",
+    how="SIGSTOP of the JVM",
+    times=1,
+    guaranteed="it is ended and replaced",
+)
 @pytest.mark.slow
 def test_a_driver_that_hangs_is_replaced(tmp_path: Path) -> None:
     found = found_by("hang", tmp_path)
@@ -62,6 +68,12 @@ def test_a_driver_that_hangs_is_replaced(tmp_path: Path) -> None:
     assert found["rows_after"] == 7
 
 
+@pytest.mark.withstands(
+    "a Spark driver dies while it starts",
+    how="`kill -9` of the JVM before it is a driver",
+    times=1,
+    guaranteed="the next start succeeds",
+)
 @pytest.mark.slow
 def test_a_jvm_lost_while_it_starts_is_replaced(tmp_path: Path) -> None:
     found = found_by("starts", tmp_path)
@@ -77,6 +89,12 @@ def test_a_start_that_stop_did_not_wait_for_launches_no_jvm(tmp_path: Path) -> N
     assert (found["launched"], found["left_in_scratch"]) == (False, [])
 
 
+@pytest.mark.withstands(
+    "a worker dies and its JVM does not notice",
+    how="`kill -9` of the worker process alone",
+    times=1,
+    guaranteed="the JVM ends too",
+)
 @pytest.mark.slow
 def test_the_driver_ends_with_a_killed_worker(tmp_path: Path) -> None:
     done = run("orphan", tmp_path)

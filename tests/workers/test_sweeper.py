@@ -151,6 +151,12 @@ def test_rows_that_a_process_left_hidden_are_shown(database: Database, clock: Ma
     assert pq.read_table(file).column("uid").to_pylist() == [7]
 
 
+@pytest.mark.withstands(
+    "the sweeping worker goes away",
+    how="its lease runs out by the injected clock",
+    times=1,
+    guaranteed="another one sweeps",
+)
 def test_one_sweeps_for_all_and_is_replaced(database: Database, clock: ManualClock, tmp_path: Path) -> None:
     add(database)
     bells = {"w1": Bell(), "w2": Bell()}

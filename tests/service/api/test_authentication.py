@@ -119,6 +119,13 @@ def test_every_operation_says_what_it_takes(api: Api) -> None:
         assert {"401", "403"} <= set(found[operation]["responses"]), operation
 
 
+@pytest.mark.withstands(
+    "a stranger asks",
+    kind="attack",
+    how="every operation without a key",
+    times=1,
+    guaranteed="401, but for the open paths",
+)
 @pytest.mark.parametrize("operation", sorted(SCOPES))
 def test_without_a_key_nothing_is_told(api: Api, operation: str) -> None:
     answer = asked(api, operation, {})
@@ -139,6 +146,13 @@ def test_whether_the_service_is_there_is_told_to_all(api: Api, path: str) -> Non
     assert api.client.get("/openapi.json").status_code == 200
 
 
+@pytest.mark.withstands(
+    "a key is used for what it is not for",
+    kind="attack",
+    how="every operation with every scope",
+    times=1,
+    guaranteed="403",
+)
 @pytest.mark.one_database
 @pytest.mark.parametrize("operation", sorted(SCOPES))
 @pytest.mark.parametrize("scope", list(KeyScope))
@@ -202,6 +216,13 @@ def test_a_revoked_key_opens_nothing(api: Api, bearer: Bearer) -> None:
     assert headers["Authorization"].removeprefix("Bearer ") not in answer.text
 
 
+@pytest.mark.withstands(
+    "a tenant guesses ids of another's jobs",
+    kind="attack",
+    how="every operation on a job, with a key of another tenant",
+    times=1,
+    guaranteed="404, word for word as for a job that nobody has",
+)
 def test_a_job_of_another_tenant_is_not_there(api: Api, bearer: Bearer) -> None:
     job_id = lifecycle.insert(api.database, tenant="sales")
     lifecycle.run_whole(api.database, job_id, api.settings.results_dir, pa.table({"uid": [1]}))
@@ -226,6 +247,13 @@ def test_a_list_holds_the_jobs_of_its_caller(api: Api, bearer: Bearer) -> None:
         assert [job["id"] for job in listed] == [job_id]
 
 
+@pytest.mark.withstands(
+    "an idempotency key of another tenant",
+    kind="attack",
+    how="the same key by two tenants",
+    times=1,
+    guaranteed="each gets a job of its own",
+)
 def test_an_idempotency_key_is_its_tenant_s_own(api: Api, bearer: Bearer) -> None:
     def submitted(tenant: str, **changes: object) -> Any:
         headers = {**bearer(tenant=tenant), "Idempotency-Key": "nightly"}
@@ -255,6 +283,13 @@ def test_a_worker_s_jobs_are_told_to_their_tenant(api: Api, bearer: Bearer) -> N
         assert [job["id"] for job in worker["jobs"]] == expected
 
 
+@pytest.mark.withstands(
+    "a revoked key in an open event stream",
+    kind="attack",
+    how="the key revoked while its stream is open",
+    times=1,
+    guaranteed="the stream ends",
+)
 @pytest.mark.timeout(60)
 def test_an_open_stream_of_events_ends_with_its_key(api: Api, bearer: Bearer, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = lifecycle.insert(api.database)

@@ -59,6 +59,13 @@ def test_a_large_body_is_refused_by_its_declared_length(api: Api) -> None:
     assert answer.json()["code"] == "body_too_large"
 
 
+@pytest.mark.withstands(
+    "a body without end",
+    kind="attack",
+    how="chunks beyond the limit",
+    times=1,
+    guaranteed="413 before it is read whole",
+)
 def test_a_large_body_is_refused_while_it_streams(api: Api) -> None:
     def chunks() -> Iterator[bytes]:
         for _ in range(100):
@@ -75,6 +82,13 @@ def test_a_body_in_pieces_is_put_together(api: Api) -> None:
     assert answer.status_code == 202
 
 
+@pytest.mark.withstands(
+    "deep nesting",
+    kind="attack",
+    how="a body of brackets without end",
+    times=1,
+    guaranteed="422, in time that grows with its length",
+)
 @pytest.mark.parametrize("opening", [b"[", b'{"a":', b'[{"a":'])
 def test_nesting_without_end_is_refused(api: Api, opening: bytes) -> None:
     answer = api.client.post("/v1/jobs", content=opening * 3000, headers=JSON)

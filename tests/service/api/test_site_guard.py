@@ -21,6 +21,13 @@ def test_a_name_of_this_service_is_served(api: Api, host: str) -> None:
     assert api.client.get("/healthz", headers={"Host": host}).status_code == 200
 
 
+@pytest.mark.withstands(
+    "DNS rebinding",
+    kind="attack",
+    how="a request that names another host",
+    times=5,
+    guaranteed="421",
+)
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost@evil.example", "", ":80"])
 def test_another_host_is_refused(api: Api, host: str) -> None:
     answer = api.client.get("/healthz", headers={"Host": host})
@@ -29,6 +36,13 @@ def test_another_host_is_refused(api: Api, host: str) -> None:
     assert answer.json()["request_id"] == answer.headers["x-request-id"]
 
 
+@pytest.mark.withstands(
+    "cross-site request forgery",
+    kind="attack",
+    how="changes with the Origin of another site",
+    times=12,
+    guaranteed="403",
+)
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://localhost.evil.example:8080", "http://["])
 @pytest.mark.parametrize(("method", "path"), [("POST", "/v1/jobs"), ("POST", "/v1/jobs/x/cancel"), ("DELETE", "/v1/x")])
 def test_a_page_of_another_site_may_change_nothing(api: Api, method: str, path: str, origin: str) -> None:

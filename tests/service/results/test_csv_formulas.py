@@ -8,6 +8,13 @@ import pytest
 from service.results.csv_formulas import name_without_formula, without_formulas
 
 
+@pytest.mark.withstands(
+    "formulas in results",
+    kind="attack",
+    how="texts that a spreadsheet would run, in rows and names",
+    times=13,
+    guaranteed="they come as texts",
+)
 @pytest.mark.parametrize(
     "text",
     ["=1+1", "=cmd|' /C calc'!A0", "+A1", "-A1+3", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "-", "+", "=", "-1-1", "+1\n"],

@@ -105,6 +105,12 @@ def test_a_heartbeat_before_the_sweep_saves_the_lease(database: Database, clock:
     assert run_sweep(database) == Sweep()
 
 
+@pytest.mark.withstands(
+    "two sweepers at once",
+    how="threads over the same expired leases, on both databases",
+    times=1,
+    guaranteed="each attempt is ended once",
+)
 def test_two_sweepers_end_an_attempt_once(database: Database, clock: Clock, add_job: Callable[..., str]) -> None:
     jobs = [add_job(f"job-{number}") for number in range(6)]
     for job in jobs:

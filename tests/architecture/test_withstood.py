@@ -1,0 +1,40 @@
+"""The README tells which faults and attacks the tests make, as the tests' own marks have it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.withstood import README, Withstood, marks, table, with_table
+
+MARKED = """
+@pytest.mark.withstands("a cut", how="with scissors", times=3, guaranteed="it heals")
+@pytest.mark.long
+def test_cut() -> None: ...
+"""
+
+
+def tests_with(directory: Path, text: str) -> list[Withstood]:
+    (directory / "tests").mkdir()
+    (directory / "tests" / "test_one.py").write_text(text)
+    return list(marks(directory))
+
+
+def test_the_readme_has_what_the_tests_have() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert with_table(text) == text, "python -m tests.support.withstood --write"
+
+
+def test_a_mark_becomes_a_row(tmp_path: Path) -> None:
+    found = tests_with(tmp_path, MARKED)
+    assert found == [Withstood("fault", "a cut", "with scissors", 3, "it heals", "tests/test_one.py::test_cut")]
+    assert "| a cut | with scissors | 3 | it heals | `test_one.py::test_cut` |" in table(iter(found))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("times=3", "times=n"), (", times=3", ""), ("times=3", "kind='joke', times=3"), ("how", "why")]
+)
+def test_a_mark_that_cannot_be_read_is_told(tmp_path: Path, old: str, new: str) -> None:
+    with pytest.raises(ValueError, match="test_cut"):
+        tests_with(tmp_path, MARKED.replace(old, new))
