@@ -20,6 +20,13 @@ class LogEvent:
 
 
 LOG_EVENTS = (
+    LogEvent(
+        "audit",
+        "info",
+        "API",
+        "Something was changed, or asked to be, or refused for want of a key: `tenant` and `key_id` tell who, `client` "
+        "from where, `method`, `path` and `status` what.",
+    ),
     LogEvent("request_failed", "error", "API", "A request was answered 500 by mistake of ours; with the traceback."),
     LogEvent(
         "database_unavailable", "error", "API", "A request was answered 503: the database did not answer in time."

@@ -84,8 +84,32 @@ def _shared_processors() -> list[Processor]:
 
 def _renderers(settings: LogSettings) -> list[Processor]:
     if settings.format == "console":
-        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
+        return [_escape_all_controls, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    renderer = structlog.processors.JSONRenderer(ensure_ascii=False)
+    return [structlog.processors.format_exc_info, _escape_unseen, renderer]
+
+
+def _escaped(*ranges: tuple[int, int]) -> dict[int, str]:
+    return {code: f"\\u{code:04x}" for first, last in ranges for code in range(first, last + 1)}
+
+
+# What callers send is in the log: it must neither begin a line of its own nor turn the order of characters round.
+_UNSEEN = _escaped((0x7F, 0x9F), (0x2028, 0x202E), (0x2066, 0x2069))
+_CONTROLS = _escaped((0x00, 0x1F)) | _UNSEEN
+_OURS = frozenset({"exception", "stack", "exc_info"})
+
+
+def _escape_unseen(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """JSON escapes the other control characters itself."""
+    return {name: _translated(value, _UNSEEN) for name, value in event.items()}
+
+
+def _escape_all_controls(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    return {name: value if name in _OURS else _translated(value, _CONTROLS) for name, value in event.items()}
+
+
+def _translated(value: object, table: dict[int, str]) -> object:
+    return value.translate(table) if isinstance(value, str) else value
 
 
 def _drop_color_message(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

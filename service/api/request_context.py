@@ -40,7 +40,6 @@ _HEADERS = {
 """What every answer has that does not say otherwise."""
 
 _log = structlog.get_logger(__name__)
-_audit = structlog.get_logger("evenkeel.audit")
 
 
 class RequestContext:
@@ -83,7 +82,7 @@ class RequestContext:
         tell = _log.debug if scope["path"] in _QUIET else _log.info
         tell("request", method=scope["method"], path=scope["path"], status=status, ms=round(seconds * 1000, 1))
         if scope["method"] in UNSAFE_METHODS or status in _DENIED:
-            _audit.info("audit", method=scope["method"], path=scope["path"], status=status, **_who(scope))
+            _log.info("audit", method=scope["method"], path=scope["path"], status=status, **_who(scope))
 
 
 def _who(scope: Scope) -> dict[str, str | None]:

@@ -84,3 +84,34 @@ def test_a_replaced_standard_error_is_followed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("sys.stderr", replacement)
     structlog.get_logger("service.x").info("still")
     assert json.loads(replacement.getvalue())["event"] == "still"
+
+
+@pytest.mark.withstands(
+    "log injection",
+    kind="attack",
+    how="line breaks, escapes of terminals and marks that turn the order of characters round, in what callers send",
+    times=2,
+    guaranteed="one line an event, in which they are escaped",
+)
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_no_caller_writes_a_line_of_its_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setenv("EVENKEEL_LOG_FORMAT", form)
+    configure_logging(LogSettings())
+    nasty = "a\nb\rc\x1b[31md\x85e\u2028f\u202eg\u2066h\x7fi\x00"
+    structlog.get_logger("service.x").info("request", path=nasty)
+    logging.getLogger("uvicorn.error").warning("said %s", nasty)
+    told = capsys.readouterr().err
+    assert len(told.splitlines()) == 2
+    assert not set(told) & set("\r\x1b\x85\u2028\u202e\u2066\x7f\x00")
+
+
+def test_a_traceback_stays_readable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_LOG_FORMAT", "console")
+    configure_logging(LogSettings())
+    try:
+        raise ValueError("lost")
+    except ValueError:
+        structlog.get_logger("service.x").exception("failed")
+    assert len(capsys.readouterr().err.splitlines()) > 3

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any, Protocol
 
+import pytest
+from fastapi.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.metrics import HttpMetrics
 from service.api.request_context import RequestContext
+from service.keys.issue_key import KeyRequest, issue_key
+from service.main import create_app
+from service.settings import Settings
+from service.store.session import Database
+from tests.support.lifecycle import SPEC
 
 SCOPE = {"type": "http", "method": "GET", "path": "/v1/jobs/1", "headers": []}
 
@@ -52,3 +60,75 @@ def test_a_request_that_the_server_gives_up_is_told_so() -> None:
 def test_an_answer_that_has_begun_is_cut_off() -> None:
     (start,), cancelled = asyncio.run(given_up(begins=True))
     assert (start["status"], cancelled) == (200, True)
+
+
+class Api(Protocol):
+    client: TestClient
+
+
+def audited(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """The audit lines that were written since it was last asked."""
+    told = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    return [line for line in told if line["event"] == "audit"]
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize("path", ["/healthz", "/v1/jobs", "/v1/jobs/x", "/nothing", "/openapi.json"])
+def test_every_answer_tells_browsers_to_keep_it_to_themselves(api: Api, path: str) -> None:
+    headers = api.client.get(path).headers
+    assert headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cache-control"] == "private, no-cache"
+    assert "access-control-allow-origin" not in headers
+    assert "server" not in headers
+
+
+@pytest.mark.one_database
+def test_no_other_site_may_ask_by_default(api: Api) -> None:
+    asked = {"Origin": "https://dash.example.org", "Access-Control-Request-Method": "POST"}
+    answer = api.client.options("/v1/jobs", headers=asked)
+    assert answer.status_code == 405
+    assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.one_database
+def test_sites_that_are_named_may(settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_API_ALLOWED_ORIGINS", "https://dash.example.org")
+    with TestClient(create_app(Settings(), database), base_url="http://127.0.0.1:8080") as client:
+        asked = {
+            "Origin": "https://dash.example.org",
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization,content-type,idempotency-key",
+        }
+        allowed = client.options("/v1/jobs", headers=asked)
+        assert allowed.status_code == 200
+        assert allowed.headers["access-control-allow-origin"] == "https://dash.example.org"
+        assert "access-control-allow-credentials" not in allowed.headers
+        assert client.options("/v1/jobs", headers={**asked, "Origin": "https://evil.example"}).status_code == 400
+        own = {"Origin": "https://dash.example.org"}
+        assert client.post("/v1/jobs", json=SPEC, headers=own).status_code == 202
+        assert client.post("/v1/jobs", json=SPEC, headers={"Origin": "https://evil.example"}).status_code == 403
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize("authentication", ["on"])
+def test_who_did_what_is_told(api: Api, database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    issued = issue_key(database, KeyRequest(name="loads", tenant="sales"), None)
+    headers = {"Authorization": f"Bearer {issued.key}", "X-Request-Id": "r-1"}
+    job_id = api.client.post("/v1/jobs", json=SPEC, headers=headers).json()["id"]
+    api.client.get(f"/v1/jobs/{job_id}", headers=headers)
+    api.client.post(f"/v1/jobs/{job_id}/cancel", headers=headers)
+    api.client.get("/v1/keys", headers=headers)
+    api.client.get("/v1/jobs")
+    found = audited(capsys)
+    assert [(line["method"], line["path"], line["status"]) for line in found] == [
+        ("POST", "/v1/jobs", 202),
+        ("POST", f"/v1/jobs/{job_id}/cancel", 202),
+        ("GET", "/v1/keys", 403),
+        ("GET", "/v1/jobs", 401),
+    ]
+    assert [(line["tenant"], line["key_id"]) for line in found] == [("sales", issued.id)] * 3 + [(None, None)]
+    assert found[0]["request_id"] == "r-1"
+    assert found[0]["client"] == "testclient"
