@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service.access_errors import MissingScopeError, UnauthenticatedError
 from service.api.problems import service_error_response
 from service.errors import DatabaseUnavailableError
+from service.keys.key_ring import KeyRing
 from service.keys.principal import ANYBODY, PRINCIPAL, Principal
 from service.keys.secrets import read_secret
 from service.spec.scopes import KeyScope
@@ -67,7 +68,7 @@ class Authentication:
         secret = read_secret(text.strip())
         if len(shown) != 1 or scheme.lower() != "bearer" or secret is None:
             raise UnauthenticatedError(_SHOW_A_KEY)
-        ring = scope["app"].state.services.key_ring
+        ring: KeyRing = scope["app"].state.services.key_ring
         is_known, principal = ring.recall(secret)
         if not is_known:
             principal = await run_in_threadpool(ring.look_up, secret)

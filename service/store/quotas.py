@@ -55,7 +55,7 @@ def of_full_tenants(most_running: int) -> ColumnElement[bool]:
     return (JobRow.kind == RUN) & ((_is_stream() & streams) | (~_is_stream() & others))
 
 
-def _full(most_running: int, queue: str) -> Select[tuple[str]]:
+def _full(most_running: int, queue: str) -> Select[str]:
     counted = _is_stream() if queue == Queue.STREAM.value else ~_is_stream()
     return (
         select(JobRow.tenant)

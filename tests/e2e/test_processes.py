@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from service.cli.listening import listen
-from service.settings import ApiSettings
+from service.settings import Settings
 from tests.support.processes import end, family, start_python, wait_for, wait_until_gone
 from tests.support.service import ENVIRONMENT, Service, running_service
 from tests.support.tables import ENDLESS, parquet, write_endless, write_orders
@@ -97,7 +97,7 @@ def test_two_services_do_not_disturb_each_other_and_a_killed_one_leaves_nothing(
 
 def test_a_busy_port_is_told_before_anything_starts(tmp_path: Path) -> None:
     log = tmp_path / "up.log"
-    with listen(ApiSettings(), 0) as busy:
+    with listen(Settings(), 0) as busy:
         port = busy.getsockname()[1]
         process = start_python(
             ["-m", "service.cli", "up", "--port", str(port)],

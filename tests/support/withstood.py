@@ -66,7 +66,7 @@ def _read(node: ast.expr, test: str) -> Withstood:
     assert isinstance(node, ast.Call)
     try:
         (what,) = (ast.literal_eval(argument) for argument in node.args)
-        given = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
+        given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
         one = Withstood(given.pop("kind", "fault"), what, test=test, **given)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{test}: a mark needs literals: what, how, times, guaranteed ({error})") from error

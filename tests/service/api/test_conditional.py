@@ -41,7 +41,7 @@ def test_the_first_line_that_asks_for_a_wait_counts() -> None:
 class NobodyListens:
     """No worker is there."""
 
-    def waiting_for(self, _queue: str) -> WaitingFor:
+    def waiting_for(self, _tenant: str, _queue: str) -> WaitingFor:
         return WaitingFor.WORKER
 
 

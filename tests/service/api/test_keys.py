@@ -45,7 +45,8 @@ def test_keys_rotate_without_downtime(api: Api, admin: dict[str, str]) -> None:
         return answer
 
     def works(key: dict[str, str]) -> bool:
-        return api.client.get("/v1/jobs", headers={"Authorization": f"Bearer {key['key']}"}).status_code == 200
+        answer = api.client.get("/v1/jobs", headers={"Authorization": f"Bearer {key['key']}"})
+        return bool(answer.status_code == 200)
 
     old = made()
     new = made()

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
-from service.api.guard import _OF_ROWS
 from sqlalchemy import select, update
 
+from service.api.body_guard import _OF_ROWS
 from service.api.streams import router
 from service.datasets.input_streams import hidden_directory, segment_name, stream_directory
 from service.ingest import recovery

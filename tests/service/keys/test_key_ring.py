@@ -98,7 +98,7 @@ def test_a_revoked_key_is_forgotten_within_seconds(
 
 
 def test_an_expired_key_opens_nothing(ring: KeyRing, database: Database, now: Now) -> None:
-    key = issue_key(database, KeyRequest(name="trial", expires_in="1s"), None)  # type: ignore[arg-type]
+    key = issue_key(database, KeyRequest(name="trial", expires_in="1s"), None)
     now.ms += 1000
     assert ring.look_up(shown(key)) is None
 
@@ -117,7 +117,8 @@ def test_use_is_noted_to_the_minute(
     def used() -> int | None:
         with database.read() as session:
             row = api_keys.find_key(session, issued.id)
-            return row and row.used_at
+            assert row is not None
+            return row.used_at
 
     ring.look_up(Secret(issued.id, make_secret().secret))
     assert used() is None

@@ -38,7 +38,7 @@ def test_a_key_that_is_not_there_is_told(database: Database) -> None:
 def test_the_last_admin_stays_unless_that_is_meant(database: Database, now: Now) -> None:
     last = issue_key(database, ADMIN, None)
     issue_key(database, KeyRequest(name="others"), None)
-    issue_key(database, ADMIN.model_copy(update={"expires_in": KeyRequest(name="x", expires_in="1s").expires_in}), None)  # type: ignore[arg-type]
+    issue_key(database, ADMIN.model_copy(update={"expires_in": KeyRequest(name="x", expires_in="1s").expires_in}), None)
     now.ms += 1000
     with pytest.raises(LastAdminKeyError):
         revoke_key(database, last.id)
