@@ -15,7 +15,7 @@ def test_cut() -> None: ...
 """
 
 
-def tests_with(directory: Path, text: str) -> list[Withstood]:
+def marks_of(directory: Path, text: str) -> list[Withstood]:
     (directory / "tests").mkdir()
     (directory / "tests" / "test_one.py").write_text(text)
     return list(marks(directory))
@@ -27,9 +27,9 @@ def test_the_readme_has_what_the_tests_have() -> None:
 
 
 def test_a_mark_becomes_a_row(tmp_path: Path) -> None:
-    found = tests_with(tmp_path, MARKED)
+    found = marks_of(tmp_path, MARKED)
     assert found == [Withstood("fault", "a cut", "with scissors", 3, "it heals", "tests/test_one.py::test_cut")]
-    assert "| a cut | with scissors | 3 | it heals | `test_one.py::test_cut` |" in table(iter(found))
+    assert "| a cut | with scissors | 3 | it heals | `tests/test_one.py::test_cut` |" in table(iter(found))
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ def test_a_mark_becomes_a_row(tmp_path: Path) -> None:
 )
 def test_a_mark_that_cannot_be_read_is_told(tmp_path: Path, old: str, new: str) -> None:
     with pytest.raises(ValueError, match="test_cut"):
-        tests_with(tmp_path, MARKED.replace(old, new))
+        marks_of(tmp_path, MARKED.replace(old, new))

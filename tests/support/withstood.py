@@ -76,10 +76,7 @@ def _read(node: ast.expr, test: str) -> Withstood:
 
 
 def _table(kind: str, rows: list[Withstood]) -> str:
-    lines = (
-        f"| {row.what} | {row.how} | {row.times} | {row.guaranteed} | `{row.test.removeprefix('tests/')}` |\n"
-        for row in rows
-    )
+    lines = (f"| {row.what} | {row.how} | {row.times} | {row.guaranteed} | `{row.test}` |\n" for row in rows)
     return _HEAD.format(kind=kind) + "".join(lines)
 
 

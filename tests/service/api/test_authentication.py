@@ -135,7 +135,9 @@ def test_without_a_key_nothing_is_told(api: Api, operation: str) -> None:
 
 
 @pytest.mark.one_database
-@pytest.mark.parametrize("path", ["/nothing", "/v1", "/v1/jobs/%2e%2e/%2e%2e/healthz", "/v1/jobs/", "//healthz", "/docs"])
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/v1", "/v1/jobs/%2e%2e/%2e%2e/healthz", "/v1/jobs/", "//healthz", "/docs"]
+)
 def test_nor_what_there_is(api: Api, path: str) -> None:
     assert api.client.get(path).status_code == 401
 
