@@ -52,6 +52,12 @@ LOG_EVENTS = (
         "worker",
         "The driver's JVM died, hung or lost its cluster; its jobs are handed back, a new one is started.",
     ),
+    LogEvent(
+        "spark_driver_stuck",
+        "error",
+        "worker",
+        "Work that was cancelled, or ran out of time, did not end, and its driver was ended; a new one is started.",
+    ),
     LogEvent("spark_start_killed", "error", "worker", "Spark took too long to start and was ended."),
     LogEvent("attempt_failed", "error", "worker", "A job ended by mistake of ours; with the traceback."),
     LogEvent(

@@ -55,6 +55,7 @@ FIXED = {
     "spark.dynamicAllocation.minExecutors": "set EVENKEEL_SPARK_MIN_EXECUTORS",
     "spark.dynamicAllocation.initialExecutors": "set EVENKEEL_SPARK_MIN_EXECUTORS",
     "spark.dynamicAllocation.maxExecutors": "set EVENKEEL_SPARK_MAX_EXECUTORS",
+    "spark.task.reaper.": "set EVENKEEL_SPARK_TASK_KILL_SECONDS",
     "spark.pyspark.": "set EVENKEEL_SPARK_PYTHON",
     "spark.plugins": "code of others in the driver is not kept apart from jobs",
 }

@@ -123,6 +123,13 @@ class SparkSettings(BaseSettings):
         le=100_000,
         description="Partitions of a shuffle; 0 takes twice the cores of the cluster.",
     )
+    task_kill_seconds: float = Field(
+        default=30,
+        ge=1,
+        le=3600,
+        description="A task that goes on for so long after its job has ended loses its executor; in `local` mode, "
+        "where the driver is all there is, the driver, once no other job gets on with it, or after ten times as long.",
+    )
     gateway_timeout_seconds: float = Field(
         default=10, ge=1, le=300, description="A JVM that does not answer for so long counts as dead."
     )

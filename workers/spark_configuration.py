@@ -107,7 +107,13 @@ def _of_every_driver(settings: SparkSettings, scratch: Path, further: Mapping[st
 
 
 def _of_cluster(settings: SparkSettings) -> dict[str, str]:
+    if settings.is_local:
+        return {}
     wanted = {
+        # A task that does not listen would hold its slot for good.
+        "spark.task.reaper.enabled": "true",
+        "spark.task.reaper.killTimeout": f"{round(settings.task_kill_seconds * 1000)}ms",
+        "spark.task.reaper.threadDump": "false",
         "spark.executor.memory": settings.executor_memory,
         "spark.executor.cores": settings.executor_cores,
         "spark.executor.instances": settings.executors,

@@ -31,6 +31,7 @@ from workers.result_limit import ResultLimit
 from workers.retention import RetentionStep
 from workers.runner import JobRunner
 from workers.spark_session import SparkRuntime
+from workers.stuck_work import StuckWork
 from workers.sweeper import Sweeper
 from workers.watchdog import DriverWatch
 
@@ -116,6 +117,7 @@ class Worker:
         progress = ProgressReporter(self._database, self._at_hand)
         watch = CancellationWatch(self._database, self._at_hand)
         driver = DriverWatch(self._runtime, self._at_hand, settings.spark.gateway_timeout_seconds)
+        stuck = StuckWork(self._runtime, self._at_hand, settings.spark.task_kill_seconds)
         result_limit = ResultLimit(self._at_hand, settings.results_dir, settings.limits.result_bytes)
         retention = RetentionStep(
             self._database,
@@ -135,6 +137,7 @@ class Worker:
             Loop("streams", _STREAMS_SECONDS, self._runner.supervisor.step),
             Loop("driver-ping", _WATCH_DRIVER_SECONDS, driver.ping),
             Loop("driver-watch", _WATCH_DRIVER_SECONDS, driver.watch),
+            Loop("stuck-work", _WATCH_DRIVER_SECONDS, stuck.step),
             Loop("spark", _WATCH_DRIVER_SECONDS, self._runtime.keep_ready),
             Loop("messages", _WATCH_DRIVER_SECONDS, self._watch_messages),
             Loop("driver-count", _WATCH_DRIVER_SECONDS, DriverCount(self._runtime, self._metrics).step),

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ENVIRONMENT = {
     "EVENKEEL_SPARK_MASTER": "local[2]",
     "EVENKEEL_SPARK_DRIVER_MEMORY": "1g",
+    "EVENKEEL_SPARK_TASK_KILL_SECONDS": "3",
     "EVENKEEL_WORKER_CONCURRENCY": "2",
     "EVENKEEL_WORKER_LEASE_SECONDS": "5",
     "EVENKEEL_WORKER_HEARTBEAT_SECONDS": "0.5",
@@ -37,6 +38,12 @@ SLOW = {
 }
 # All but (0, 0), (0, 1) and (1, 0).
 SLOW_RESULT = [{"n": ROWS * ROWS - 3}]
+# Java tries every way of sharing 200 characters among 20 groups, and looks at nothing else meanwhile.
+BACKTRACKING = {
+    "name": "backtracking",
+    "tables": {"t": parquet("texts")},
+    "sql": "SELECT COUNT(*) AS n FROM t WHERE s RLIKE '(.*a){20}b'",
+}
 COUNT = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
 
 
@@ -49,6 +56,8 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         (own.data / "pairs").mkdir()
         table = pa.table({"k": pa.array([1] * ROWS, pa.int64()), "v": pa.array(range(ROWS), pa.int64())})
         pq.write_table(table, own.data / "pairs" / "part.parquet")
+        (own.data / "texts").mkdir()
+        pq.write_table(pa.table({"s": ["a" * 200]}), own.data / "texts" / "part.parquet")
         yield own
 
 
@@ -170,3 +179,25 @@ def test_a_killed_jvm_is_replaced_and_cancel_still_works(workers: Fleet) -> None
     workers.wait(endless, "CANCELLED", 15)
     wait_for("Spark's tasks to end", lambda: active_tasks(worker) == 0, 15)
     assert not (workers.settings.results_dir / endless).exists()
+
+
+@pytest.mark.withstands(
+    "a task that cannot be interrupted",
+    kind="attack",
+    how="a regular expression that backtracks without end, in a job that is cancelled",
+    times=1,
+    guaranteed="the job is CANCELLED at once, and the slot free again soon after",
+)
+def test_a_task_that_cannot_be_interrupted_loses_its_driver(workers: Fleet) -> None:
+    worker = workers.running_worker()
+    job_id = workers.submit(BACKTRACKING)
+    workers.wait_for_tasks(job_id)
+    wait_for("tasks", lambda: active_tasks(worker), 30)
+    driver = jvm_of(worker).pid
+    workers.cancel(job_id)
+    workers.wait(job_id, "CANCELLED", 15)
+    wait_until_gone([driver])
+    assert "spark_driver_stuck" in workers.log(worker)
+    job_id = workers.submit(COUNT)
+    workers.wait(job_id, "SUCCEEDED")
+    assert jvm_of(worker).pid != driver

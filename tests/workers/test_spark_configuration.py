@@ -39,6 +39,9 @@ def test_a_standalone_cluster(tmp_path: Path) -> None:
         "spark.executor.memory": "2g",
         "spark.executor.cores": "2",
         "spark.cores.max": "8",
+        "spark.task.reaper.enabled": "true",
+        "spark.task.reaper.killTimeout": "30000ms",
+        "spark.task.reaper.threadDump": "false",
     }
 
 

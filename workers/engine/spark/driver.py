@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from workers.engine.spark.ended_tasks import tasks_left_behind
 from workers.engine.spark.executors import Executors, executors_of
 from workers.engine.spark.stage_metrics import SparkMonitor
 
@@ -104,6 +105,13 @@ class Driver:
             self.executors = executors_of(self.context)
             # One that has just lost them all keeps the number for the jobs that wait for others.
             self.slots = self.executors.cores or self.slots
+
+    def tasks_left_behind(self) -> int:
+        """Tasks that go on although what they were for has ended; 0 on a cluster, where Spark ends their executors.
+
+        As `ping`, raises without a JVM and waits for one that hangs.
+        """
+        return 0 if self.on_cluster else tasks_left_behind(self.context)
 
     def is_running(self) -> bool:
         """Whether the JVM process exists; it may hang all the same."""

@@ -1,0 +1,82 @@
+"""Ends a driver in which work goes on that was told to end, and nothing else can stop: a JVM ends no thread by force.
+
+On a cluster Spark itself ends the executor of such a task (`spark.task.reaper`); in local mode it has nothing to end
+but the driver, and leaves it alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+import structlog
+from py4j.protocol import Py4JError
+
+from workers.attempt import Attempt, AttemptsAtHand
+from workers.engine.spark.driver import Driver
+from workers.spark_session import SparkRuntime
+
+_log = structlog.get_logger(__name__)
+
+_PATIENCE_FOR_OTHERS = 10
+"""How many times as long as an idle driver one is borne with on which other attempts still get somewhere."""
+
+
+def is_to_end(*, stuck_seconds: float, patience_seconds: float, are_others_at_work: bool) -> bool:
+    """Whether a driver with work that does not end is to be ended by now.
+
+    Other attempts that still get somewhere lose what they did: they are given time to end first.
+    """
+    return stuck_seconds > patience_seconds * (_PATIENCE_FOR_OTHERS if are_others_at_work else 1)
+
+
+class StuckWork:
+    """One step for a thread of its own: it asks the JVM, and hangs with it."""
+
+    def __init__(
+        self,
+        runtime: SparkRuntime,
+        at_hand: AttemptsAtHand,
+        patience_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._runtime = runtime
+        self._at_hand = at_hand
+        self._patience = patience_seconds
+        self._clock = clock
+        self._since: tuple[Driver, float] | None = None
+
+    def step(self) -> None:
+        """Kills the driver where its time is over: `DriverWatch` notices, hands its attempts back, builds another."""
+        driver = self._runtime.current
+        if driver is None:
+            self._since = None
+            return
+        attempts = [attempt for attempt in self._at_hand.all() if attempt.driver is driver]
+        deaf = [one for one in attempts if one.reason is not None and not one.ends_gently]
+        left = self._left_behind(driver)
+        stuck = max([self._seconds_of_tasks(driver, left), *(one.ignored_for() for one in deaf)])
+        others = len(attempts) > len(deaf) and left < driver.slots
+        if is_to_end(stuck_seconds=stuck, patience_seconds=self._patience, are_others_at_work=others):
+            self._end(driver, left, deaf)
+
+    def _seconds_of_tasks(self, driver: Driver, left: int) -> float:
+        """How long there have been tasks left behind without a break."""
+        now = self._clock()
+        if not left:
+            self._since = None
+        elif self._since is None or self._since[0] is not driver:
+            self._since = (driver, now)
+        return 0.0 if self._since is None else now - self._since[1]
+
+    def _left_behind(self, driver: Driver) -> int:
+        with suppress(Py4JError, OSError):  # the driver is gone; whoever watches it finds out
+            return driver.tasks_left_behind()
+        return 0
+
+    def _end(self, driver: Driver, tasks: int, deaf: Collection[Attempt]) -> None:
+        jobs = [attempt.claim.job_id for attempt in deaf]
+        _log.error("spark_driver_stuck", tasks=tasks, jobs=jobs, pid=driver.process.pid)
+        driver.kill()
+        self._since = None
