@@ -278,6 +278,6 @@ def test_the_commands_of_the_readme_name_what_the_file_has() -> None:
     parts = {part for script in scripts for part in re.findall(r"(?<=[\s\"$])[a-z]+(?:-[a-z]+)?(?=[\s;)])", script)}
     assert {"api", "worker", "spark-worker", "spark-master", "migrate"} <= parts
     commands = set(re.findall(r"docker compose ([a-z]+)", section))
-    assert commands <= {"build", "up", "run", "ps", "stop", "rm"}
+    assert commands <= {"build", "up", "run", "ps", "stop", "rm", "logs"}
     volumes = set(re.findall(r"docker volume rm evenkeel_([\w-]+)", section))
     assert volumes <= set(read_compose()["volumes"])
