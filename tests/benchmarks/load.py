@@ -1,0 +1,238 @@
+"""How long clients wait for their answers while many of them poll, submit and listen at once.
+
+    python tests/benchmarks/load.py [--seconds 60] [--pollers 1000] [--every 5] [--submissions 50] [--streams 200]
+                                    [--finished 10000] [--apis 1] [--embedded]
+
+Starts PostgreSQL and Redis (with `--embedded` instead SQLite and the folder broker) and so many APIs, whose clients
+are spread over them, no worker; puts ten thousand finished jobs into the database; then, for so many seconds, has
+each poller ask for a job with its ETag every five seconds over a connection of its own, submits jobs, lists the
+newest of them twice a second, and keeps streams of events open, each of a job that waits. Then it asks and submits as
+fast as it can over 16 connections. Every request has an API key. Times are counted from when a request was due, not
+from when it could be sent, so that one that is kept waiting by those before it counts in full. The load comes from
+one process on the same machine. Prints rows of a Markdown table, and the machine. A measurement, not a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import psutil
+from sqlalchemy import insert, select
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from service.store.tables import JobRow
+from tests.support.burst import small_job, write_small
+from tests.support.machine import machine
+from tests.support.production import Production, running_production, running_servers
+
+_SEED = 6
+_LISTS_A_SECOND = 2
+_CONNECTIONS = 16
+_CAPACITY_SECONDS = 10.0
+_HEAD = (
+    "| database | APIs | what | asked a second | median | p95 | p99 | longest | failed |\n"
+    "| --- " + "| ---: " * 8 + "|\n"
+)
+
+
+@dataclass
+class Figures:
+    """What clients saw of one kind of request: seconds from when each was due, and how many failed."""
+
+    seconds: list[float] = field(default_factory=list)
+    failed: int = 0
+
+    def row(self, elapsed: float) -> str:
+        """Cells of the table."""
+        times = sorted(self.seconds) or [0.0]
+        shown = (statistics.median(times), _share(times, 0.95), _share(times, 0.99), times[-1])
+        cells = " | ".join(f"{1000 * one:.0f} ms" for one in shown)
+        return f"{len(self.seconds) / elapsed:.0f} | {cells} | {self.failed}"
+
+
+def _share(times: Sequence[float], share: float) -> float:
+    return times[min(len(times) - 1, int(share * len(times)))]
+
+
+class Load:
+    """All the clients of one run, in one event loop."""
+
+    def __init__(self, addresses: Sequence[str], key: str, arguments: argparse.Namespace) -> None:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60)
+        headers = {"Authorization": f"Bearer {key}"}
+        self.http = httpx.AsyncClient(headers=headers, timeout=60, trust_env=False, limits=limits)
+        self._addresses = itertools.cycle(f"{address}/v1/jobs" for address in addresses)
+        self.figures: dict[str, Figures] = defaultdict(Figures)
+        self.events = 0
+        self._asked = arguments
+        self._random = random.Random(_SEED)
+
+    async def run(self, finished: Sequence[str], waiting: Sequence[str]) -> float:
+        """The whole load; gives how many seconds it took."""
+        streams = [asyncio.create_task(self._listen(job_id)) for job_id in waiting]
+        await asyncio.sleep(1)
+        began = time.perf_counter()
+        polls = [self._poll(self._random.choice(finished), began) for _ in range(self._asked.pollers)]
+        await asyncio.gather(
+            *polls,
+            self._at_a_rate("submit a job", self._asked.submissions, began, self._submit),
+            self._at_a_rate("list jobs", _LISTS_A_SECOND, began, self._list),
+        )
+        elapsed = time.perf_counter() - began
+        for stream in streams:
+            stream.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
+        return elapsed
+
+    async def capacity(self, what: str, ask: Callable[[], Coroutine[Any, Any, httpx.Response]]) -> float:
+        """As many requests as the service answers over a few connections; gives how many seconds it took."""
+        began = time.perf_counter()
+
+        async def go_on() -> None:
+            while (due := time.perf_counter()) - began < _CAPACITY_SECONDS:
+                await self._timed(what, due, ask())
+
+        await asyncio.gather(*(go_on() for _ in range(_CONNECTIONS)))
+        return time.perf_counter() - began
+
+    async def ask(self, job_id: str, tag: str) -> httpx.Response:
+        """A poll that learns nothing new."""
+        return await self.http.get(f"{next(self._addresses)}/{job_id}", headers={"If-None-Match": tag})
+
+    async def _poll(self, job_id: str, began: float) -> None:
+        due = began + self._random.random() * self._asked.every
+        tag = ""
+        while due < began + self._asked.seconds:
+            await asyncio.sleep(due - time.perf_counter())
+            answer = await self._timed("poll a job", due, self.ask(job_id, tag))
+            tag = tag if answer is None else answer.headers.get("ETag", tag)
+            due += self._asked.every
+
+    async def _at_a_rate(
+        self, what: str, a_second: float, began: float, ask: Callable[[], Coroutine[Any, Any, httpx.Response]]
+    ) -> None:
+        under_way = set()
+        for number in range(round(a_second * self._asked.seconds)):
+            due = began + number / a_second
+            await asyncio.sleep(due - time.perf_counter())
+            under_way.add(asyncio.create_task(self._timed(what, due, ask())))
+        await asyncio.gather(*under_way)
+
+    async def _timed(self, what: str, due: float, request: Awaitable[httpx.Response]) -> httpx.Response | None:
+        figures = self.figures[what]
+        try:
+            answer = await request
+        except httpx.TransportError:
+            figures.failed += 1
+            return None
+        figures.seconds.append(time.perf_counter() - due)
+        figures.failed += answer.status_code >= 400
+        return answer
+
+    async def _listen(self, job_id: str) -> None:
+        async with self.http.stream("GET", f"{next(self._addresses)}/{job_id}/events", timeout=None) as answer:
+            async for line in answer.aiter_lines():
+                self.events += line.startswith("id:")
+
+    async def _submit(self) -> httpx.Response:
+        return await self.http.post(next(self._addresses), json=small_job(self._random.randrange(1_000)))
+
+    async def _list(self) -> httpx.Response:
+        return await self.http.get(next(self._addresses), params={"page_size": 50})
+
+    async def submit_one(self) -> str:
+        """A job that waits; its id."""
+        answer = await self._submit()
+        answer.raise_for_status()
+        return str(answer.json()["id"])
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--pollers", type=int, default=1_000)
+    parser.add_argument("--every", type=float, default=5, help="seconds between two requests of a poller")
+    parser.add_argument("--submissions", type=float, default=50, help="a second")
+    parser.add_argument("--streams", type=int, default=200, help="open streams of events")
+    parser.add_argument("--finished", type=int, default=10_000, help="finished jobs in the list")
+    parser.add_argument("--apis", type=int, default=1, help="processes of the API")
+    parser.add_argument("--embedded", action="store_true", help="SQLite and the folder broker")
+    arguments = parser.parse_args()
+    limits = {
+        "EVENKEEL_LIMITS_QUEUED_JOBS": "0",
+        "EVENKEEL_API_AUTHENTICATION": "on",
+    }
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        path = Path(directory)
+        servers = None if arguments.embedded else stack.enter_context(running_servers(path))
+        started = running_production(path / "production", servers, apis=arguments.apis, workers=0, environment=limits)
+        (path / "production").mkdir()
+        production = stack.enter_context(started)
+        write_small(production.data)
+        sys.stdout.write(_HEAD)
+        asyncio.run(_measure(production, arguments, "SQLite" if arguments.embedded else "PostgreSQL"))
+    sys.stdout.write(f"\n{machine()}\n")
+
+
+async def _measure(production: Production, arguments: argparse.Namespace, database: str) -> None:
+    load = Load([api.address for api in production.apis], production.key(tenant="default"), arguments)
+    finished = _add_finished(production, await load.submit_one(), arguments.finished)
+    waiting = [await load.submit_one() for _ in range(arguments.streams)]
+    processes = [psutil.Process(api.part.process.pid) for api in production.apis]
+    cpu = _cpu(processes)
+    elapsed = await load.run(finished, waiting)
+    used = (_cpu(processes) - cpu) / elapsed
+    for what, figures in load.figures.items():
+        sys.stdout.write(f"| {database} | {arguments.apis} | {what} | {figures.row(elapsed)} |\n")
+    sys.stdout.write(f"\nProcessor of the APIs: {100 * used:.0f} % of a core. Events: {load.events}.\n\n")
+    load.figures.clear()
+    answer = await load.ask(finished[0], "")
+    tag = answer.headers["ETag"]
+    asks = {"poll, as fast as it goes": lambda: load.ask(finished[0], tag), "submit, as fast as it goes": load._submit}
+    for what, ask in asks.items():
+        cpu = _cpu(processes)
+        elapsed = await load.capacity(what, ask)
+        used = (_cpu(processes) - cpu) / elapsed
+        row = load.figures[what].row(elapsed)
+        sys.stdout.write(f"| {database} | {arguments.apis} | {what} | {row} |  {100 * used:.0f} % of a core\n")
+    await load.http.aclose()
+
+
+def _cpu(processes: Sequence[psutil.Process]) -> float:
+    times = [one.cpu_times() for one in processes]
+    return sum(one.user + one.system for one in times)
+
+
+def _add_finished(production: Production, like: str, number: int) -> list[str]:
+    """So many jobs as if they had ended well, made from one that waits; gives their ids."""
+    with production.database.write() as session:
+        row = session.execute(select(JobRow.__table__).where(JobRow.id == like)).mappings().one()
+        ended = {**row, "status": "SUCCEEDED", "version": 5, "fence": 1, "started_at": row["submitted_at"]}
+        jobs = [
+            {**ended, "id": str(uuid4()), "submitted_at": at, "finished_at": at + 500, "updated_at": at + 500}
+            for at in (row["submitted_at"] - 1_000 * (number - place) for place in range(number))
+        ]
+        for start in range(0, number, 1_000):
+            session.execute(insert(JobRow), jobs[start : start + 1_000])
+    return [job["id"] for job in jobs]
+
+
+if __name__ == "__main__":
+    main()
