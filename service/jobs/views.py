@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Field, GetJsonSchemaHandler, ValidationError, WithJsonSchema
@@ -21,6 +23,10 @@ from service.spec.reports import Progress
 from service.spec.status import JobStatus
 from service.store.jobs import effective_status
 from service.store.tables import JobRow
+
+_REMEMBERED = 2048
+_REMEMBERED_CHARACTERS = 16_384
+"""Of how many jobs a process keeps the checked specification, and of none that is longer: 64 MB or so at the most."""
 
 _STATES = [status.value for status in JobStatus]
 
@@ -139,6 +145,17 @@ class Job(JobSummary):
 
 def _spec(stored: dict[str, Any]) -> dict[str, Any]:
     """In one order on every database; as it was stored where another version stored what this one does not know."""
+    text = json.dumps(stored)
+    return _shown_again(text) if len(text) <= _REMEMBERED_CHARACTERS else _shown(stored)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _shown_again(text: str) -> dict[str, Any]:
+    # Whoever polls a job has it shown over and over; to check it costs as much as to read it.
+    return _shown(json.loads(text))
+
+
+def _shown(stored: dict[str, Any]) -> dict[str, Any]:
     try:
         return JobSpec.model_validate(stored).model_dump(mode="json", by_alias=True)
     except ValidationError:

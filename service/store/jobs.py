@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, case, delete, func, select, tuple_, update
+from sqlalchemy import Select, bindparam, case, delete, func, select, tuple_, update
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.orm import Session, defer
 
@@ -26,6 +26,11 @@ EXPLAIN = "explain"
 _IDS_PER_QUERY = 500
 _EXPLAIN_KEPT_MS = 10 * 60 * 1000  # longer than any caller may wait
 _WITHOUT_SPEC = defer(JobRow.spec, raiseload=True)
+# Built once: they are what clients poll with.
+_ONE = select(JobRow).where(
+    JobRow.id == bindparam("job_id"), JobRow.tenant == bindparam("tenant"), JobRow.kind == bindparam("kind")
+)
+_ONE_WITHOUT_SPEC = _ONE.options(_WITHOUT_SPEC)
 WITHOUT_LEASE = {
     JobStatus.PLANNING: JobStatus.QUEUED,
     JobStatus.RUNNING: JobStatus.QUEUED,
@@ -117,10 +122,9 @@ def find_job(
 
     A spec may be large: `spec` of the row is read only `with_spec`, and raises otherwise.
     """
-    statement = select(JobRow).where(JobRow.id == job_id, JobRow.tenant == tenant, JobRow.kind == kind)
-    if not with_spec:
-        statement = statement.options(_WITHOUT_SPEC)
-    return session.scalars(statement.with_for_update() if lock else statement).one_or_none()
+    statement = _ONE if with_spec else _ONE_WITHOUT_SPEC
+    wanted = {"job_id": job_id, "tenant": tenant, "kind": kind}
+    return session.scalars(statement.with_for_update() if lock else statement, wanted).one_or_none()
 
 
 def list_jobs(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import BigInteger, BindParameter, ColumnElement, bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
 from service.spec.queues import Queue
@@ -15,7 +15,7 @@ from service.store.tables import JobRow, WorkerRow
 
 def queues_listened_to(session: Session, heard_since: int) -> frozenset[str]:
     """The queues of the workers that gave a sign of life at `heard_since` (milliseconds) or later and take jobs."""
-    found = session.scalars(select(WorkerRow.queues).where(*_takes_jobs(heard_since)).distinct())
+    found = session.scalars(_LISTENED_TO, {"heard_since": heard_since})
     return frozenset(queue for queues in found for queue in _split(queues))
 
 
@@ -43,13 +43,16 @@ def free_slots(session: Session, heard_since: int, concurrency: int) -> dict[str
     return dict(free)
 
 
-def _takes_jobs(heard_since: int) -> tuple[ColumnElement[bool], ...]:
+def _takes_jobs(heard_since: int | BindParameter[int]) -> tuple[ColumnElement[bool], ...]:
     unavailable = SparkState.UNAVAILABLE.value
     return (
         WorkerRow.heartbeat_at >= heard_since,
         WorkerRow.drain_requested_at.is_(None),
         or_(WorkerRow.spark_state.is_(None), WorkerRow.spark_state != unavailable),
     )
+
+
+_LISTENED_TO = select(WorkerRow.queues).where(*_takes_jobs(bindparam("heard_since", type_=BigInteger))).distinct()
 
 
 def _split(queues: str | None) -> list[str]:

@@ -42,14 +42,15 @@ Clock = Callable[[Session], int]
 """Milliseconds since the epoch, as the database sees them; tests inject their own."""
 
 
+# Julian days, since unixepoch() gives whole seconds before SQLite 3.42.
+_SQLITE_NOW = text("SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)")
+_POSTGRESQL_NOW = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)")
+
+
 def database_clock(session: Session) -> int:
     """The database's own time, so that processes on machines with different clocks agree on leases."""
-    if session.get_bind().dialect.name == "sqlite":
-        # Julian days, since unixepoch() gives whole seconds before SQLite 3.42.
-        statement = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
-    else:
-        statement = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
-    return int(session.execute(text(statement)).scalar_one())
+    is_sqlite = session.get_bind().dialect.name == "sqlite"
+    return int(session.execute(_SQLITE_NOW if is_sqlite else _POSTGRESQL_NOW).scalar_one())
 
 
 class Database:
