@@ -15,10 +15,11 @@ from typing import Any
 
 import httpx
 import psutil
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.dispatch import Dispatcher
+from service.spec.status import JobStatus
 from service.store.tables import JobRow
 from tests.support.burst import SLOW, SLOW_ANSWER, small_answer, small_job
 from tests.support.patience import PatientClient
@@ -28,6 +29,7 @@ from tests.support.worker import jvm_of
 
 _LEASE_SECONDS = float(ENVIRONMENT["EVENKEEL_WORKER_LEASE_SECONDS"])
 _CLIENTS = 4
+_MOST_WAITING = 60
 _BREATH_SECONDS = (0.1, 0.6)
 _CANCEL_SECONDS = (0.0, 3.0)
 _BETWEEN_FAULTS_SECONDS = (0.5, 4.0)
@@ -74,8 +76,17 @@ class Clients:
         random_ = random.Random(self._seed * 100 + client)
         number = 0
         while not self._told.wait(random_.uniform(*_BREATH_SECONDS)):
+            if self._are_many_waiting():
+                continue
             number += 1
             self._post_one(random_, f"chaos-{client}-{number}", number)
+
+    def _are_many_waiting(self) -> bool:
+        """Workers that are killed over and over get less done than clients can ask for."""
+        waiting = select(func.count()).select_from(JobRow).where(JobRow.status == JobStatus.QUEUED.value)
+        with suppress(SQLAlchemyError):
+            return bool(self._production.all(waiting)[0][0] > _MOST_WAITING)
+        return False
 
     def _post_one(self, random_: random.Random, key: str, number: int) -> None:
         kind = random_.choices(("right", "wrong", "slow", "cancelled", "timed out"), (12, 2, 1, 2, 1))[0]
