@@ -8,6 +8,7 @@ from pydantic import Field
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from service import __version__
 from service.broker import broker_fault
 from service.errors import NotReadyError
 from service.settings import Settings
@@ -56,7 +57,7 @@ def deaf_here(session: Session, settings: Settings, now: int) -> Sequence[str]:
     """
     patience_ms = round(settings.worker.ring_again_seconds * 1000 * _UNHEARD_RINGS)
     heard_since = now - worker_silence_ms(settings)
-    return deaf_workers(session, heard_since, now - patience_ms, settings.limits.running_jobs)
+    return deaf_workers(session, __version__, heard_since, now - patience_ms, settings.limits.running_jobs)
 
 
 def check_readiness(database: Database, settings: Settings) -> Readiness:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
-from service import __version__
 from service.spec.queues import Queue
 from service.spec.status import LEASED, JobStatus
 from service.spec.workers import SparkState
@@ -46,9 +45,9 @@ def free_slots(session: Session, heard_since: int, concurrency: int) -> dict[str
     return dict(free)
 
 
-def deaf_workers(session: Session, heard_since: int, since: int, most_running: int = 0) -> Sequence[str]:
-    """Workers, by id, that live, have their Spark and a free slot, and took nothing since `since` (milliseconds)
-    although a job has waited in a queue of theirs all the time: no message reaches them.
+def deaf_workers(session: Session, version: str, heard_since: int, since: int, most_running: int = 0) -> Sequence[str]:
+    """Workers of `version`, by id, that live, have their Spark and a free slot, and took nothing since `since`
+    (milliseconds) although a job has waited in a queue of theirs all the time: no message reaches them.
 
     Jobs that wait for something else count for nothing: streams have places of their own, jobs that lost an attempt may
     be kept apart from others, workers of another version may not know what a job asks for, and of a tenant no more than
@@ -73,7 +72,7 @@ def deaf_workers(session: Session, heard_since: int, since: int, most_running: i
         .where(
             *_takes_jobs(heard_since),
             WorkerRow.spark_state == SparkState.READY.value,
-            WorkerRow.version == __version__,
+            WorkerRow.version == version,
             WorkerRow.started_at <= since,
             held.correlate(WorkerRow).scalar_subquery() < func.coalesce(WorkerRow.concurrency, 1),
             ~took.correlate(WorkerRow).exists(),

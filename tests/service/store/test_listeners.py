@@ -8,7 +8,6 @@ from typing import Protocol
 import pytest
 from sqlalchemy import update
 
-from service import __version__
 from service.store import leases, workers
 from service.store.listeners import deaf_workers, free_slots, queues_listened_to
 from service.store.session import Database
@@ -88,13 +87,13 @@ class TestDeafWorkers:
         """A worker with two slots that has started, and a job that then waits for ten seconds."""
         facts = WorkerFacts(queues="short", concurrency=2, spark_state="ready")
         with database.write() as session:
-            workers.beat(session, "w1", clock.ms, __version__, facts)
+            workers.beat(session, "w1", clock.ms, "1", facts)
         add_job("waits")
         clock.ms += 10_000
 
     def deaf(self, database: Database, clock: Clock, waited: int = 10_000, most_running: int = 0) -> list[str]:
         with database.read() as session:
-            return list(deaf_workers(session, 0, clock.ms - waited, most_running))
+            return list(deaf_workers(session, "1", 0, clock.ms - waited, most_running))
 
     def take(self, database: Database, clock: Clock, job_id: str) -> None:
         with database.write() as session:
