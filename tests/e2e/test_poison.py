@@ -50,7 +50,8 @@ GREEDY = {
     "sql": "SELECT LISTAGG(a.t, ',') WITHIN GROUP (ORDER BY b.k) AS t FROM a JOIN b ON a.k = b.k",
     "limits": {"max_attempts": 1},
 }
-ROWS = {"tables": {"o": parquet("orders")}, "sql": "SELECT o.uid, o.category, o.price FROM o"}
+ROWS = "SELECT o.uid, o.category, o.price FROM o"
+SORTED_ROWS = f"{ROWS} ORDER BY o.price"
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +86,9 @@ def assert_next_job_runs(workers: Fleet) -> None:
     assert workers.rows(job_id) == COUNTED
 
 
-def files_of(workers: Fleet, job_id: str) -> list[str]:
-    return [path.name for path in (workers.settings.results_dir / job_id).glob("*")]
+def wait_until_nothing_stays(workers: Fleet, job_id: str) -> None:
+    """The end is told before the files go."""
+    wait_for("the files to go", lambda: not list((workers.settings.results_dir / job_id).glob("*")))
 
 
 @pytest.mark.withstands(
@@ -120,7 +122,7 @@ def test_a_job_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_along(
     workers.wait(innocent, "SUCCEEDED")
     assert ends_of(workers, innocent) == ["CRASHED", "CRASHED", "SUCCEEDED"]
     assert workers.rows(innocent) == INNOCENT_ROWS
-    assert files_of(workers, poison) == []
+    wait_until_nothing_stays(workers, poison)
     assert_next_job_runs(workers)
     assert worker.poll() is None
 
@@ -132,17 +134,26 @@ def _kill_jvm(worker: int, workers: Fleet) -> None:
 
 
 @pytest.mark.withstands(
-    "a job that is wrong",
-    how="a division by zero, with three attempts to spend",
-    times=1,
-    guaranteed="FAILED at once: the attempts are for what it cannot help, a failure is never repeated",
+    "a job that fails, takes too long, or is cancelled",
+    how="a division by zero, a time limit, a request amid the job; with three attempts to spend",
+    times=3,
+    guaranteed="FAILED, TIMED_OUT or CANCELLED after one attempt, each with its code: the others are for losses",
 )
-def test_a_failure_is_no_loss(workers: Fleet) -> None:
+def test_only_losses_are_tried_again(workers: Fleet) -> None:
     workers.running_worker()
-    job_id = workers.submit(WRONG)
-    workers.wait(job_id, "FAILED")
-    assert ends_of(workers, job_id) == ["FAILED"]
-    assert (workers.job(job_id).error or {})["code"] == "divide_by_zero"
+    wrong = workers.submit(WRONG)
+    late = workers.submit({**ENDLESS, "limits": {"timeout": "1s", "max_attempts": 3}})
+    workers.wait(wrong, "FAILED")
+    workers.wait(late, "TIMED_OUT")
+    cancelled = workers.submit(POISON)
+    workers.wait_for_tasks(cancelled)
+    workers.cancel(cancelled)
+    workers.wait(cancelled, "CANCELLED")
+    for job_id, code in ((wrong, "divide_by_zero"), (late, "timed_out"), (cancelled, "cancelled")):
+        job = workers.job(job_id)
+        assert (job.error or {})["code"] == code
+        assert ends_of(workers, job_id) == [job.status]
+        wait_until_nothing_stays(workers, job_id)
 
 
 @pytest.mark.withstands(
@@ -157,26 +168,28 @@ def test_a_heap_that_is_exhausted(workers: Fleet) -> None:
     wait_for("the end of the job", lambda: JobStatus(workers.job(job_id).status).is_terminal, 180)
     job = workers.job(job_id)
     assert (job.status, (job.error or {})["code"]) in {("CRASHED", "worker_lost"), ("FAILED", "out_of_memory")}
+    assert "OutOfMemoryError" in workers.log(worker)
     assert ends_of(workers, job_id) == [job.status]
-    assert files_of(workers, job_id) == []
+    wait_until_nothing_stays(workers, job_id)
     assert_next_job_runs(workers)
     assert worker.poll() is None
 
 
 @pytest.mark.withstands(
     "the disk of results is full",
-    how="RLIMIT_FSIZE of the JVM at 4 KB while a result is written",
-    times=1,
+    how="RLIMIT_FSIZE of the JVM at 4 KB while a result is written, and while rows are sent between tasks",
+    times=2,
     guaranteed="the job is FAILED with `disk_full`, nothing of it stays, and the next job runs once there is room",
 )
-def test_a_full_disk(workers: Fleet) -> None:
+@pytest.mark.parametrize("sql", [ROWS, SORTED_ROWS])
+def test_a_full_disk(workers: Fleet, sql: str) -> None:
     worker = workers.running_worker()
     assert_next_job_runs(workers)
     jvm = jvm_of(worker)
     before = jvm.rlimit(psutil.RLIMIT_FSIZE)
     jvm.rlimit(psutil.RLIMIT_FSIZE, (4096, before[1]))
     try:
-        job_id = workers.submit(ROWS)
+        job_id = workers.submit({"tables": {"o": parquet("orders")}, "sql": sql})
         workers.wait(job_id, "FAILED")
     finally:
         jvm.rlimit(psutil.RLIMIT_FSIZE, before)
@@ -185,7 +198,7 @@ def test_a_full_disk(workers: Fleet) -> None:
     assert "EVENKEEL_DATA_RESULTS" in error["detail"]
     assert str(workers.settings.results_dir) not in error["detail"]
     assert ends_of(workers, job_id) == ["FAILED"]
-    assert files_of(workers, job_id) == []
+    wait_until_nothing_stays(workers, job_id)
     assert_next_job_runs(workers)
     assert worker.poll() is None
     assert jvm.is_running()

@@ -142,7 +142,8 @@ def test_out_of_memory_is_named(spark: SparkSession) -> None:
 def test_a_full_disk_is_named_and_who_mends_it(spark: SparkSession, told: str) -> None:
     jvm = spark._jvm
     assert jvm is not None
-    cause = jvm.org.apache.hadoop.fs.FSError(jvm.java.io.IOException(told))
+    # As Hadoop's FSError, which nobody else may make.
+    cause = jvm.java.lang.Error(jvm.java.io.IOException(told))
     failed = jvm.org.apache.spark.sql.errors.QueryExecutionErrors.taskFailedWhileWritingRowsError("file:/stage", cause)
     problem = problem_of_spark_error(Py4JJavaError("x", jvm.java.lang.RuntimeException("Job aborted", failed)))
     assert problem is not None
