@@ -261,6 +261,7 @@ def test_an_api_killed_between_commit_and_message(production: Production, server
     times=60,
     guaranteed="one attempt",
 )
+@pytest.mark.long
 def test_a_job_rung_for_over_and_over_runs_once(
     production: Production, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
