@@ -28,6 +28,7 @@ from service.store.leases import Claim
 from service.store.publication import AttemptMetrics, Ending, PublishedResult
 from service.store.session import Database
 from service.store.stream_state import StoppedBecause
+from service.store.suspects import holds_for
 from workers.attempt import Attempt, AttemptsAtHand, StopReason
 from workers.claiming import claim_job
 from workers.engine.spark.driver import Driver, DriverSource
@@ -43,10 +44,11 @@ from workers.result_files import relative_path, remove_attempt, remove_older_att
 from workers.stream_attempt import StreamAttempt, resting_verdict
 from workers.stream_runner import HandedOver, StreamRunner
 from workers.streams import Place, StreamSupervisor
+from workers.suspects import Suspects
 
 _log = structlog.get_logger(__name__)
 
-_PASSING = frozenset({"storage_unavailable", "timed_out"})
+_PASSING = frozenset({"storage_unavailable", "disk_full", "timed_out"})
 """Problems of one run of an incremental job, the next of which may fare better."""
 
 
@@ -92,6 +94,7 @@ class JobRunner:
         self._pause = pause
         self._metrics = metrics or WorkerMetrics()
         self._known_files = StatisticsCache()
+        self._suspects = Suspects()
         self._streams = StreamRunner(
             settings, database, self._metrics, self._mark_running, clock, pause, self._known_files
         )
@@ -111,15 +114,20 @@ class JobRunner:
 
     def _oldest(self, session: Session, queues: Collection[str], place: Place) -> str | None:
         others = [queue for queue in queues if queue != Queue.STREAM.value]
-        job_id = leases.oldest_waiting(session, others if self.supervisor.is_full else queues, self._most_of_a_tenant)
+        apart = self._suspects.apart()
+        wanted = others if self.supervisor.is_full else queues
+        job_id = leases.oldest_waiting(session, wanted, self._most_of_a_tenant, apart)
         if job_id is None:
             return None
         if not self._has_place(session, job_id, place):
             # Another thread took the last place meanwhile.
-            job_id = leases.oldest_waiting(session, others, self._most_of_a_tenant)
+            job_id = leases.oldest_waiting(session, others, self._most_of_a_tenant, apart)
         return job_id if job_id is not None and self._has_room(session, job_id) else None
 
     def _if_it_may_run(self, session: Session, job_id: str, place: Place) -> str | None:
+        apart = self._suspects.apart()
+        if apart is not None and holds_for(session, job_id, apart):
+            return None
         # The place last: what is taken is not given back before the end of the claim.
         return job_id if self._has_room(session, job_id) and self._has_place(session, job_id, place) else None
 
@@ -140,11 +148,18 @@ class JobRunner:
         if self._at_hand.closed:
             return False
         with self.supervisor.starting() as place:
-            claim = claim_job(
-                self._database, lambda session: choose(session, place), self._worker, self._lease_ms, pause=self._pause
+            claim = self._suspects.claim(
+                lambda: claim_job(
+                    self._database,
+                    lambda session: choose(session, place),
+                    self._worker,
+                    self._lease_ms,
+                    pause=self._pause,
+                )
             )
             if claim is not None:
-                self._run_claimed(claim, driver, place)
+                with self._suspects.running(claim):
+                    self._run_claimed(claim, driver, place)
         return claim is not None
 
     def _run_claimed(self, claim: Claim, driver: Driver, place: Place) -> None:

@@ -91,7 +91,9 @@ class Sweeper:
         Not for ever: where every step is late, somebody must end what is lost all the same.
         """
         since, self._swept_at = self._swept_at, now
-        paused = since is None or now - since > self._pause_ms
+        # Also where the clock went back: leases of the future are then those of before.
+        paused = since is None or not 0 <= now - since <= self._pause_ms
+        self._waits_until = min(self._waits_until, now + self._wait_ms)
         if (paused or failed) and self._waits < _MOST_WAITS:
             self._waits += 1
             self._waits_until = now + self._wait_ms

@@ -33,23 +33,31 @@ def health(
 
 
 def _require_worker() -> None:
-    """Raises CliError unless a worker of this machine has told the database lately that it lives and has its Spark."""
+    """Raises CliError unless a worker of this machine has told the database lately that it lives and has its Spark,
+    and takes the jobs that wait for it.
+    """
     import socket
 
+    from service.broker import broker_fault
     from service.cli.configuration import read_settings
     from service.cli.migrate import opened_database
-    from service.jobs.check_readiness import worker_silence_ms
+    from service.jobs.check_readiness import RESTART_IT, deaf_here, worker_silence_ms
     from service.spec.workers import WorkerStatus
     from service.store import workers
 
     settings = read_settings()
     with opened_database(settings) as database, database.read() as session:
-        silent_before = database.now(session) - worker_silence_ms(settings)
+        now = database.now(session)
+        silent_before = now - worker_silence_ms(settings)
         here = [row for row in workers.list_workers(session, silent_before) if row.host == socket.gethostname()]
         if not here:
             raise CliError("no worker of this machine has given a sign of life lately")
         if all(workers.worker_status(row, silent_before) is WorkerStatus.UNAVAILABLE for row in here):
             raise CliError(f"worker {here[-1].id} takes no jobs: {here[-1].spark_fault or 'its log tells why'}")
+        deaf = deaf_here(session, settings, now)
+        # While the broker is away no message reaches anybody, and a worker that waits for it is well.
+        if all(row.id in deaf for row in here) and broker_fault(settings) is None:
+            raise CliError(f"worker {here[-1].id} takes nothing although jobs wait for it", RESTART_IT)
 
 
 def _ask(url: str) -> bytes:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from pydantic import Field
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
+from service import __version__
 from service.broker import broker_fault
 from service.errors import NotReadyError
 from service.settings import Settings
@@ -15,13 +17,19 @@ from service.spec.model import Frozen
 from service.spec.queues import EXPECTED, Queue
 from service.spec.workers import WorkerStatus
 from service.store import workers
-from service.store.listeners import queues_listened_to
+from service.store.listeners import deaf_workers, queues_listened_to
 from service.store.migrate import SchemaMismatchError, require_current
 from service.store.session import Database
 from service.store.tables import WorkerRow
 
 LISTEN_TO_IT = "Start a worker with {} in EVENKEEL_WORKER_QUEUES."
 """What to do about a queue without a listener."""
+
+RESTART_IT = "See that its EVENKEEL_BROKER_URL is that of the API, then restart it."
+"""What to do about a worker that no message reaches."""
+
+_UNHEARD_RINGS = 12
+"""A job that waits is announced again after ten times the setting at the latest, and then at the next sweep."""
 
 _TAKES_JOBS = (WorkerStatus.STARTING, WorkerStatus.READY)
 
@@ -32,13 +40,24 @@ class Readiness(Frozen):
     status: str = Field(examples=["ready"])
     workers: int = Field(description="Workers that gave a sign of life lately.")
     warnings: tuple[Issue, ...] = Field(
-        default=(), description="What does not keep the service from its work: code `queue` for one without a listener."
+        default=(),
+        description="What does not keep the service from its work: code `queue` for one without a listener, `worker` "
+        "for a worker that lives and takes nothing although jobs wait.",
     )
 
 
 def worker_silence_ms(settings: Settings) -> int:
     """A worker that was not heard of for so long does not count: as long as its leases last."""
     return round(settings.worker.lease_seconds * 1000)
+
+
+def deaf_here(session: Session, settings: Settings, now: int) -> Sequence[str]:
+    """Workers, by id, that live and take nothing although jobs wait for them: longer than the slowest announcement of a
+    job takes to come again.
+    """
+    patience_ms = round(settings.worker.ring_again_seconds * 1000 * _UNHEARD_RINGS)
+    heard_since = now - worker_silence_ms(settings)
+    return deaf_workers(session, __version__, heard_since, now - patience_ms, settings.limits.running_jobs)
 
 
 def check_readiness(database: Database, settings: Settings) -> Readiness:
@@ -54,12 +73,15 @@ def check_readiness(database: Database, settings: Settings) -> Readiness:
     alive: Sequence[WorkerRow] = ()
     silent_before = 0
     heard: frozenset[str] = frozenset()
+    deaf: Sequence[str] = ()
     try:
         require_current(database)
         with database.read() as session:
-            silent_before = database.now(session) - worker_silence_ms(settings)
+            now = database.now(session)
+            silent_before = now - worker_silence_ms(settings)
             alive = workers.list_workers(session, silent_before)
             heard = queues_listened_to(session, silent_before)
+            deaf = deaf_here(session, settings, now)
     except SchemaMismatchError as error:
         issues.append(Issue(code="schema", detail=str(error)))
     except SQLAlchemyError as error:
@@ -73,12 +95,17 @@ def check_readiness(database: Database, settings: Settings) -> Readiness:
     if issues:
         raise NotReadyError("; ".join(issue.detail for issue in issues), issues=issues)
     warnings = tuple(_unheard(queue) for queue in EXPECTED if queue not in heard)
-    return Readiness(status="ready", workers=len(alive), warnings=warnings)
+    return Readiness(status="ready", workers=len(alive), warnings=(*warnings, *map(_deaf, deaf)))
 
 
 def _unheard(queue: Queue) -> Issue:
     detail = f"No worker that takes jobs listens to the queue {queue}: its jobs wait. {LISTEN_TO_IT.format(queue)}"
     return Issue(code="queue", detail=detail)
+
+
+def _deaf(worker: str) -> Issue:
+    detail = f"Worker {worker} lives and takes nothing although jobs wait for it: no message reaches it. {RESTART_IT}"
+    return Issue(code="worker", detail=detail)
 
 
 def _fault_of_workers(alive: Sequence[WorkerRow], silent_before: int) -> Issue | None:

@@ -23,6 +23,9 @@ RUN = "run"
 EXPLAIN = "explain"
 """`jobs.kind` of what is planned only, never listed, and removed once answered."""
 
+LONGEST_LEASE_MS = 3_600_000
+"""No setting gives a longer one: what ends later was given before the database's clock went back, and holds no more."""
+
 _IDS_PER_QUERY = 500
 _EXPLAIN_KEPT_MS = 10 * 60 * 1000  # longer than any caller may wait
 _WITHOUT_SPEC = defer(JobRow.spec, raiseload=True)
@@ -83,9 +86,8 @@ def effective_status(row: JobRow, now: int) -> JobStatus:
     has.
     """
     status = JobStatus(row.status)
-    if status in WITHOUT_LEASE and (row.lease_expires_at is None or row.lease_expires_at <= now):
-        return WITHOUT_LEASE[status]
-    return status
+    is_live = row.lease_expires_at is not None and now < row.lease_expires_at <= now + LONGEST_LEASE_MS
+    return status if is_live else WITHOUT_LEASE.get(status, status)
 
 
 def insert_job(session: Session, job: NewJob, now: int) -> JobRow:
@@ -231,7 +233,8 @@ def _restrict(statement: Select[JobRow], wanted: JobFilter, now: int) -> Select[
 
 
 def _effective_status_column(now: int) -> Any:
-    lost = func.coalesce(JobRow.lease_expires_at, 0) <= now
+    ends = func.coalesce(JobRow.lease_expires_at, 0)
+    lost = (ends <= now) | (ends > now + LONGEST_LEASE_MS)
     return case(
         *((lost & (JobRow.status == stored.value), true.value) for stored, true in WITHOUT_LEASE.items()),
         else_=JobRow.status,

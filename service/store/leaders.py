@@ -9,12 +9,18 @@ from sqlalchemy.orm import Session
 from service.store.session import NO_SYNC
 from service.store.tables import LeaderRow
 
+_LONGEST_MS = 3_600_000
+"""No task is led for longer at a time: an end that is further off was set before the database's clock went back."""
+
 
 def elect(session: Session, task: str, owner: str, now: int, ttl_ms: int) -> bool:
-    """Makes `owner` the leader of `task` for `ttl_ms`, or extends its time; False while another one leads."""
+    """Makes `owner` the leader of `task` for `ttl_ms`, at most an hour, or extends its time; False while another one
+    leads.
+    """
+    is_over = or_(LeaderRow.expires_at <= now, LeaderRow.expires_at > now + _LONGEST_MS)
     won = session.execute(
         update(LeaderRow)
-        .where(LeaderRow.task == task, or_(LeaderRow.owner == owner, LeaderRow.expires_at <= now))
+        .where(LeaderRow.task == task, or_(LeaderRow.owner == owner, is_over))
         .values(owner=owner, expires_at=now + ttl_ms)
         .returning(LeaderRow.task)
         .execution_options(**NO_SYNC)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import delete, func, null, select, tuple_, update
+from sqlalchemy import ColumnElement, delete, func, null, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from service.spec import ends
@@ -54,6 +54,8 @@ class Claim:
     submitted_at: int | None = field(default=None, compare=False)
     crashes: int = field(default=0, compare=False)
     """Earlier attempts of the job that lost their worker or its Spark driver."""
+    max_attempts: int = field(default=0, compare=False)
+    """How many it may lose."""
 
     @property
     def waited_ms(self) -> int | None:
@@ -108,6 +110,7 @@ def claim(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -
             JobRow.timeout_ms,
             JobRow.queue,
             JobRow.submitted_at,
+            JobRow.max_attempts,
         )
         .execution_options(**NO_SYNC)
     ).one_or_none()
@@ -128,6 +131,7 @@ def claim(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -
         queue=row.queue,
         submitted_at=row.submitted_at,
         crashes=crashed_attempts(session, job_id) if row.fence > 1 else 0,
+        max_attempts=row.max_attempts,
     )
     start_attempt(session, job_id=job_id, tenant=taken.tenant, fence=taken.fence, worker=worker, now=now)
     tell_status(session, taken, JobStatus.PLANNING, now)
@@ -155,11 +159,13 @@ def is_claimed(session: Session, taken: Claim) -> bool:
     return found.scalar_one_or_none() is not None
 
 
-def oldest_waiting(session: Session, queues: Collection[str], most_running: int = 0) -> str | None:
+def oldest_waiting(
+    session: Session, queues: Collection[str], most_running: int = 0, apart: ColumnElement[bool] | None = None
+) -> str | None:
     """The job that has waited longest in these queues, for `claim` in the same transaction; None where none waits.
 
-    Jobs of tenants of which `most_running` are with workers are left out; 0 for any number. Whoever asks at the same
-    time gets another one, and does not wait.
+    Jobs of tenants of which `most_running` are with workers are left out; 0 for any number; and those that are to stay
+    `apart`. Whoever asks at the same time gets another one, and does not wait.
     """
     waiting = select(JobRow.id).where(
         JobRow.status == JobStatus.QUEUED.value,
@@ -169,6 +175,8 @@ def oldest_waiting(session: Session, queues: Collection[str], most_running: int 
     )
     if most_running:
         waiting = waiting.where(~of_full_tenants(most_running))
+    if apart is not None:
+        waiting = waiting.where(~apart)
     found = session.scalars(waiting.order_by(JobRow.submitted_at).limit(1).with_for_update(skip_locked=True))
     return found.one_or_none()
 

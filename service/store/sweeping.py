@@ -15,6 +15,7 @@ from service.spec import ends
 from service.spec.job import SPEC_VERSION
 from service.spec.status import LEASED, AttemptStatus, JobStatus
 from service.store.attempts import end_attempt
+from service.store.jobs import LONGEST_LEASE_MS
 from service.store.leases import Claim, Standing, give_up
 from service.store.session import NO_SYNC
 from service.store.stream_orders import due_streams
@@ -73,7 +74,10 @@ def sweep(
 def _end_lost_attempts(session: Session, now: int, found: Sweep) -> None:
     lost = session.scalars(
         select(JobRow)
-        .where(JobRow.status.in_([status.value for status in LEASED]), JobRow.lease_expires_at <= now)
+        .where(
+            JobRow.status.in_([status.value for status in LEASED]),
+            or_(JobRow.lease_expires_at <= now, JobRow.lease_expires_at > now + LONGEST_LEASE_MS),
+        )
         .order_by(JobRow.lease_expires_at)
         .limit(_AT_ONCE)
         # On PostgreSQL a heartbeat that is just renewing, or another sweeper, has the row: leave it to them.
@@ -102,10 +106,10 @@ def _end_lost_attempts(session: Session, now: int, found: Sweep) -> None:
 
 
 def _collect_owed(session: Session, now: int, found: Sweep) -> None:
-    # Younger rows are those of submissions that are just ringing themselves.
-    owed = session.execute(
-        select(OutboxRow.id, OutboxRow.job_id).where(OutboxRow.created_at <= now - _OUTBOX_GRACE_MS).limit(_AT_ONCE)
-    ).all()
+    # Younger rows are those of submissions that are just ringing themselves; rows of the future, those that were there
+    # when the clock went back.
+    is_old = or_(OutboxRow.created_at <= now - _OUTBOX_GRACE_MS, OutboxRow.created_at > now + _OUTBOX_GRACE_MS)
+    owed = session.execute(select(OutboxRow.id, OutboxRow.job_id).where(is_old).limit(_AT_ONCE)).all()
     if not owed:
         return
     session.execute(
@@ -127,6 +131,8 @@ def _collect_forgotten(
 ) -> None:
     due = or_(
         JobRow.rung_at <= now - _SLOWEST_RING * ring_again_ms,
+        # The clock has gone back since.
+        JobRow.rung_at > now + ring_again_ms,
         # Rung last at least as long ago as it had waited by then: the pauses double.
         and_(JobRow.rung_at <= now - ring_again_ms, 2 * JobRow.rung_at - JobRow.updated_at <= now),
     )

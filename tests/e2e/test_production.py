@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import httpx
 import pytest
 from sqlalchemy import select
 
-from service.store.tables import AttemptRow
+from service.dispatch import Dispatcher
+from service.settings import Settings
+from service.spec.queues import Queue
+from service.store.tables import AttemptRow, JobRow, OutboxRow
 from tests.support.burst import (
+    SLOW,
+    SLOW_ANSWER,
     assert_ended_once,
     small_answer,
     small_job,
@@ -28,6 +37,8 @@ from tests.support.traffic import traffic
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 WORKERS = 3
+MINUTE = 60.0
+AWAY = (503, "database_unavailable", True)
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +105,10 @@ def test_postgresql_restarted_under_load(production: Production, servers: Server
         servers.postgres.stop(signal.SIGQUIT)
         clients.post(range(7, 13))
         for client in production.apis:
-            away = (503, "database_unavailable", True)
-            assert problem(client.http.get(f"/v1/jobs/{clients.slow[0]}")) == away
-            assert problem(client.http.get("/v1/jobs")) == away
-            assert problem(client.http.post("/v1/jobs", json=small_job(1))) == away
-            assert problem(client.http.post(f"/v1/jobs/{clients.slow[0]}/cancel")) == away
+            assert problem(client.http.get(f"/v1/jobs/{clients.slow[0]}")) == AWAY
+            assert problem(client.http.get("/v1/jobs")) == AWAY
+            assert problem(client.http.post("/v1/jobs", json=small_job(1))) == AWAY
+            assert problem(client.http.post(f"/v1/jobs/{clients.slow[0]}/cancel")) == AWAY
             assert "database" in issues(client)
             assert client.http.get("/healthz").is_success
         wait_for("clients to notice", lambda: clients.client.answers["submit", 503, "database_unavailable"] > 3)
@@ -138,6 +148,171 @@ def test_redis_restarted_under_load_and_its_messages_lost(production: Production
         clients.finish()
         assert {(status, code) for _, status, code in clients.client.answers} <= {(200, ""), (202, ""), (304, "")}
     wait_for("the service to be ready", lambda: not issues(production.apis[0]))
+
+
+@pytest.mark.withstands(
+    "the broker is unreachable",
+    how="Redis stopped where it is (SIGSTOP) under load for a minute",
+    times=1,
+    guaranteed="submissions go on; every job runs once",
+)
+@pytest.mark.long
+def test_redis_that_answers_nobody_for_a_minute(production: Production, servers: Servers) -> None:
+    with traffic(production, "silence") as clients:
+        clients.start_slow(WORKERS)
+        clients.post(range(1, 11))
+        servers.redis.freeze()
+        try:
+            number, end = 10, time.monotonic() + MINUTE
+            while time.monotonic() < end:
+                number += 1
+                clients.post([number])
+                clients.wait_until_posted()
+                for client in production.apis:
+                    assert issues(client) == {"broker"}
+                    assert client.http.get("/v1/jobs").is_success
+        finally:
+            servers.redis.thaw()
+        clients.finish()
+        assert {(status, code) for _, status, code in clients.client.answers} <= {(200, ""), (202, ""), (304, "")}
+    wait_for("the service to be ready", lambda: not issues(production.apis[0]))
+    assert all(part.is_running for part in production.workers)
+
+
+@pytest.mark.withstands(
+    "the broker loses all messages",
+    how="FLUSHALL of Redis under load",
+    times=10,
+    guaranteed="every job runs once",
+)
+@pytest.mark.long
+def test_redis_flushed_under_load(production: Production, servers: Servers) -> None:
+    with traffic(production, "flush") as clients, servers.redis.client() as redis:
+        clients.start_slow(WORKERS)
+        for tens in range(10):
+            clients.post(range(tens * 5 + 1, tens * 5 + 6))
+            clients.wait_until_posted()
+            redis.flushall()
+        clients.finish()
+        assert {(status, code) for _, status, code in clients.client.answers} <= {(200, ""), (202, ""), (304, "")}
+
+
+@pytest.mark.withstands(
+    "the database is unreachable",
+    how="PostgreSQL stopped where it is (SIGSTOP) under load for a minute: connections hang",
+    times=1,
+    guaranteed="requests get 503 with Retry-After in bounded time, no job is lost or runs twice; all recover by "
+    "themselves",
+)
+@pytest.mark.long
+def test_postgresql_that_answers_nobody_for_a_minute(production: Production, servers: Servers) -> None:
+    with traffic(production, "stall") as clients:
+        clients.start_slow(WORKERS)
+        clients.post(range(1, 7))
+        clients.wait_until_posted()
+        servers.postgres.freeze()
+        try:
+            end = time.monotonic() + MINUTE
+            clients.post(range(7, 13))
+            while time.monotonic() < end:
+                for client in production.apis:
+                    # The client waits for a minute at most.
+                    assert problem(client.http.get("/v1/jobs")) == AWAY
+                    assert problem(client.http.post("/v1/jobs", json=small_job(1))) == AWAY
+                    assert "database" in issues(client)
+                    assert client.http.get("/healthz").is_success
+        finally:
+            servers.postgres.thaw()
+        clients.finish()
+    wait_for("the service to be ready", lambda: not issues(production.apis[0]))
+    assert all(part.is_running for part in (*production.workers, *(api.part for api in production.apis)))
+
+
+@pytest.mark.withstands(
+    "an API dies between commit and message",
+    how="`kill -9` while it waits for a Redis that answers nobody; the job is stored",
+    times=1,
+    guaranteed="a worker's sweeper sends the message; the job runs once",
+)
+@pytest.mark.long
+def test_an_api_killed_between_commit_and_message(production: Production, servers: Servers) -> None:
+    api, other = production.apis
+    known = {job_id for (job_id,) in production.all(select(JobRow.id))}
+    with ThreadPoolExecutor(1) as pool:
+        with servers.redis.silent():
+            posted = pool.submit(api.http.post, "/v1/jobs", json=small_job(7))
+
+            def owed() -> list[str]:
+                return [job_id for (job_id,) in production.all(select(OutboxRow.job_id)) if job_id not in known]
+
+            (job_id,) = wait_for("the commit", owed, every=0.01)
+            api.part.process.kill()
+            production.kill(api.part)
+        assert isinstance(posted.exception(30), httpx.TransportError)
+    wait_until_ended(production, [job_id], 120)
+    assert_ended_once(production, {job_id: small_answer(7)})
+    assert other.job(job_id)["attempts"] == 1
+    production.start_again(api.part)
+
+
+@pytest.mark.withstands(
+    "a message of a batch job comes many times",
+    how="rung for 30 times while it waits and runs, and 30 times after its end, to three workers",
+    times=60,
+    guaranteed="one attempt",
+)
+@pytest.mark.long
+def test_a_job_rung_for_over_and_over_runs_once(
+    production: Production, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVENKEEL_BROKER_URL", servers.redis.url)
+    with closing(Dispatcher(Settings())) as dispatcher:
+        job_id = production.apis[0].submit(SLOW)
+        assert dispatcher.ring([job_id] * 30, Queue.SHORT) == (job_id,) * 30
+        production.apis[0].wait(job_id)
+        assert dispatcher.ring([job_id] * 30, Queue.SHORT) == (job_id,) * 30
+        # Its messages have been read when one that came after them has been.
+        last = production.apis[0].submit(small_job(3))
+        wait_until_ended(production, [last], 60)
+    assert_ended_once(production, {job_id: SLOW_ANSWER, last: small_answer(3)})
+    assert production.apis[0].job(job_id)["attempts"] == 1
+
+
+JUMPING = """
+import pathlib, time
+real, calls = time.time, iter(range(10**12))
+time.time = lambda: real() + (86_400 if next(calls) % 2 else -86_400)
+pathlib.Path(__file__).with_name("jumped").touch()
+"""
+"""For every call another day; Python imports it before all else."""
+
+
+@pytest.mark.withstands(
+    "the clock of a worker jumps",
+    how="its wall clock, a day ahead and a day back at every look, under load",
+    times=1,
+    guaranteed="it keeps its leases, which are by the clock of the database; every job runs once, none is lost",
+)
+@pytest.mark.long
+def test_a_worker_whose_clock_jumps_keeps_its_jobs(production: Production) -> None:
+    directory = production.directory / "jumping"
+    directory.mkdir()
+    (directory / "sitecustomize.py").write_text(JUMPING)
+    path = os.pathsep.join(filter(None, (str(directory), os.environ.get("PYTHONPATH"))))
+    worker = production.start_worker({"PYTHONPATH": path})
+    try:
+        production.wait_for_workers()
+        assert (directory / "jumped").exists()
+        with traffic(production, "jumps") as clients:
+            clients.start_slow(4)
+            clients.post(range(1, 31))
+            clients.finish()
+        its_own = AttemptRow.worker.contains(f"-{worker.process.pid}-")
+        ended = {status for (status,) in production.all(select(AttemptRow.status).where(its_own))}
+        assert ended == {"SUCCEEDED"}
+    finally:
+        production.stop(worker)
+        production.workers.remove(worker)
 
 
 @pytest.mark.withstands(

@@ -156,6 +156,57 @@ def test_a_paused_worker_comes_too_late(workers: Fleet) -> None:
 
 
 @pytest.mark.withstands(
+    "no worker is left",
+    how="`kill -9` of the only one amid a job",
+    times=1,
+    guaranteed="once its lease has run out the job is shown as QUEUED, never as RUNNING, and may be cancelled at once",
+)
+@pytest.mark.long
+def test_nothing_is_shown_running_without_a_worker(workers: Fleet) -> None:
+    only = workers.running_worker()
+    job_id = workers.submit(ENDLESS)
+    workers.wait_for_tasks(job_id)
+    assert workers.shown(job_id).status == "RUNNING"
+    only.kill()
+    only.wait(10)
+    wait_for("the lease to run out", lambda: workers.shown(job_id).status == "QUEUED", 30)
+    assert workers.job(job_id).status == "RUNNING", "nobody has swept"
+    shown = workers.shown(job_id)
+    assert (shown.finished, shown.progress) == (False, None)
+    workers.cancel(job_id)
+    assert workers.shown(job_id).status == "CANCELLED"
+    assert [attempt.status for attempt in workers.attempts(job_id)] == ["CRASHED"]
+
+
+@pytest.mark.withstands(
+    "a worker dies while a job of it is CANCELLING",
+    how="`kill -9` of the paused worker after the request",
+    times=1,
+    guaranteed="another worker brings the job to CANCELLED; nothing of it stays",
+)
+@pytest.mark.long
+def test_a_job_does_not_stay_cancelling(workers: Fleet) -> None:
+    first = workers.running_worker()
+    job_id = workers.submit(ENDLESS)
+    workers.wait_for_tasks(job_id)
+    jvm = jvm_of(first)
+    wait_for("a moment to pause it", lambda: pause(workers, first), 30)
+    workers.cancel(job_id)
+    assert workers.shown(job_id).status == "CANCELLING"
+    first.kill()
+    first.wait(10)
+    wait_until_gone([jvm.pid])
+    workers.start_worker()
+    ended = workers.wait(job_id, "CANCELLED", 60)
+    assert ended.error is not None
+    assert ended.error["code"] == "cancelled"
+    (attempt,) = workers.attempts(job_id)
+    assert attempt.error is not None
+    assert (attempt.status, attempt.error["code"]) == ("CRASHED", "worker_lost")
+    wait_for("its files to go", lambda: not (workers.settings.results_dir / job_id).exists(), 15)
+
+
+@pytest.mark.withstands(
     "a Spark driver dies",
     how="`kill -9` of the JVM amid a job",
     times=1,

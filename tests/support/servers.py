@@ -11,6 +11,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -85,6 +86,17 @@ class _Server(ABC):
     def freeze(self) -> None:
         """It takes connections and never answers, on no connection, until `thaw`."""
         self._send_all(signal.SIGSTOP)
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Stopped inside; its port takes connections all the same, and nobody answers. Started again afterwards."""
+        self.stop()
+        with socket.socket() as held:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(("127.0.0.1", self.port))
+            held.listen(1000)
+            yield
+        self.start()
 
     def thaw(self) -> None:
         """Takes `freeze` back."""

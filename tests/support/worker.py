@@ -19,7 +19,9 @@ import pyarrow.parquet as pq
 from service.cli.worker import worker_command
 from service.dispatch import Dispatcher
 from service.jobs.cancel_job import cancel_job
+from service.jobs.get_job import get_job
 from service.jobs.submit_job import Submission, submit_job
+from service.jobs.views import Job
 from service.settings import Settings
 from service.spec.job import JobSpec
 from service.store import migrate
@@ -82,6 +84,10 @@ class Fleet:
         """A job as it stands."""
         with self.database.read() as session:
             return session.get_one(JobRow, job_id)
+
+    def shown(self, job_id: str) -> Job:
+        """A job as the API shows it."""
+        return get_job(self.database, self.settings, TENANT, job_id)
 
     def attempts(self, job_id: str) -> Sequence[AttemptRow]:
         """Its attempts, oldest first."""

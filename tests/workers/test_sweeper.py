@@ -19,7 +19,7 @@ from service.jobs.declare_stream import declare_stream
 from service.settings import WorkerSettings
 from service.spec.job import SPEC_VERSION
 from service.store import ingest, leases, outbox, workers
-from service.store.jobs import NewJob, insert_job
+from service.store.jobs import NewJob, effective_status, insert_job
 from service.store.session import Database
 from service.store.tables import JobRow
 from workers.attempt import Attempt, AttemptsAtHand
@@ -220,6 +220,58 @@ def test_after_a_pause_others_may_renew_first(database: Database, clock: ManualC
     assert status(database) == "PLANNING"
     steps(own, clock, 1)
     assert status(database) == "CRASHED"
+
+
+@pytest.mark.withstands(
+    "the database's clock jumps",
+    how="the injected clock, a day ahead and a day back, amid a job",
+    times=2,
+    guaranteed="the attempt of a worker that lives goes on",
+)
+@pytest.mark.parametrize("jump", [86_400_000, -86_400_000])
+def test_a_clock_that_jumps_ends_no_attempt_of_the_living(
+    database: Database, clock: ManualClock, tmp_path: Path, jump: int
+) -> None:
+    add(database)
+    own = started(sweeper(database, tmp_path, Bell()), clock)
+    with database.write() as session:
+        claim = leases.claim(session, "job-1", "w9", clock.ms, 30_000)
+    assert claim is not None
+    clock.ms += jump
+    own.step()
+    for _ in range(20):
+        clock.ms += 2_500
+        own.step()
+        with database.write() as session:
+            assert leases.renew(session, "w9", [claim], clock.ms, 30_000) == {claim}
+    assert status(database) == "PLANNING"
+
+
+@pytest.mark.withstands(
+    "the database's clock jumps and a worker dies",
+    how="the injected clock, a day back, as the sweeping worker dies with a job; another job's message is owed",
+    times=1,
+    guaranteed="another worker sweeps within seconds: the lost job is announced again, the message is sent",
+)
+def test_a_clock_that_goes_back_hides_nothing_that_was_lost(
+    database: Database, clock: ManualClock, tmp_path: Path
+) -> None:
+    for job_id in ("job-1", "owed", "rung"):
+        add(database, job_id, max_attempts=2)
+    started(sweeper(database, tmp_path, Bell(), "w9"), clock)
+    take(database)
+    with database.write() as session:
+        outbox.owe_message(session, job_id="owed", tenant="default", now=clock.ms)
+    clock.ms -= 86_400_000
+    bell = Bell()
+    own = sweeper(database, tmp_path, bell)
+    own.step()
+    assert set(bell.rung) == {"owed", "rung"}
+    with database.read() as session:
+        row = session.get_one(JobRow, "job-1")
+        assert (row.status, effective_status(row, clock.ms)) == ("PLANNING", "QUEUED")
+    steps(own, clock, 4)
+    assert (status(database), "job-1" in bell.rung) == ("QUEUED", True)
 
 
 def test_where_every_step_is_late_somebody_sweeps_all_the_same(

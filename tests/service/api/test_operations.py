@@ -15,7 +15,7 @@ from service.settings import Settings
 from service.spec.api_metrics import API_METRICS
 from service.store import workers
 from service.store.session import Database
-from service.store.tables import WorkerRow
+from service.store.tables import JobRow, WorkerRow
 from service.store.workers import WorkerFacts
 from tests.support import lifecycle
 
@@ -64,6 +64,18 @@ class TestReadiness:
         assert warning["code"] == "queue"
         assert f"listens to the queue {unheard}:" in warning["detail"]
         say(api, "w2", WorkerFacts(queues="short,long", spark_state="ready"))
+        assert api.client.get("/readyz").json()["warnings"] == []
+
+    def test_a_worker_that_takes_nothing_is_a_warning(self, api: Api) -> None:
+        say(api, "w1", WorkerFacts(queues="short,long", spark_state="ready"))
+        job_id = lifecycle.insert(api.database)
+        with api.database.write() as session:
+            session.execute(update(WorkerRow).values(started_at=1, version=__version__))
+            session.execute(update(JobRow).values(updated_at=1))
+        (warning,) = api.client.get("/readyz").json()["warnings"]
+        assert warning["code"] == "worker"
+        assert "Worker w1 lives and takes nothing" in warning["detail"]
+        lifecycle.claim(api.database, job_id)
         assert api.client.get("/readyz").json()["warnings"] == []
 
     def test_no_worker(self, api: Api) -> None:

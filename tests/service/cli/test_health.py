@@ -11,14 +11,18 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 from typer.testing import CliRunner
 
+from service import __version__
 from service.cli.main import app
 from service.spec.workers import SparkState
 from service.store import workers
 from service.store.migrate import upgrade
 from service.store.session import Database
+from service.store.tables import JobRow, WorkerRow
 from service.store.workers import WorkerFacts
+from tests.support import lifecycle
 from tests.support.processes import free_port
 
 ANSWERS = {
@@ -85,6 +89,32 @@ def test_a_worker_is_well_when_it_told_the_database_so(
             workers.beat(session, "w", database.now(session) - heard_ms_ago, "0.1.0", facts)
     result = CliRunner().invoke(app, ["health", "worker"], env={"EVENKEEL_STATE_DIR": str(tmp_path)})
     assert (result.exit_code, told in result.output) == (code, True), result.output
+
+
+@pytest.mark.withstands(
+    "a worker lives and hears nothing",
+    how="signs of life, a free slot, and a job that has waited for it for too long",
+    times=1,
+    guaranteed="its health check fails, unless the broker is away; `/readyz` warns",
+)
+@pytest.mark.parametrize(("job_ms_ago", "broker", "code"), [(130_000, True, 1), (130_000, False, 0), (60_000, True, 0)])
+def test_a_worker_that_takes_nothing_is_not_well(tmp_path: Path, job_ms_ago: int, broker: bool, code: int) -> None:
+    with closing(Database(f"sqlite:///{tmp_path / 'evenkeel.db'}")) as database:
+        upgrade(database)
+        job_id = lifecycle.insert(database)
+        facts = WorkerFacts(host=socket.gethostname(), spark_state=SparkState.READY.value, queues="short")
+        with database.write() as session:
+            now = database.now(session)
+            workers.beat(session, "w", now, __version__, facts)
+            session.execute(update(WorkerRow).values(started_at=now - 600_000))
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(updated_at=now - job_ms_ago))
+    environment = {"EVENKEEL_STATE_DIR": str(tmp_path)}
+    (tmp_path / "broker" / "messages").mkdir(parents=True)
+    if not broker:
+        environment["EVENKEEL_BROKER_URL"] = f"redis://127.0.0.1:{free_port()}/0"
+    result = CliRunner().invoke(app, ["health", "worker"], env=environment)
+    told = "worker w takes nothing although jobs wait for it" in result.output
+    assert (result.exit_code, told) == (code, code == 1), result.output
 
 
 def test_a_worker_without_its_database_is_not_well() -> None:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from service.store import leases, workers
-from service.store.listeners import free_slots, queues_listened_to
+from service.store.listeners import deaf_workers, free_slots, queues_listened_to
 from service.store.session import Database
 from service.store.tables import JobRow, WorkerRow
 from service.store.workers import WorkerFacts
@@ -79,3 +79,68 @@ def test_who_takes_no_jobs_does_not_count(database: Database, clock: Clock, why:
     if why == "silent":
         since += 1
     assert (listened(database, since), free(database, since)) == (frozenset(), {})
+
+
+class TestDeafWorkers:
+    @pytest.fixture(autouse=True)
+    def _waiting(self, database: Database, clock: Clock, add_job: Callable[..., str]) -> None:
+        """A worker with two slots that has started, and a job that then waits for ten seconds."""
+        facts = WorkerFacts(queues="short", concurrency=2, spark_state="ready")
+        with database.write() as session:
+            workers.beat(session, "w1", clock.ms, "1", facts)
+        add_job("waits")
+        clock.ms += 10_000
+
+    def deaf(self, database: Database, clock: Clock, waited: int = 10_000, most_running: int = 0) -> list[str]:
+        with database.read() as session:
+            return list(deaf_workers(session, "1", 0, clock.ms - waited, most_running))
+
+    def take(self, database: Database, clock: Clock, job_id: str) -> None:
+        with database.write() as session:
+            assert leases.claim(session, job_id, "w1", clock.ms, 30_000)
+
+    def test_one_that_takes_nothing(self, database: Database, clock: Clock) -> None:
+        assert self.deaf(database, clock) == ["w1"]
+        assert self.deaf(database, clock, 10_001) == [], "it is given its time"
+
+    def test_one_that_took_another(self, database: Database, clock: Clock, add_job: Callable[..., str]) -> None:
+        self.take(database, clock, add_job("other"))
+        assert self.deaf(database, clock) == []
+        clock.ms += 10_000
+        assert self.deaf(database, clock) == ["w1"], "since then it has taken nothing, and has a slot left"
+
+    def test_one_that_is_full(self, database: Database, clock: Clock, add_job: Callable[..., str]) -> None:
+        for name in ("a", "b"):
+            self.take(database, clock, add_job(name))
+        clock.ms += 10_000
+        assert self.deaf(database, clock) == []
+
+    @pytest.mark.parametrize(
+        "excuse",
+        [
+            {"queues": "long"},
+            {"spark_state": "starting"},
+            {"drain_requested_at": 1},
+            {"version": "another"},
+            {"heartbeat_at": -1},
+        ],
+    )
+    def test_one_that_need_not_take_it(self, database: Database, clock: Clock, excuse: dict[str, object]) -> None:
+        with database.write() as session:
+            session.execute(update(WorkerRow).values(**excuse))
+        assert self.deaf(database, clock) == []
+
+    @pytest.mark.parametrize("excuse", [{"queue": "stream"}, {"fence": 1}, {"cancel_requested_at": 1}])
+    def test_a_job_that_waits_for_something_else(
+        self, database: Database, clock: Clock, excuse: dict[str, object]
+    ) -> None:
+        with database.write() as session:
+            session.execute(update(JobRow).values(**excuse))
+        assert self.deaf(database, clock) == []
+
+    def test_a_tenant_with_as_many_jobs_as_it_may(
+        self, database: Database, clock: Clock, add_job: Callable[..., str]
+    ) -> None:
+        self.take(database, clock, add_job("other"))
+        clock.ms += 10_000
+        assert self.deaf(database, clock, most_running=1) == []

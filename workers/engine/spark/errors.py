@@ -12,6 +12,7 @@ problem_of_spark_error
     storage_unavailable    the store behind a data root does not answer Spark, or lacks the bucket
     duplicate_column       two columns whose names differ in case alone
     out_of_memory          the JVM's heap or Spark's memory did not suffice
+    disk_full              the disk of results, or that of Spark's own files, took no more
     engine_error           any other error of Spark's
 """
 
@@ -30,7 +31,7 @@ from service.spec.problem import Problem
 
 _MAX_DETAIL = 1000
 _MAX_CAUSES = 16
-_OURS = frozenset({"out_of_memory", "unsupported_filesystem", "storage_unavailable"})
+_OURS = frozenset({"out_of_memory", "disk_full", "unsupported_filesystem", "storage_unavailable"})
 """Codes of what no change of the job mends."""
 
 _CODES: tuple[tuple[str, str], ...] = (
@@ -86,6 +87,8 @@ _UNREACHABLE = frozenset(
 """A store's fault only where a file was to be read: executors that lose each other raise the same."""
 
 _ADVICE = {
+    "disk_full": "Whoever runs the workers makes room where results are kept (EVENKEEL_DATA_RESULTS) and where Spark "
+    "keeps its own files (EVENKEEL_STATE_DIR); then submit it again.",
     "unsupported_filesystem": "Whoever runs the workers names the jars, for s3a those of hadoop-aws, in the file of "
     "EVENKEEL_SPARK_PROPERTIES_FILE (spark.jars.packages or spark.jars).",
     "storage_unavailable": "Whoever runs the workers checks the store, and Spark's own settings for it.",
@@ -95,6 +98,8 @@ _WRITING = "TASK_WRITE_FAILED"
 """Says no more than where in the service's own directory the rows were put that could not be made."""
 
 _OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
+_DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+"""What the kernel says when a disk, a user's share of it or a process may hold no more (ENOSPC, EDQUOT, EFBIG)."""
 _BROADCAST_TIMEOUT = "_LEGACY_ERROR_TEMP_2097"
 _BROADCASTING = frozenset({_BROADCAST_TIMEOUT, *(f"_LEGACY_ERROR_TEMP_{number}" for number in (2248, 2249, 2250))})
 _GATHERED = "spark.driver.maxResultSize"
@@ -200,6 +205,9 @@ def _code(causes: tuple[_Cause, ...]) -> str:
     # Where a task died, its error is but a name in the first line of the message that aborts the job.
     if any(_OUT_OF_MEMORY in (cause.java_class, *_first_line(cause.message).split(": ")) for cause in causes):
         return "out_of_memory"
+    # Of Java's own errors alone: what a query raises ends with any words, and has a condition.
+    if any(_first_line(cause.message).endswith(_DISK_FULL) for cause in causes if cause.condition is None):
+        return "disk_full"
     of_file_system = _code_of_file_system(causes)
     if of_file_system is not None:
         return of_file_system

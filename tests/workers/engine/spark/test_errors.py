@@ -138,6 +138,26 @@ def test_out_of_memory_is_named(spark: SparkSession) -> None:
     assert (problem.code, problem.status) == ("out_of_memory", 500)
 
 
+@pytest.mark.parametrize("told", ["No space left on device", "File too large", "Disk quota exceeded"])
+def test_a_full_disk_is_named_and_who_mends_it(spark: SparkSession, told: str) -> None:
+    jvm = spark._jvm
+    assert jvm is not None
+    # As Hadoop's FSError, which nobody else may make.
+    cause = jvm.java.lang.Error(jvm.java.io.IOException(told))
+    failed = jvm.org.apache.spark.sql.errors.QueryExecutionErrors.taskFailedWhileWritingRowsError("file:/stage", cause)
+    problem = problem_of_spark_error(Py4JJavaError("x", jvm.java.lang.RuntimeException("Job aborted", failed)))
+    assert problem is not None
+    assert (problem.code, problem.status) == ("disk_full", 500)
+    assert told in problem.detail
+    assert "EVENKEEL_DATA_RESULTS" in problem.detail
+    assert "/stage" not in problem.detail
+
+
+def test_words_of_a_query_fill_no_disk(spark: SparkSession) -> None:
+    problem = problem_of(spark.range(1).selectExpr("raise_error('No space left on device') AS x").collect)
+    assert (problem.code, problem.status) == ("engine_error", 422)
+
+
 def test_an_error_without_a_condition_is_an_engine_error_of_status_500(spark: SparkSession) -> None:
     jvm = spark._jvm
     assert jvm is not None

@@ -1,0 +1,67 @@
+"""Which jobs lost attempts, as the database tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from service.spec import ends
+from service.spec.queues import Queue
+from service.spec.status import AttemptStatus
+from service.store import leases
+from service.store.session import Database
+from service.store.suspects import holds_for, is_at_last_chance, is_suspect
+
+LEASE = 30_000
+QUEUES = ("short", "long", "stream")
+
+AddJob = Callable[..., str]
+
+
+class Clock(Protocol):
+    ms: int
+
+
+def lose(database: Database, job_id: str, status: AttemptStatus = AttemptStatus.CRASHED) -> None:
+    """One attempt of the job ends without it."""
+    with database.write() as session:
+        now = database.now(session)
+        claim = leases.claim(session, job_id, "w", now, LEASE)
+        assert claim is not None
+        leases.hand_back(session, claim, now, status=status, error=ends.driver_lost("w"))
+
+
+def told(database: Database, job_id: str) -> tuple[bool, bool]:
+    """Whether it is a suspect, and at its last chance."""
+    with database.read() as session:
+        return holds_for(session, job_id, is_suspect()), holds_for(session, job_id, is_at_last_chance())
+
+
+def test_losses_make_a_suspect_and_the_last_but_one_its_last_chance(database: Database, add_job: AddJob) -> None:
+    add_job("a", max_attempts=3)
+    assert told(database, "a") == (False, False)
+    lose(database, "a", AttemptStatus.CANCELLED)
+    assert told(database, "a") == (False, False)
+    lose(database, "a")
+    assert told(database, "a") == (True, False)
+    lose(database, "a")
+    assert told(database, "a") == (True, True)
+
+
+def test_a_stream_is_no_suspect(database: Database, add_job: AddJob) -> None:
+    add_job("s", max_attempts=2, queue=Queue.STREAM)
+    lose(database, "s")
+    assert told(database, "s") == (False, False)
+
+
+def test_those_apart_wait_and_younger_ones_do_not(database: Database, clock: Clock, add_job: AddJob) -> None:
+    for job_id in ("last", "suspect", "fresh"):
+        add_job(job_id, max_attempts=3)
+        clock.ms += 1
+    for job_id in ("last", "last", "suspect"):
+        lose(database, job_id)
+
+    with database.write() as session:
+        assert leases.oldest_waiting(session, QUEUES) == "last"
+        assert leases.oldest_waiting(session, QUEUES, apart=is_at_last_chance()) == "suspect"
+        assert leases.oldest_waiting(session, QUEUES, apart=is_suspect()) == "fresh"
