@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
 
 import structlog
-from py4j.protocol import Py4JError
 
 from workers.attempt import Attempt, AttemptsAtHand
 from workers.engine.spark.driver import Driver
@@ -55,7 +53,7 @@ class StuckWork:
             return
         attempts = [attempt for attempt in self._at_hand.all() if attempt.driver is driver]
         deaf = [one for one in attempts if one.reason is not None and not one.ends_gently]
-        left = self._left_behind(driver)
+        left = driver.tasks_left_behind()
         stuck = max([self._seconds_of_tasks(driver, left), *(one.ignored_for() for one in deaf)])
         others = len(attempts) > len(deaf) and left < driver.slots
         if is_to_end(stuck_seconds=stuck, patience_seconds=self._patience, are_others_at_work=others):
@@ -69,11 +67,6 @@ class StuckWork:
         elif self._since is None or self._since[0] is not driver:
             self._since = (driver, now)
         return 0.0 if self._since is None else now - self._since[1]
-
-    def _left_behind(self, driver: Driver) -> int:
-        with suppress(Py4JError, OSError):  # the driver is gone; whoever watches it finds out
-            return driver.tasks_left_behind()
-        return 0
 
     def _end(self, driver: Driver, tasks: int, deaf: Collection[Attempt]) -> None:
         jobs = [attempt.claim.job_id for attempt in deaf]

@@ -107,11 +107,13 @@ class Driver:
             self.slots = self.executors.cores or self.slots
 
     def tasks_left_behind(self) -> int:
-        """Tasks that go on although what they were for has ended; 0 on a cluster, where Spark ends their executors.
-
-        As `ping`, raises without a JVM and waits for one that hangs.
+        """Tasks that go on although what they were for has ended; 0 on a cluster, where Spark ends their executors,
+        and where the JVM is gone. Waits for one that hangs.
         """
-        return 0 if self.on_cluster else tasks_left_behind(self.context)
+        if not self.on_cluster:
+            with suppress(Py4JError, OSError):
+                return tasks_left_behind(self.context)
+        return 0
 
     def is_running(self) -> bool:
         """Whether the JVM process exists; it may hang all the same."""
