@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import itertools
 import random
+import ssl
 import statistics
 import sys
 import tempfile
@@ -74,14 +75,26 @@ class Load:
     """All the clients of one run, in one event loop."""
 
     def __init__(self, addresses: Sequence[str], key: str, arguments: argparse.Namespace) -> None:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60)
-        headers = {"Authorization": f"Bearer {key}"}
-        self.http = httpx.AsyncClient(headers=headers, timeout=60, trust_env=False, limits=limits)
+        self._headers = {"Authorization": f"Bearer {key}"}
+        self._security = ssl.create_default_context()
+        self._clients: list[httpx.AsyncClient] = []
+        self.http = self._client()
         self._addresses = itertools.cycle(f"{address}/v1/jobs" for address in addresses)
         self.figures: dict[str, Figures] = defaultdict(Figures)
         self.events = 0
         self._asked = arguments
         self._random = random.Random(_SEED)
+
+    def _client(self) -> httpx.AsyncClient:
+        """With connections of its own: the pool of a client looks through all of them for every request."""
+        client = httpx.AsyncClient(headers=self._headers, timeout=60, trust_env=False, verify=self._security)
+        self._clients.append(client)
+        return client
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        for client in self._clients:
+            await client.aclose()
 
     async def run(self, finished: Sequence[str], waiting: Sequence[str]) -> float:
         """The whole load; gives how many seconds it took."""
@@ -111,16 +124,16 @@ class Load:
         await asyncio.gather(*(go_on() for _ in range(_CONNECTIONS)))
         return time.perf_counter() - began
 
-    async def ask(self, job_id: str, tag: str) -> httpx.Response:
+    async def ask(self, job_id: str, tag: str, client: httpx.AsyncClient | None = None) -> httpx.Response:
         """A poll that learns nothing new."""
-        return await self.http.get(f"{next(self._addresses)}/{job_id}", headers={"If-None-Match": tag})
+        return await (client or self.http).get(f"{next(self._addresses)}/{job_id}", headers={"If-None-Match": tag})
 
     async def _poll(self, job_id: str, began: float) -> None:
         due = began + self._random.random() * self._asked.every
-        tag = ""
+        client, tag = self._client(), ""
         while due < began + self._asked.seconds:
             await asyncio.sleep(due - time.perf_counter())
-            answer = await self._timed("poll a job", due, self.ask(job_id, tag))
+            answer = await self._timed("poll a job", due, self.ask(job_id, tag, client))
             tag = tag if answer is None else answer.headers.get("ETag", tag)
             due += self._asked.every
 
@@ -146,7 +159,7 @@ class Load:
         return answer
 
     async def _listen(self, job_id: str) -> None:
-        async with self.http.stream("GET", f"{next(self._addresses)}/{job_id}/events", timeout=None) as answer:
+        async with self._client().stream("GET", f"{next(self._addresses)}/{job_id}/events", timeout=None) as answer:
             async for line in answer.aiter_lines():
                 self.events += line.startswith("id:")
 
@@ -212,7 +225,7 @@ async def _measure(production: Production, arguments: argparse.Namespace, databa
         used = (_cpu(processes) - cpu) / elapsed
         row = load.figures[what].row(elapsed)
         sys.stdout.write(f"| {database} | {arguments.apis} | {what} | {row} |  {100 * used:.0f} % of a core\n")
-    await load.http.aclose()
+    await load.close()
 
 
 def _cpu(processes: Sequence[psutil.Process]) -> float:
