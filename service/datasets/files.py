@@ -68,7 +68,7 @@ def find_stream_files(table: str, source: TableSource, roots: Sequence[Root]) ->
 
 
 def swapped(found: TableFiles) -> SpecError | None:
-    """What is wrong where a file, or a directory above it, has become a link since it was found; None where none has."""
+    """What is wrong where a file, or a directory above one, has become a link since it was found; else None."""
     files = [path for path in map(local_path, found.files) if path is not None]
     ways = {directory for path in files for directory in path.parents}
     if not any(map(os.path.islink, (*ways, *files))):
