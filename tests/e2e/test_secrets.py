@@ -38,8 +38,8 @@ class Listener(JobClient):
     how="jobs that succeed, that fail, whose store cannot be reached and whose sinks refuse the password, with secrets "
     "for S3, for Hadoop and for sinks; then every answer and every file of the service is searched",
     times=7,
-    guaranteed="no secret in answers, events, plans, logs, database or results; the one file for Spark is its user's alone, "
-    "and goes with the driver",
+    guaranteed="no secret in answers, events, plans, logs, database or results; the one file for Spark is readable by "
+    "its user alone, and goes with the driver",
 )
 def test_no_secret_is_told_or_written(tmp_path: Path, postgres: PostgresServer) -> None:
     properties = tmp_path / "spark.conf"
