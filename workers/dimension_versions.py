@@ -24,6 +24,7 @@ from pathlib import Path
 
 from service.datasets.durable_files import make_directory, sync_directory
 from service.datasets.files import TableFiles
+from service.datasets.local_files import real
 from service.datasets.reading import DataFile, UriFile, opened, size_of, version_of
 
 _MANIFEST = "manifest.json"
@@ -84,7 +85,8 @@ class DimensionVersions:
     """Those of one table, in a directory of their own. `fence` keeps apart what attempts leave half done."""
 
     def __init__(self, directory: Path, table: str, fence: int) -> None:
-        self._directory = directory
+        # It may be told by way of links; its files are opened without following any.
+        self._directory = real(directory)
         self._table = table
         self._draft = directory / f".draft-{fence}"
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 import structlog
 from sqlalchemy.orm import Session
 
-from service.datasets.files import find_table_files
+from service.datasets.files import find_table_files, swapped
 from service.datasets.roots import roots_of
 from service.datasets.schemas import read_schema
 from service.settings import Settings
@@ -34,6 +34,7 @@ from workers.claiming import claim_job
 from workers.engine.spark.driver import Driver, DriverSource
 from workers.engine.spark.engine import Engine, PlannedQuery, TableInput
 from workers.engine.spark.late_statistics import LateStatistics
+from workers.engine.spark.sinks import WrittenResult
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.failures import HandBack, LeaseLost, Rest, Verdict, verdict_of
 from workers.handing_back import hand_back_job
@@ -260,7 +261,7 @@ class JobRunner:
     def _execute(self, attempt: Attempt, driver: Driver, spec: JobSpec, engine: Engine, run: _Run) -> Verdict:
         run = replace(run, beside=engine.look_beside(run.planned, run.tables))
         try:
-            written = engine.execute(run.planned, self._results / relative_path(attempt.claim, run.number))
+            written = self._written(attempt, engine, run)
         except Exception as error:  # noqa: BLE001 - as above
             execution_ms = round((self._clock() - run.started) * 1000)
             verdict = verdict_of(error, attempt)
@@ -282,6 +283,16 @@ class JobRunner:
             result=PublishedResult(relative_path(attempt.claim, run.number), written.rows, written.bytes),
             metrics=self._measure(attempt, driver, spec, run),
         )
+
+    def _written(self, attempt: Attempt, engine: Engine, run: _Run) -> WrittenResult:
+        """What the run wrote, which is not kept where it may have read something else than what was checked: neither
+        rows nor what Spark says of them."""
+        try:
+            return engine.execute(run.planned, self._results / relative_path(attempt.claim, run.number))
+        finally:
+            elsewhere = next(filter(None, (swapped(table.files) for table in run.tables.values())), None)
+            if elsewhere is not None:
+                raise elsewhere from None
 
     def _execute_again(self, attempt: Attempt, driver: Driver, spec: JobSpec, engine: Engine, run: _Run) -> Verdict:
         """Runs the plan that needs less memory, once: there is none to fall back to from it."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from service.datasets.files import TableFiles, find_stream_files, find_table_files, pointer_of
+from service.datasets.local_files import real
 from service.datasets.roots import Root
 from service.datasets.schemas import read_schema
 from service.spec.ddl import parse_schema
@@ -76,7 +77,8 @@ def _add_posted(inputs: Inputs, name: str, table: StreamTable, posted: Mapping[s
             pointer=f"{pointer_of(name)}/stream",
         )
     source = TableSource(format=TableFormat.PARQUET, path=str(known.directory))
-    files = tuple(sorted(known.directory.glob("[0-9]*.parquet")))
+    # The directory may be told by way of links; its files are opened without following any.
+    files = tuple(sorted(real(known.directory).glob("[0-9]*.parquet")))
     inputs.tables[name] = StreamInput(source, _uri(name, str(known.directory)), known.schema, files)
 
 

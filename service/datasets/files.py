@@ -2,8 +2,13 @@
 
 A relative path is tried below each root in turn; an absolute one, or a URI, must lie inside a root. On this machine,
 symbolic links are followed first, so a link that leads out of the roots is refused, and the message says the same
-whether its target exists or not. Between this check and the reading somebody who may write below a root can still swap
-a file: roots are for data, and those who may write there are trusted.
+whether its target exists or not.
+
+Whoever may write below a root can swap a file for a link after that. API and worker each look anew, and open what they
+read themselves without following links (`opening`). Spark is told paths without links, and opens them by name: after
+the run a worker looks whether each still leads to where it led (`swapped`), and keeps neither result nor message of one
+that does not. A link that is there no longer than Spark takes to open a file, and what comes into the directory of a
+running stream, are not found out so: those who may write below a root are trusted not to try.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from service.datasets.local_files import LocalWalk, is_inside, real
-from service.datasets.reading import DataFile, UriFile, size_of, version_of
+from service.datasets.reading import DataFile, UriFile, local_path, size_of, version_of
 from service.datasets.roots import DirectoryRoot, Root, StoreRoot
 from service.datasets.store_files import find_in_store
 from service.spec.errors import SpecError
@@ -60,6 +65,16 @@ def find_stream_files(table: str, source: TableSource, roots: Sequence[Root]) ->
             pointer=f"{pointer_of(table)}/path",
         )
     return found
+
+
+def swapped(found: TableFiles) -> SpecError | None:
+    """What is wrong where a file, or a directory above one, has become a link since it was found; else None."""
+    files = [path for path in map(local_path, found.files) if path is not None]
+    ways = {directory for path in files for directory in path.parents}
+    if not any(map(os.path.islink, (*ways, *files))):
+        return None
+    detail = "A file of the table was swapped for a link while the job ran: nothing of the run is kept."
+    return SpecError.of("path_outside_data_roots", detail, pointer=f"{pointer_of(found.table)}/path")
 
 
 def _names_a_file(found: TableFiles) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from pyarrow import csv as pa_csv
 from service.datasets.csv_text import after_first_row, bytes_of, first_values, text_of, whole_rows
 from service.datasets.files import TableFiles, pointer_of, unreadable
 from service.datasets.reading import COMPRESSED, DataFile, for_each, opened
-from service.datasets.schemas import spread
+from service.datasets.schemas import spread, told
 from service.spec.ddl import MAX_COLUMNS, parse_schema, schema_text
 from service.spec.errors import SpecError
 from service.spec.job import MAX_SCHEMA_LENGTH, ReadOptions, TableFormat, TableSource
@@ -44,6 +45,7 @@ _DAY = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])?"
 _DATE = f"^{_DAY}$"
 _TIMESTAMP = f"^{_DAY}([T ]{_CLOCK})?$"
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 def infer_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
@@ -191,8 +193,7 @@ def _cells(head: _Head, reading: _Reading, names: Sequence[str]) -> pa.Table:
         if [name.casefold() for name in own] != [name.casefold() for name in names]:
             raise SpecError.of(
                 "schema_mismatch",
-                f"The header of '{head.name}' names {', '.join(own[:50])}; that of another file "
-                f"{', '.join(names[:50])}.",
+                f"The header of '{head.name}' names {told(own)}; that of another file {told(names)}.",
                 pointer=f"{reading.pointer}/path",
             )
     positions = [str(index) for index in range(len(names))]
@@ -278,7 +279,8 @@ class _Values:
             return BIGINT
         if self.kinds in ({float}, {int, float}) and self.is_exact:
             return DOUBLE
-        if self.kinds == {str}:
+        # JSON may escape halves of surrogate pairs, which no column of Arrow holds and no number or time has.
+        if self.kinds == {str} and not any(map(_HALF.search, self.texts)):
             return _type_of_times(pa.array(sorted(self.texts)))
         # Objects and arrays are read as their own text, and so is what is now this and now that.
         return STRING

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from service.datasets.opening import open_without_links
 from service.datasets.stores import Store, translated
 
 AT_ONCE = 16
@@ -74,7 +75,7 @@ def local_path(file: DataFile) -> Path | None:
 
 @contextmanager
 def opened(file: DataFile) -> Iterator[Any]:
-    """The file as a binary stream that can be sought in.
+    """The file as a binary stream that can be sought in; one on this machine is not read through a link.
 
     Raises FileNotFoundError, PermissionError, StoreUnavailableError, or OSError, also for what fails while reading.
     """
@@ -82,7 +83,7 @@ def opened(file: DataFile) -> Iterator[Any]:
         with translated(), file.store.open(file.path) as stream:
             yield stream
     else:
-        with Path(file.path if isinstance(file, UriFile) else file).open("rb") as local:
+        with open_without_links(Path(file.path if isinstance(file, UriFile) else file)) as local:
             yield local
 
 

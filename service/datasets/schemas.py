@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from service.datasets.csv_text import differing_breaks, first_values, read_first_row
 from service.datasets.files import TableFiles, pointer_of, unreadable
-from service.datasets.reading import COMPRESSED, DataFile, for_each, opened
-from service.spec.ddl import parse_schema
+from service.datasets.reading import COMPRESSED, DataFile, for_each, opened, size_of
+from service.spec.ddl import MAX_COLUMNS, parse_schema
 from service.spec.errors import SpecError
 from service.spec.job import TableFormat, TableSource
 from service.spec.types import (
@@ -44,6 +46,13 @@ RATE_SCHEMA = Schema((Field("timestamp", TIMESTAMP), Field("value", BIGINT)))
 
 _MAX_HEADER = 1 << 20
 _INT96 = "INT96"
+_MAX_FOOTER = 32 << 20
+"""Bytes: read whole, and taken apart into some twenty times as many."""
+_MAX_PARTS = 100_000
+"""Of any list in a footer: row groups, columns of one, columns and their parts."""
+_MAX_PATH = 4096
+_TOLD = 2000
+_TAIL = 8
 
 
 def read_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
@@ -98,7 +107,9 @@ def _footer(file: DataFile, files: TableFiles, pointer: str) -> Schema:
     name = _name(file, files)
     try:
         with opened(file) as stream:
-            metadata = pq.read_metadata(stream)
+            _check_length(stream, name, size_of(file), pointer)
+            with pq.ParquetFile(stream, thrift_container_size_limit=_MAX_PARTS) as parquet:
+                metadata = parquet.metadata
         arrow = metadata.schema.to_arrow_schema()
     except OSError as error:
         # Arrow raises plain OSErrors, without a number, for files that do not make sense.
@@ -107,11 +118,42 @@ def _footer(file: DataFile, files: TableFiles, pointer: str) -> Schema:
         raise _corrupt(name, pointer) from None
     except (pa.ArrowException, ValueError, RuntimeError):
         raise _corrupt(name, pointer) from None
-    leaves = [metadata.schema.column(index) for index in range(len(metadata.schema))]
+    leaves = _leaves(metadata.schema, name, pointer)
     # What is nested has the path of its parts: `tags.list.element`.
     instants = {leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == _INT96}
     physical = dict.fromkeys(instants, _INT96) | {leaf.path: leaf.physical_type for leaf in leaves}
     return Schema(tuple(Field(field.name, data_type(field.type, physical.get(field.name, ""))) for field in arrow))
+
+
+def _leaves(schema: pq.ParquetSchema, name: str, pointer: str) -> list[pq.ColumnSchema]:
+    """The atomic columns, and those that nested ones are made of; with names that can be told and stored."""
+    if len(schema) > MAX_COLUMNS:
+        raise _too_large(f"'{name}' has {len(schema)} columns; at most {MAX_COLUMNS}", pointer)
+    leaves = [schema.column(index) for index in range(len(schema))]
+    if not leaves:
+        raise _unsupported(f"'{name}' has no column.", pointer)
+    if any("\0" in leaf.path or len(leaf.path) > _MAX_PATH for leaf in leaves):
+        what = f"the character U+0000 in its name, or one of more than {_MAX_PATH} characters"
+        raise _unsupported(f"A column of '{name}' has {what}: rename it.", pointer)
+    return leaves
+
+
+def _check_length(stream: BinaryIO, name: str, size: int, pointer: str) -> None:
+    """Before a footer that is as long as its file is read."""
+    if size > _MAX_FOOTER:
+        stream.seek(-_TAIL, os.SEEK_END)
+        length = int.from_bytes(stream.read(_TAIL)[:4], "little")
+        stream.seek(0)
+        if length > _MAX_FOOTER:
+            raise _too_large(f"The footer of '{name}' has {length >> 20} MB; at most {_MAX_FOOTER >> 20}", pointer)
+
+
+def _too_large(what: str, pointer: str) -> SpecError:
+    return _unsupported(f"{what}. Write the table with fewer columns.", pointer)
+
+
+def _unsupported(detail: str, pointer: str) -> SpecError:
+    return SpecError.of("unsupported_construct", detail, pointer=pointer)
 
 
 def _corrupt(name: str, pointer: str) -> SpecError:
@@ -121,18 +163,22 @@ def _corrupt(name: str, pointer: str) -> SpecError:
 
 
 def _compare(first: Schema, other: Schema, first_name: str, other_name: str, pointer: str) -> None:
-    for field in first.fields:
-        match = next((candidate for candidate in other.fields if candidate.name == field.name), None)
-        if match is None:
-            raise _mismatch(f"'{other_name}' has no column {field.name}, which '{first_name}' has.", pointer)
-        if match.type != field.type:
+    known, found = ({field.name: field.type for field in schema.fields} for schema in (first, other))
+    for name, type_ in known.items():
+        if name not in found:
+            raise _mismatch(f"'{other_name}' has no column {name}, which '{first_name}' has.", pointer)
+        if found[name] != type_:
             raise _mismatch(
-                f"The column {field.name} is {field.type} in '{first_name}' and {match.type} in '{other_name}'.",
-                pointer,
+                f"The column {name} is {type_} in '{first_name}' and {found[name]} in '{other_name}'.", pointer
             )
-    for field in other.fields:
-        if field.name not in first.names:
-            raise _mismatch(f"'{other_name}' has the column {field.name}, which '{first_name}' has not.", pointer)
+    for name in found:
+        if name not in known:
+            raise _mismatch(f"'{other_name}' has the column {name}, which '{first_name}' has not.", pointer)
+
+
+def told(names: Sequence[str]) -> str:
+    """The first of these names, for messages."""
+    return ", ".join(names[:50])[:_TOLD]
 
 
 def _mismatch(detail: str, pointer: str) -> SpecError:
@@ -230,7 +276,6 @@ def _check_header(name: str, head: str, source: TableSource, schema: Schema, poi
         raise _mismatch(f"The header of '{name}' cannot be read.", pointer) from None
     if [own.casefold() for own in names] != [declared.casefold() for declared in schema.names]:
         raise _mismatch(
-            f"The header of '{name}' names {', '.join(names[:50]) or 'nothing'}; "
-            f"the schema declares {', '.join(schema.names[:50])}.",
+            f"The header of '{name}' names {told(names) or 'nothing'}; the schema declares {told(schema.names)}.",
             pointer,
         )

@@ -13,7 +13,7 @@ from service.spec.scalar import Scalar
 from service.spec.scope import full_name
 from service.spec.types import Field, Schema
 
-MAX_CHARACTERS = 1_000_000
+MAX_CHARACTERS = 200_000
 """Characters of all expressions of a job."""
 
 

@@ -6,6 +6,7 @@ from service.spec.dialect import Text
 from service.spec.growth import expanded, longest
 from service.spec.inference import Typing
 from service.spec.parsing import read_expression
+from service.spec.patterns import check_patterns
 from service.spec.rendering import render
 from service.spec.scalar import Scalar
 from service.spec.scope import TableScope, resolve
@@ -27,8 +28,10 @@ def compile_expression(text: str, scope: TableScope, pointer: str) -> Scalar:
 def scalar_of(tree: Expression, source: Text) -> Scalar:
     """A resolved tree as a value for the engine.
 
-    Raises SpecError `type_mismatch`, and `unsupported_construct` for values that could grow too long, and
-    `query_too_deep` for what grows too large once derived tables are merged.
+    Raises SpecError `type_mismatch`, and `unsupported_construct` for values that could grow too long and for patterns
+    that could take too long, and `query_too_deep` for what grows too large once derived tables are merged.
     """
     type_ = Typing(source).type_of(tree)
-    return Scalar(render(tree).text, columns_of(tree), type_, longest(tree, source), expanded(tree, source))
+    scalar = Scalar(render(tree).text, columns_of(tree), type_, longest(tree, source), expanded(tree, source))
+    check_patterns(tree, source)
+    return scalar

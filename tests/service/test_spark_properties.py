@@ -29,6 +29,13 @@ def test_the_format_of_spark_defaults(tmp_path: Path) -> None:
     assert read_properties(None) == {}
 
 
+@pytest.mark.withstands(
+    "Spark switches turned off",
+    kind="attack",
+    how="`spark.sql.restrictedMode.enabled` and others in the operator's own properties",
+    times=5,
+    guaranteed="the worker does not start; no job can set any property",
+)
 @pytest.mark.parametrize(
     ("key", "reason"),
     [

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from service.datasets.files import TableFiles, find_table_files
+from service.datasets.reading import opened
 from service.spec.job import TableSource
 from workers.dimension_versions import DimensionVersions, Version, directory_name, fingerprint_of, suffixes_of
 
@@ -152,3 +153,12 @@ def test_every_table_has_a_directory_of_its_own() -> None:
     directories = {directory_name(name) for name in names}
     assert len({name.casefold() for name in directories}) == len(names)
     assert all("/" not in name and not name.startswith(".") and len(name) < 60 for name in directories)
+
+
+def test_a_directory_that_is_told_by_a_link(table: Path, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here").symlink_to(tmp_path / "there")
+    version = take(DimensionVersions(tmp_path / "here" / "kept", "t", 1), table)
+    for file in version.files.files:
+        with opened(file) as stream:
+            assert stream.read()

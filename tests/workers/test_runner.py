@@ -29,6 +29,8 @@ from tests.support.tables import ENDLESS, USERS, parquet
 from workers.attempt import StopReason
 from workers.cancellation import CancellationWatch
 from workers.cluster import SparkUnavailableError
+from workers.engine.spark.engine import Engine, PlannedQuery
+from workers.engine.spark.sinks import WrittenResult
 from workers.heartbeat import Heartbeat, ProgressReporter
 from workers.runner import JobRunner
 
@@ -435,6 +437,37 @@ def test_progress_is_stored_when_it_changed(bench: Bench) -> None:
     assert stored.progress is not None
     assert stored.progress["tasks_total"] > 0
     assert ("progress", None) in events(bench, job_id)
+
+
+@pytest.mark.withstands(
+    "a file is swapped for a link between the worker's look and Spark's reading",
+    kind="attack",
+    how="a file of the table becomes a link to one outside of the data roots once the query is planned",
+    times=2,
+    guaranteed="the job fails, with neither rows nor words of what the link leads to",
+)
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_what_spark_reads_through_a_link_is_not_kept(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_readable: bool
+) -> None:
+    users = bench.settings.state_dir / "data" / "users" / "users.csv"
+    secret = tmp_path / "secret.csv"
+    secret.write_text("uid,name\n1,hush\n" if is_readable else "root:x:0:0:hush\n")
+    execute = Engine.execute
+
+    def after_a_swap(engine: Engine, planned: PlannedQuery, directory: Path) -> WrittenResult:
+        users.unlink()
+        users.symlink_to(secret)
+        return execute(engine, planned, directory)
+
+    monkeypatch.setattr(Engine, "execute", after_a_swap)
+    job_id = bench.submit({"tables": {"u": USERS}, "sql": "SELECT name, COUNT(*) AS n FROM u GROUP BY name"})
+    bench.runner.run(job_id)
+    job = bench.job(job_id)
+    assert job.error is not None
+    assert (job.status, job.error["code"]) == ("FAILED", "path_outside_data_roots")
+    assert "hush" not in str(job.error)
+    assert files_of(bench) == []
 
 
 def test_the_replacement_removes_what_the_lost_attempt_wrote(bench: Bench) -> None:

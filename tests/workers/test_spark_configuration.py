@@ -80,3 +80,13 @@ def test_the_file_of_properties_is_this_users_alone(tmp_path: Path) -> None:
         write_properties({"spark.hadoop.fs.s3a.secret.key": value}, path)
     assert path.read_text() == "spark.hadoop.fs.s3a.secret.key=a\\\\b\\tc\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_driver_calls_no_java_and_reads_no_file_by_its_name(tmp_path: Path) -> None:
+    """Behind the allow-list of functions, should it ever have a hole."""
+    for settings in (SparkSettings(), STANDALONE):
+        found = spark_configuration(settings, tmp_path)
+        assert found["spark.sql.restrictedMode.enabled"] == "true"
+        assert found["spark.sql.runSQLOnFiles"] == "false"
+        assert found["spark.sql.variable.substitute"] == "false"
+        assert found["spark.ui.killEnabled"] == "false"

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from service.datasets.reading import opened
 from service.spec.ddl import parse_schema
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
@@ -94,3 +95,15 @@ def test_a_stream_that_is_gone_is_told(tmp_path: Path) -> None:
 def test_rows_are_made_up(tmp_path: Path) -> None:
     inputs = found(tmp_path, {"t": {"format": "rate", "rows_per_second": 7}})
     assert inputs.tables == {"t": RateInput(7)}
+
+
+def test_posted_rows_in_a_directory_that_is_told_by_a_link(tmp_path: Path) -> None:
+    write(tmp_path / "there" / "s" / "1.parquet")
+    (tmp_path / "here").symlink_to(tmp_path / "there")
+    posted = {"s": Posted(tmp_path / "here" / "s", SCHEMA)}
+    stream = found(tmp_path, {"t": {"format": "stream", "stream": "s"}}, posted).tables["t"]
+    assert isinstance(stream, StreamInput)
+    for file in stream.files:
+        with opened(file) as content:
+            assert content.read(4) == b"PAR1"
+    assert len(stream.files) == 1

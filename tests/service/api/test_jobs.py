@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
+from urllib.parse import quote
 
 import httpx
 import pyarrow as pa
@@ -25,6 +27,24 @@ from tests.support import lifecycle
 from tests.support.lifecycle import SPEC
 
 ID = "00000000-0000-0000-0000-000000000000"
+ODD_NAMES = (
+    "\u202egpj.exe",
+    "\u2066x\u2069",
+    "\u200b",
+    "a\u200db",
+    "\ufeff",
+    "\u2028",
+    "a\x85b",
+    "\x9b31m",
+    "e\u0301",
+    "\u00e9",
+    "\U0001f642" * 100,
+    "\U0010ffff",
+    "\ufffe",
+    " ",
+    "<script>alert(1)</script>",
+    "a`'\"\\%_;--",
+)
 RESULT = pa.table({"uid": pa.array([1, 2], pa.int64())})
 
 
@@ -204,6 +224,13 @@ class TestList:
         assert answer.status_code == 400
         assert code(answer) == "invalid_cursor"
 
+    @pytest.mark.withstands(
+        "forged cursors",
+        kind="attack",
+        how="numbers of thirty digits and negative ones, texts with U+0000 and halves of surrogate pairs, other types",
+        times=6,
+        guaranteed="400 `invalid_cursor`",
+    )
     @pytest.mark.parametrize(
         "position", [[10**30, ID], [-(10**30), ID], [1, "\0"], [1, "\ud800"], [1, "x" * 300], [1, ""]]
     )
@@ -212,6 +239,103 @@ class TestList:
         answer = api.client.get("/v1/jobs", params={"cursor": cursor})
         assert answer.status_code == 400
         assert code(answer) == "invalid_cursor"
+
+    @pytest.mark.withstands(
+        "a cursor where it does not belong",
+        kind="attack",
+        how="one of another list, of another filter, cut, lengthened, and in other letters",
+        times=8,
+        guaranteed="400 `invalid_cursor`; a position that was made up shows the caller's own jobs alone",
+    )
+    def test_a_cursor_is_of_one_list(self, api: Api) -> None:
+        for _ in range(3):
+            api.submit()
+        job_id = api.client.get("/v1/jobs").json()["jobs"][0]["id"]
+        cursor = api.client.get("/v1/jobs", params={"page_size": 1}).json()["next_cursor"]
+        for path in ("/v1/streams?", f"/v1/jobs/{job_id}/result?", f"/v1/jobs/{job_id}/batches?", "/v1/jobs?name=x&"):
+            answer = api.client.get(f"{path}cursor={cursor}")
+            assert (answer.status_code, code(answer)) == (400, "invalid_cursor"), path
+        for changed in (cursor[:-1], f"{cursor}A", cursor.swapcase(), f"{cursor}====="):
+            answer = api.client.get("/v1/jobs", params={"cursor": changed})
+            assert (answer.status_code, code(answer)) == (400, "invalid_cursor"), changed
+
+    @pytest.mark.withstands(
+        "odd characters in names",
+        kind="attack",
+        how="marks that turn the order round, of no width, controls, unassigned, composed and decomposed, 4 bytes "
+        "each, HTML: as names of jobs, tables, aliases, columns and in filters, on both databases",
+        times=16,
+        guaranteed="given back exactly, as JSON that no browser takes for a page",
+    )
+    @pytest.mark.parametrize("name", ODD_NAMES)
+    def test_odd_names_come_back_as_they_were_given(self, api: Api, name: str) -> None:
+        query = {
+            "source": {"kind": "table", "table": name, "alias": name},
+            "group_by": [{"expression": "uid", "name": name}],
+            "aggregates": [{"function": "COUNT", "name": f"{name[:200]}2"}],
+        }
+        posted = {"name": name, "tables": {name: SPEC["tables"]["orders"]}, "query": query}
+        answer = api.client.post("/v1/jobs", json=posted)
+        assert answer.status_code == 202, answer.text
+        read = api.client.get(answer.headers["location"])
+        spec = read.json()["spec"]
+        assert (read.json()["name"], spec["name"], list(spec["tables"])) == (name, name, [name])
+        assert spec["query"]["source"]["alias"] == spec["query"]["group_by"][0]["name"] == name
+        assert read.headers["content-type"] == "application/json"
+        assert read.headers["x-content-type-options"] == "nosniff"
+        listed = api.client.get("/v1/jobs", params={"name": name}).json()["jobs"]
+        assert [job["name"] for job in listed] == [name]
+        quoted = name.replace("`", "``")
+        sql = {"tables": {name: SPEC["tables"]["orders"]}, "sql": f"SELECT uid AS `{quoted}` FROM `{quoted}`"}
+        assert api.client.post("/v1/jobs", json=sql).status_code == 202
+
+    @pytest.mark.withstands(
+        "characters that a database cannot hold",
+        kind="attack",
+        how="U+0000 and halves of surrogate pairs in every text of a job, in paths, filters and headers",
+        times=18,
+        guaranteed="4xx, and nothing is stored",
+    )
+    @pytest.mark.parametrize("bad", ["a\0b", "\ud800", "\udfff\ud800"])
+    def test_what_cannot_be_stored_is_refused(self, api: Api, bad: str) -> None:
+        table = SPEC["tables"]["orders"]
+        for body in (
+            {**SPEC, "name": bad},
+            {**SPEC, "sql": f"SELECT uid AS `{bad}` FROM orders"},
+            {"tables": {bad: table}, "sql": "SELECT 1 AS x FROM orders"},
+            {"tables": {"orders": {**table, "path": bad}}, "sql": SPEC["sql"]},
+        ):
+            content = json.dumps(body).encode()
+            answer = api.client.post("/v1/jobs", content=content, headers={"Content-Type": "application/json"})
+            assert (answer.status_code, code(answer)) == (422, "invalid_request"), body
+        encoded = quote(bad, errors="surrogatepass")
+        for path in (f"/v1/jobs/{encoded}", f"/v1/jobs/{encoded}/events", f"/v1/workers/{encoded}"):
+            assert api.client.get(path).status_code == 404
+        for path in (f"/v1/streams/{encoded}", f"/v1/jobs?cursor={encoded}"):
+            assert api.client.get(path).status_code in {400, 422}
+        assert api.client.get("/v1/jobs").json()["jobs"] == []
+
+    @pytest.mark.withstands(
+        "nonsense in headers",
+        kind="attack",
+        how="bytes of no text, quotes without end and lists of thousands in conditional, range and preference headers, "
+        "and keys of thousands of characters",
+        times=36,
+        guaranteed="the answer as without them, or 4xx",
+    )
+    @pytest.mark.parametrize(
+        "given", [b"\xff\xfe", b'"' * 5000, b'W/"' * 2000, b"*,* \xff", b"bytes=0-1," * 500, b"9" * 5000]
+    )
+    def test_nonsense_in_headers_is_no_failure(self, api: Api, given: bytes) -> None:
+        job = api.submit().json()
+        path = f"/v1/jobs/{job['id']}"
+        for header in ("If-None-Match", "Range", "Prefer", "X-Request-Id"):
+            answer = api.client.get(path, headers={header: given})
+            assert (answer.status_code, answer.json()) == (200, job), header
+        answer = api.client.get(f"{path}/events", headers={"Last-Event-ID": given})
+        assert (answer.status_code, code(answer)) == (422, "invalid_request")
+        taken = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": given})
+        assert (taken.status_code, code(taken)) == (422, "invalid_request")
 
     def test_a_name_that_no_job_can_have(self, api: Api) -> None:
         answer = api.client.get("/v1/jobs?name=a%00")

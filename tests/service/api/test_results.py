@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Protocol
 
+import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -222,3 +223,39 @@ def test_a_result_that_was_kept_for_long_enough_is_gone(api: Api) -> None:
         assert "removed since" in answer.json()["detail"]
     job = api.client.get(path.removesuffix("/result")).json()
     assert (job["status"], job["result"]["rows"]) == ("SUCCEEDED", 20), "the job still tells of it"
+
+
+@pytest.mark.one_database
+@pytest.mark.withstands(
+    "HTML in results",
+    kind="attack",
+    how="names of columns and values that are pages, in every format, as events and in messages of errors",
+    times=7,
+    guaranteed="no browser takes an answer for a page: types are told, sniffing is off, downloads are attachments",
+)
+def test_html_in_a_result_is_never_a_page(api: Api) -> None:
+    page = "<html><script>alert(1)</script>"
+    path = finished(api, pa.table({page: pa.array([page])}))
+    for kind in (
+        "application/json",
+        "text/csv",
+        "application/vnd.apache.arrow.stream",
+        "application/vnd.apache.parquet",
+    ):
+        answer = api.client.get(path, headers={"Accept": kind})
+        assert answer.status_code == 200, answer.text
+        assert page.encode() in answer.content
+        assert_no_page(answer)
+        assert kind == "application/json" or answer.headers["content-disposition"].startswith("attachment;")
+    for other, headers in (
+        (path.removesuffix("result") + "events", {}),
+        (f"/v1/jobs/{page}", {}),
+        (path, {"Accept": page}),
+    ):
+        assert_no_page(api.client.get(other, headers=headers))
+
+
+def assert_no_page(answer: httpx.Response) -> None:
+    assert answer.headers["content-type"].partition(";")[0] not in {"text/html", "text/plain"}
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"

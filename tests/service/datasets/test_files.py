@@ -118,6 +118,13 @@ def test_nothing_outside_is_reached_nor_told_apart(root: Path, tmp_path: Path) -
         assert str(error) == detail
 
 
+@pytest.mark.withstands(
+    "a link in a directory of data",
+    kind="attack",
+    how="a link to a file outside of the data roots among the files of a table",
+    times=1,
+    guaranteed="`path_outside_data_roots`, and no word of where it leads",
+)
 def test_a_link_that_leads_out_of_a_directory(root: Path, tmp_path: Path) -> None:
     (root / "orders" / "x.parquet").symlink_to(tmp_path / "secret.parquet")
     error = refusal("orders", root)
@@ -204,6 +211,14 @@ def told(path: str, tree: Path) -> str:
     return path.replace("TREE/", f"{tree}/").replace("URI/", f"file://{tree}/")
 
 
+@pytest.mark.withstands(
+    "path traversal and symlinks",
+    kind="attack",
+    how="paths with `..`, encoded, absolute and as `file:` URIs, and links to any of them, found by hypothesis",
+    times=100,
+    guaranteed="what is read lies inside a data root; "
+    "what does not is `path_outside_data_roots`, whether it is there or not",
+)
 @given(LINKS, PATHS)
 @example([("base", "../outside")], "link0/f")
 @example([("base", "../outside"), ("base/a", "../link0")], "a")
@@ -233,3 +248,42 @@ def test_no_path_and_no_link_leads_out_of_a_local_root(links: list[tuple[str, st
         assert {Path(str(file)).read_text() for file in found.files} == {"inside"}
         place = Path(os.path.realpath(str(found.directory_or_file)))
         assert place == root or root in place.parents
+
+
+@pytest.mark.withstands(
+    "URIs of other schemes",
+    kind="attack",
+    how="`file:`, `jar:`, `http:`, `jdbc:`, `s3a:` and others, encoded, with hosts, users and fragments",
+    times=14,
+    guaranteed="`path_outside_data_roots`, or `path_not_found` for what is a name; nothing is asked for",
+)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "file:///etc/passwd",
+        "file://localhost/etc/passwd",
+        "file:/etc/passwd",
+        "FILE:///etc/passwd",
+        "file://evil.example/orders",
+        "file:///ROOT/../secret.parquet",
+        "jar:file:///ROOT/one.parquet!/x",
+        "http://169.254.169.254/latest/meta-data",
+        "https://evil.example/x.parquet",
+        "ftp://evil.example/x",
+        "jdbc:postgresql://127.0.0.1/postgres",
+        "s3a://bucket/orders",
+        "hdfs://namenode/orders",
+        "viewfs://x/orders",
+    ],
+)
+def test_other_schemes_lead_nowhere(root: Path, path: str) -> None:
+    # What has no two slashes right behind its first colon is a name like any other, below the root.
+    told = "path_outside_data_roots" if path.partition(":")[2].startswith("//") else "path_not_found"
+    assert refusal(path.replace("/ROOT", str(root)), root).code == told
+
+
+@pytest.mark.parametrize(
+    "path", ["%2e%2e/secret.parquet", "..%2fsecret.parquet", "orders/%00", "\u2025/secret.parquet"]
+)
+def test_nothing_is_decoded(root: Path, path: str) -> None:
+    assert refusal(path, root).code == "path_not_found"

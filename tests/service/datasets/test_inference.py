@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from service.datasets import inference
+from service.datasets import inference, reading
 from service.datasets.files import find_stream_files
 from service.datasets.inference import FILES_READ, HEAD_BYTES, infer_schema
 from service.spec.ddl import MAX_COLUMNS, schema_text
@@ -181,11 +184,74 @@ def test_what_does_not_make_sense_is_refused(tmp_path: Path, files: dict[str, st
         ("{", "corrupt_file"),
         ("1", "corrupt_file"),
         ('{"a":' + "[" * 100_000, "corrupt_file"),
+        ('{"a":' * 40_000 + "1" + "}" * 40_000, "corrupt_file"),
+        ('{"a":' + "9" * 200_000 + "}", "corrupt_file"),
+        ('{"\\ud800": 1}', "schema_cannot_be_inferred"),
+        ('{"a\\u0000b": 1}', "schema_cannot_be_inferred"),
         ('{"a":1,"A":2}', "duplicate_column"),
     ],
 )
 def test_documents_that_are_no_rows_are_refused(tmp_path: Path, text: str, code: str) -> None:
     assert refused(tmp_path, {"1.json": text}, "json") == code
+
+
+def test_halves_of_surrogate_pairs_are_text(tmp_path: Path) -> None:
+    assert told(tmp_path, {"1": '{"a": "\\ud83d", "b": "2026-01-01"}\n'}, "json") == "a STRING, b DATE"
+
+
+LARGE = 300 << 20
+
+ZEROS = gzip.compress(bytes(LARGE // 3), 1) * 3
+_CANNOT = "schema_cannot_be_inferred"
+_TYPED = "_c0 STRING, _c1 STRING"
+
+BOMBS: dict[str, tuple[str, bytes, int, bytes, tuple[str, str]]] = {
+    "a document in one line": ("json", b'{"a":"', LARGE, b'"}', (_CANNOT, _CANNOT)),
+    "a row in one line": ("csv", b"a,b,", LARGE, b"\n", (_CANNOT, _CANNOT)),
+    "a row without an end": ("csv", b"a,b\n1,", LARGE, b"", (_TYPED, _TYPED)),
+    "250,000 columns": ("csv", b"," * 250_000, 0, b"\n", (_CANNOT, _CANNOT)),
+    "20,000 keys": ("json", b"".join(b'{"k%d":1}\n' % n for n in range(20_000)), 0, b"", (_CANNOT, "corrupt_file")),
+    "zeros, packed": ("csv.gz", ZEROS, 0, b"", (_CANNOT, _CANNOT)),
+    "the same under another name": ("csv", ZEROS, 0, b"", ("corrupt_file", "corrupt_file")),
+}
+"""Ending, beginning, size of a hole, end, and what comes of it: without `multi_line`, and with it."""
+
+
+@pytest.mark.withstands(
+    "CSV and JSON bombs",
+    kind="attack",
+    how="a line of 300 MB, 250,000 columns, 20,000 keys, compressed zeros; nested, and numbers of 200,000 digits",
+    times=14,
+    guaranteed="refused with a code, or typed by 256 KB of it; nothing is unpacked",
+)
+@pytest.mark.parametrize("multi_line", [False, True])
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_told_by_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, multi_line: bool
+) -> None:
+    ending, start, hole, end, expected = BOMBS[name]
+    read = 0
+
+    class Counted(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes | Any:
+            nonlocal read
+            data = super().read(size)
+            read += len(data or b"")
+            return data
+
+    monkeypatch.setattr(reading, "open_without_links", lambda path: Counted(path))
+    (tmp_path / "t").mkdir()
+    with (tmp_path / "t" / f"x.{ending}").open("wb") as file:
+        file.write(start)
+        file.seek(hole, 1)
+        file.write(end)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if expected[multi_line] == _TYPED:
+        assert told(tmp_path, {}, ending, multi_line=multi_line) == _TYPED
+    else:
+        assert refused(tmp_path, {}, ending.removesuffix(".gz"), multi_line=multi_line) == expected[multi_line]
+    assert read <= HEAD_BYTES + 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
 @pytest.mark.spark

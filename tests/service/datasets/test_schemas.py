@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import random
+import resource
+from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 
 from service.datasets.files import find_table_files
 from service.datasets.schemas import FOOTERS_COMPARED, data_type, read_schema, spread
+from service.spec.ddl import MAX_COLUMNS
 from service.spec.errors import SpecError
 from service.spec.job import TableSource
 from service.spec.types import Schema
@@ -288,3 +292,135 @@ def test_a_broken_schema_is_told_at_its_place(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("")
     error = refusal(tmp_path, format="json", schema="a FOO")
     assert (error.code, error.issues[0].pointer) == ("invalid_schema", "/tables/t/schema")
+
+
+def varint(number: int) -> bytes:
+    """As Thrift's compact protocol writes it."""
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*written, number))
+
+
+def element(name: bytes, *, children: int | None = None, physical: int = 1) -> bytes:
+    """A part of a footer's schema: a group of so many `children`, or a column of the physical type of this number."""
+    named = varint(len(name)) + name
+    if children is not None:
+        return b"\x35\x00\x18" + named + b"\x15" + varint(children * 2) + b"\x00"
+    return b"\x15" + varint(physical * 2) + b"\x25\x02\x18" + named + b"\x00"
+
+
+def file_of(*elements: bytes, told: int | None = None) -> bytes:
+    """A Parquet file without rows and with this schema, of which the footer tells that it has `told` parts."""
+    footer = b"\x15\x02\x19\xfc" + varint(told or len(elements)) + b"".join(elements) + b"\x16\x00\x19\x0c\x00"
+    return b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+def group(children: int, name: bytes = b"root") -> bytes:
+    return element(name, children=children)
+
+
+HOSTILE = {
+    "100,000 columns": (file_of(group(99_999), *(element(b"c%d" % n) for n in range(99_999))), "unsupported_construct"),
+    "a million columns": (file_of(group(1_000_000), element(b"a") * 1_000_000), "corrupt_file"),
+    "no column": (file_of(group(0)), "unsupported_construct"),
+    "100,000 groups in each other": (file_of(group(1) * 100_000, element(b"a")), "corrupt_file"),
+    "more children than there are": (file_of(group(1_000_000), element(b"a")), "corrupt_file"),
+    "a list longer than its footer": (file_of(group(1), element(b"a"), told=99_999), "corrupt_file"),
+    "a list without end": (file_of(group(1), element(b"a"), told=2**31 - 1), "corrupt_file"),
+    "a name longer than its footer": (file_of(group(1), b"\x15\x02\x25\x02\x18" + varint(2**31 - 1)), "corrupt_file"),
+    "an unknown type": (file_of(group(1), element(b"a", physical=99)), "corrupt_file"),
+    "one name twice": (file_of(group(2), element(b"a"), element(b"a")), "duplicate_column"),
+    "names that clash": (file_of(group(2), element(b"stra\xc3\x9fe"), element(b"STRASSE")), "duplicate_column"),
+    "NUL in a name": (file_of(group(1), element(b"a\x00b")), "unsupported_construct"),
+    "NUL in a nested name": (file_of(group(1), group(1, b"s"), element(b"\x00")), "unsupported_construct"),
+    "half a pair in a name": (file_of(group(1), element(b"\xed\xa0\x80")), "corrupt_file"),
+    "a name of a megabyte": (file_of(group(1), element(b"x" * (1 << 20))), "unsupported_construct"),
+    "a footer before the beginning": (file_of(group(1), element(b"a"))[:-8] + b"\xff\xff\xff\xffPAR1", "corrupt_file"),
+}
+
+
+@pytest.mark.withstands(
+    "a Parquet file with a hostile schema",
+    kind="attack",
+    how="footers by hand: 100,000 columns, 100,000 groups in each other, lists and names that claim to be longer than "
+    "their file, unknown types, clashing names, U+0000 and halves of surrogate pairs in names",
+    times=16,
+    guaranteed="422 `corrupt_file`, `unsupported_construct` or `duplicate_column`",
+)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_footer_is_refused(tmp_path: Path, name: str) -> None:
+    content, code = HOSTILE[name]
+    (tmp_path / "t").write_bytes(content)
+    error = refusal(tmp_path)
+    assert error.code == code
+    assert len(str(error)) < 1000
+
+
+def test_a_footer_that_is_as_long_as_its_file_is_not_read(tmp_path: Path) -> None:
+    """A gigabyte, of which the disk has two blocks."""
+    with (tmp_path / "t").open("wb") as file:
+        file.write(b"PAR1")
+        file.seek(1 << 30)
+        file.write(((1 << 30) - 4).to_bytes(4, "little") + b"PAR1")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    error = refusal(tmp_path)
+    assert (error.code, str(error)) == (
+        "unsupported_construct",
+        "The footer of 't' has 1023 MB; at most 32. Write the table with fewer columns.",
+    )
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
+
+
+@pytest.mark.withstands(
+    "a damaged Parquet footer",
+    kind="attack",
+    how="some bytes of the footer changed at random, with a fixed seed",
+    times=500,
+    guaranteed="the file is read, or refused with a code",
+)
+def test_a_footer_with_some_bytes_changed_is_read_or_refused(tmp_path: Path, write: Callable[..., Path]) -> None:
+    path = write("x.parquet", a=pa.array([1]), b=pa.array(["x"]), c=pa.array([[{"d": 1}]]))
+    good, dice = path.read_bytes(), random.Random(6)
+    begins = len(good) - 8 - int.from_bytes(good[-8:-4], "little")
+    outcomes = Counter[str]()
+    for _ in range(500):
+        content = bytearray(good)
+        for _ in range(dice.randint(1, 4)):
+            content[dice.randrange(begins, len(good) - 8)] = dice.randrange(256)
+        path.write_bytes(content)
+        try:
+            read(tmp_path)
+        except SpecError as error:
+            outcomes[error.code] += 1
+        else:
+            outcomes["read"] += 1
+    assert outcomes["read"] > 20, outcomes
+    assert outcomes["corrupt_file"] > 20, outcomes
+
+
+@pytest.mark.parametrize(
+    "name", ["a'b`c\"d", "a\nb", "<script>alert(1)</script>", "a.b", "\u202eb", "e\u0301", "\U0001f642"]
+)
+def test_odd_names_are_names(tmp_path: Path, write: Callable[..., Path], name: str) -> None:
+    write("x.parquet", **{name: pa.array([1])})
+    assert read(tmp_path).names == (name,)
+
+
+def test_wide_files_are_compared_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand columns of 64 files: compared each with each that would be half an hour."""
+    content = file_of(group(MAX_COLUMNS), *(element(b"c%d" % n) for n in range(MAX_COLUMNS)))
+    (tmp_path / "t").mkdir()
+    for number in range(3):
+        (tmp_path / "t" / str(number)).write_bytes(content)
+    looked = 0
+
+    def counted(schema: Schema) -> tuple[str, ...]:
+        nonlocal looked
+        looked += 1
+        return tuple(field.name for field in schema.fields)
+
+    monkeypatch.setattr(Schema, "names", property(counted))
+    assert len(read(tmp_path).fields) == MAX_COLUMNS
+    assert looked < 10

@@ -468,6 +468,13 @@ class TestArrow:
         assert rows_of(arrow(table), ARROW, SCHEMA).column("big").to_pylist() == [1, 2]
 
 
+@pytest.mark.withstands(
+    "a small body of rows that becomes a large table",
+    kind="attack",
+    how="empty and short rows for many columns, as NDJSON and CSV",
+    times=2,
+    guaranteed="422 `too_many_rows`",
+)
 @pytest.mark.parametrize("media_type", [NDJSON, CSV])
 def test_a_small_body_does_not_become_a_large_table(media_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_CELLS", 10 * len(SCHEMA.fields))

@@ -99,3 +99,61 @@ def test_columns_are_those_that_spark_would_give(sql: str, spark: SparkSession) 
     assert [str(field.type) for field in ours.fields] == [field.dataType.simpleString().upper() for field in theirs]
     named = [(one.name, other.name) for one, other in zip(ours.fields, theirs, strict=True) if "(" not in other.name]
     assert [one for one, _ in named] == [other for _, other in named]
+
+
+USERS: dict[str, Any] = {"kind": "table", "table": "users"}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    query: dict[str, Any] = {"source": USERS, "select": [{"expression": "uid", "name": "uid"}]}
+    for _ in range(depth):
+        source = {"kind": "query", "query": query, "alias": "q"}
+        query = {"source": source, "select": [{"expression": "uid", "name": "uid"}]}
+    return query
+
+
+def selecting(*expressions: str, **parts: Any) -> dict[str, Any]:
+    select = [{"expression": text, "name": f"c{number}"} for number, text in enumerate(expressions)]
+    return {"source": USERS, "select": select, **parts}
+
+
+IN_LIST = f"uid IN ({','.join(['1'] * 9_000)})"
+
+HOSTILE = {
+    "thirteen queries in each other": nested(12),
+    "fifty queries in each other": nested(50),
+    "parentheses": selecting("(" * 10_000 + "uid" + ")" * 10_000),
+    "CASE": selecting("CASE WHEN uid = 1 THEN " * 40 + "uid" + " END" * 40),
+    "a chain": selecting("+".join(["uid"] * 9_000)),
+    "an IN list of 40,000": selecting(f"uid IN ({','.join(['1'] * 40_000)})"),
+    "fifty IN lists of 9,000": selecting(*[IN_LIST] * 50),
+    "a UNION ALL of unions": selecting(
+        "uid",
+        source={
+            "kind": "union_all",
+            "alias": "q",
+            "queries": [
+                selecting("uid", source={"kind": "union_all", "alias": "q", "queries": [nested(0)] * 12})
+                for _ in range(12)
+            ],
+        },
+    ),
+}
+
+
+@pytest.mark.withstands(
+    "a structured query that is too deep or too long",
+    kind="attack",
+    how="queries and parentheses in each other, chains, IN lists of 40,000 values and many of 9,000, unions of unions",
+    times=8,
+    guaranteed="422 `query_too_deep`, for all expressions together before any is parsed",
+)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_structure_is_refused(name: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        compile_job(job(query=HOSTILE[name]), SCHEMAS)
+    assert caught.value.code == "query_too_deep"
+
+
+def test_a_large_list_of_values_is_taken() -> None:
+    assert len(compile_job(job(query=selecting("name", where=IN_LIST)), SCHEMAS).select) == 1

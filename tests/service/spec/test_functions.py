@@ -26,6 +26,8 @@ SAMPLES = {
 FIRST = {
     "lpad": ["s", "5", "'x'"],
     "rpad": ["s", "5", "'x'"],
+    "regexp_replace": ["s", "'x'"],
+    "regexp_extract": ["s", "'x'"],
     "floor": ["dc"],
     "ceil": ["dc"],
     "ceiling": ["dc"],

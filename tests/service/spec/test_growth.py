@@ -54,7 +54,7 @@ LONG_ENOUGH = [
     "replace(replace(replace(replace(replace(s, '&', '&amp;'), '<', '&lt;'), '>', '&gt;'), '\"', '&quot;'), "
     "'~', '&apos;')",
     "regexp_replace(regexp_replace(s, '(\\\\d+)-(\\\\d+)', '$2-$1'), '\\\\s+', ' ')",
-    "regexp_replace(s, s, s)",
+    "regexp_replace(s, 'x', s)",
     "regexp_replace(s, 'https?://x=(.*)', '$1')",
     nested("upper", 31, "s"),
     nested("trim", 31, "s"),

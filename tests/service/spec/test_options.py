@@ -160,3 +160,30 @@ def test_every_setting_is_declared_once_with_its_bounds() -> None:
     assert rows["join.skew"] == ("AUTO", "AUTO, NONE, ISOLATE, SALT")
     assert rows["incremental_agg"] == ("true", "true, false")
     assert all(each.description for each in declared)
+
+
+@pytest.mark.withstands(
+    "Spark's configuration through a job",
+    kind="attack",
+    how="Spark, Hadoop and JDBC keys as settings, nested and dotted, in other cases, and as options of a table",
+    times=9,
+    guaranteed="422 `unknown_setting`: settings are an allow-list of exact keys, after aliases are resolved",
+)
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"spark.sql.restrictedMode.enabled": "false"},
+        {"spark": {"sql": {"runSQLOnFiles": "true"}}},
+        {"SPARK.SQL.VARIABLE.SUBSTITUTE": "true"},
+        {"spark.sql.extensions": "evil.Extensions"},
+        {"spark.driver.extraJavaOptions": "-agentpath:/tmp/x.so"},
+        {"spark.hadoop.fs.s3a.secret.key": "x"},
+        {"fs.defaultFS": "file:///"},
+        {"javax.jdo.option.ConnectionURL": "jdbc:derby:x"},
+        {"agg_phase\u200b": "AUTO"},
+    ],
+)
+def test_no_setting_reaches_spark_by_its_own_name(raw: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        settings(**raw)
+    assert {error["type"] for error in caught.value.errors()} == {"unknown_setting"}

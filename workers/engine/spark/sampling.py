@@ -206,9 +206,9 @@ def _sample_file(
 
 @contextmanager
 def _parquet_file(path: DataFile) -> Iterator[pq.ParquetFile]:
-    local = local_path(path)
-    if local is not None:
-        with pq.ParquetFile(local, memory_map=True) as file:
+    if local_path(path) is not None:
+        # By what was opened, and not by its name, which may lead elsewhere by now.
+        with opened(path) as stream, pq.ParquetFile(f"/dev/fd/{stream.fileno()}", memory_map=True) as file:
             yield file
     else:
         with opened(path) as stream, pq.ParquetFile(stream, buffer_size=_REMOTE_BUFFER_BYTES) as file:

@@ -1,0 +1,166 @@
+"""How much work a regular expression of Java can be: a match that has begun cannot be stopped.
+
+Java tries the ways in which a text can match one after the other, and calls itself once more for each turn of a group
+whose turns differ. So `(a+)+` takes time without end over a text that nearly matches, and `(a|b)*` exhausts the stack
+of a task over a long one, with which the Spark driver ends and all that it runs. What is left here are patterns without
+groups of that kind, of few repetitions one behind the other. It is still possible to write one that takes long over
+long texts: what bounds that is the job's time limit.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+MAX_LENGTH = 1_000
+"""Characters of a pattern."""
+
+_MAX_NESTING = 16
+_MAX_LOOPS = 12
+_MAX_WAYS = 10_000_000
+_TOO_MANY = _MAX_WAYS + 1
+
+_GROUP = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|<[A-Za-z][A-Za-z0-9]*>|[A-Za-wyz-]*:))?")
+_FLAGS = re.compile(r"\(\?[A-Za-wyz-]+\)")
+_COUNT = re.compile(r"\{(\d{1,9})(,(\d{1,9})?)?\}")
+_LITERAL = re.compile(r"\\Q.*?(?:\\E|$)", re.DOTALL)
+_REFERENCE = re.compile(r"\\(?:[1-9]|k<[^>]*>)")
+_ESCAPE = re.compile(r"\\(?:[pPxN]\{[^}]*\}|.)", re.DOTALL)
+# Not the set operations that Java knows inside of one.
+_CLASS = re.compile(r"\[\^?(?:\\[^QE]|[^\\\[\]&]|&(?!&))+\]", re.DOTALL)
+
+
+class PatternError(ValueError):
+    """A pattern that is not taken; the message says why, and what to write instead."""
+
+
+@dataclass(frozen=True)
+class _Work:
+    """In how many ways a part can match: `loops` repetitions without end, one behind the other, times `ways`."""
+
+    loops: int = 0
+    ways: int = 1
+
+    def then(self, other: _Work) -> _Work:
+        return _Work(self.loops + other.loops, min(self.ways * other.ways, _TOO_MANY))
+
+    def either(self, other: _Work) -> _Work:
+        return _Work(max(self.loops, other.loops), min(self.ways + other.ways, _TOO_MANY))
+
+    def times(self, least: int, most: int | None) -> _Work:
+        varies = self.loops > 0 or self.ways > 1
+        if most is None:
+            if varies:
+                raise PatternError(
+                    "repeats a group in which something may be repeated or chosen, such as (a+)+ or (a|b)*: over some "
+                    "texts that takes without end. Write a class of characters, [ab]*, repeat the group possessively, "
+                    "(…)*+, or bound how often, (…){0,5}"
+                )
+            return _Work(1)
+        ways = most - least + 1
+        for _ in range(most if self.ways > 1 else 0):
+            ways *= self.ways
+            if ways > _MAX_WAYS:
+                break
+        return _Work(self.loops * most, min(ways, _TOO_MANY))
+
+
+def check_regular_expression(pattern: str) -> None:
+    """Raises PatternError for a pattern that is too long, or could be too much work, or that is none."""
+    if len(pattern) > MAX_LENGTH:
+        raise PatternError(f"has {len(pattern)} characters; at most {MAX_LENGTH}")
+    work = _Reader(pattern).whole()
+    if work.loops > _MAX_LOOPS or work.ways > _MAX_WAYS:
+        raise PatternError(
+            f"may match a text in too many ways: repeat at most {_MAX_LOOPS} parts without end, and bound the others "
+            "more tightly"
+        )
+
+
+class _Reader:
+    """Reads a pattern as java.util.regex does; what is rare and could be misread is refused."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        self._at = 0
+
+    def whole(self) -> _Work:
+        work = self._choice(0)
+        if self._at < len(self._pattern):
+            raise PatternError("closes a parenthesis that is not open")
+        return work
+
+    def _choice(self, depth: int) -> _Work:
+        if depth > _MAX_NESTING:
+            raise PatternError(f"is nested more than {_MAX_NESTING} groups deep")
+        work = self._sequence(depth)
+        while self._take("|"):
+            work = work.either(self._sequence(depth))
+        return work
+
+    def _sequence(self, depth: int) -> _Work:
+        work = _Work()
+        while self._at < len(self._pattern) and self._pattern[self._at] not in "|)":
+            work = work.then(self._repeated(self._atom(depth)))
+        return work
+
+    def _atom(self, depth: int) -> _Work:
+        if self._match(_LITERAL) or self._match(_FLAGS):
+            return _Work()
+        if self._match(_REFERENCE):
+            # It is as long as what it refers to.
+            return _Work(0, 2)
+        if self._match(_ESCAPE):
+            return _Work(0, 2) if self._pattern[self._at - 1] in "RX" else _Work()
+        if self._pattern[self._at] == "[":
+            if not self._match(_CLASS):
+                raise PatternError(
+                    "holds a class of characters that is not closed, or that has others in it: write it plainly, and "
+                    "brackets in it with a backslash"
+                )
+            return _Work()
+        if self._pattern[self._at] != "(":
+            self._at += 1
+            return _Work()
+        if not self._match(_GROUP) or self._pattern[self._at : self._at + 1] == "?":
+            raise PatternError("begins a group in a way that is not known, or that allows comments")
+        work = self._choice(depth + 1)
+        if not self._take(")"):
+            raise PatternError("has a parenthesis that is not closed")
+        return work
+
+    def _repeated(self, work: _Work) -> _Work:
+        while (bounds := self._bounds()) is not None:
+            least, most = bounds
+            if self._take("+"):
+                # Nothing of it is tried again.
+                work = work.then(_Work(int(most is None), 1 if least == most else 2))
+                continue
+            self._take("?")
+            work = work.times(least, most)
+        return work
+
+    def _bounds(self) -> tuple[int, int | None] | None:
+        """Least and most turns of the repetition that begins here."""
+        for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
+            if self._take(sign):
+                return bounds
+        found = _COUNT.match(self._pattern, self._at)
+        if found is None:
+            return None
+        self._at = found.end()
+        least = int(found[1])
+        most = int(found[3]) if found[3] else None if found[2] else least
+        if most is not None and most < least:
+            raise PatternError("repeats something at most less often than at least")
+        return least, most
+
+    def _take(self, sign: str) -> bool:
+        matches = self._pattern.startswith(sign, self._at)
+        self._at += matches
+        return matches
+
+    def _match(self, expression: re.Pattern[str]) -> bool:
+        found = expression.match(self._pattern, self._at)
+        self._at = found.end() if found is not None else self._at
+        return found is not None
