@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Request, Response
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, BeforeValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from service.access_errors import TooManyJobsError
@@ -47,6 +47,17 @@ JobBody = Annotated[JobSpec, Body(openapi_examples=JOB_EXAMPLES)]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _IDEMPOTENCY_KEY = r'^("([\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])+"|[\x21\x23-\x7e][\x21-\x7e]*)$'
 """A string as structured headers have it (RFC 9651), or bare text that does not begin as one."""
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]")
+
+
+def _as_text(value: Any) -> Any:
+    # Pydantic would read a number as seconds, or milliseconds, since 1970: another moment than was meant.
+    if isinstance(value, str) and not _DATE.match(value):
+        raise ValueError("a moment is written as 2026-01-31T12:00:00Z")
+    return value
+
+
+_Moment = Annotated[AwareDatetime, BeforeValidator(_as_text)]
 
 
 def _header(description: str, example: str) -> dict[str, Any]:
@@ -110,10 +121,10 @@ def list_jobs(
         str, Query(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", description="Only jobs whose name starts so.")
     ] = "",
     submitted_after: Annotated[
-        AwareDatetime | SkipJsonSchema[None], Query(description="Only jobs submitted later than this.")
+        _Moment | SkipJsonSchema[None], Query(description="Only jobs submitted later than this.")
     ] = None,
     submitted_before: Annotated[
-        AwareDatetime | SkipJsonSchema[None], Query(description="Only jobs submitted earlier than this.")
+        _Moment | SkipJsonSchema[None], Query(description="Only jobs submitted earlier than this.")
     ] = None,
     cursor: Cursor = "",
     page_size: Annotated[

@@ -209,6 +209,9 @@ class TestList:
             {"page_size": -1},
             {"status": "SLEEPING"},
             {"submitted_after": "yesterday"},
+            {"submitted_after": "0.5"},
+            {"submitted_before": "1767225600"},
+            {"submitted_before": "1767225600000"},
             {"submitted_after": "2026-01-01T00:00:00"},
         ],
     )
