@@ -20,13 +20,6 @@ class LogEvent:
 
 
 LOG_EVENTS = (
-    LogEvent(
-        "audit",
-        "info",
-        "API",
-        "Something was changed, or asked to be, or refused for want of a key: `tenant` and `key_id` tell who, `client` "
-        "from where, `method`, `path` and `status` what.",
-    ),
     LogEvent("request_failed", "error", "API", "A request was answered 500 by mistake of ours; with the traceback."),
     LogEvent(
         "database_unavailable", "error", "API", "A request was answered 503: the database did not answer in time."
@@ -114,6 +107,13 @@ LOG_EVENTS = (
     ),
     LogEvent("loop_failed", "warning", "worker", "A background thread (`loop`) failed, and goes on after a pause."),
     LogEvent("request", "info", "API", "A request was answered, with status and milliseconds."),
+    LogEvent(
+        "audit",
+        "info",
+        "API",
+        "Something was changed, or asked to be, or refused for want of a key: `tenant` and `key_id` tell who, `client` "
+        "from where, `method`, `path` and `status` what.",
+    ),
     LogEvent("worker_started", "info", "worker", "It listens for jobs."),
     LogEvent("worker_draining", "info", "worker", "It was told to drain, not by a signal, and takes no more jobs."),
     LogEvent("worker_drained", "info", "worker", "It was told to drain, has no job any more, and ends."),
