@@ -88,6 +88,7 @@ def test_no_job_is_lost_or_runs_twice(tmp_path: Path) -> None:
             assert attempts == [(1, "SUCCEEDED")], workers.logs()
 
 
+@pytest.mark.long
 def test_a_drained_worker_ends_after_its_job_and_up_starts_another(tmp_path: Path) -> None:
     # The drain time is for those that are told to stop; one that was asked to has no deadline.
     with running_service(tmp_path, {**ENVIRONMENT, "EVENKEEL_WORKER_DRAIN_SECONDS": "0"}) as service:

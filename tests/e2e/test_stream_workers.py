@@ -116,7 +116,8 @@ def is_let_go(workers: Fleet, job: StreamJob, before: int) -> bool:
     guaranteed="what it writes changes nothing",
 )
 @pytest.mark.parametrize(
-    ("kind", "with_its_jvm", "times_late"), [("managed", True, 2), ("managed", False, 1), ("postgres", True, 1)]
+    ("kind", "with_its_jvm", "times_late"),
+    [pytest.param("managed", True, 2, marks=pytest.mark.long), ("managed", False, 1), ("postgres", True, 1)],
 )
 def test_a_worker_that_wakes_too_late_changes_nothing(
     workers: Fleet,
