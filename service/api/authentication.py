@@ -6,10 +6,12 @@ open to everybody, and there are few: `tests/service/api/test_authentication.py`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import Depends, Request, Security
-from fastapi.security import HTTPBearer, SecurityScopes
+from fastapi import Request, Security
+from fastapi.openapi.models import HTTPBearer as HTTPBearerModel
+from fastapi.security.base import SecurityBase
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -77,10 +79,6 @@ class Authentication:
         return principal
 
 
-# It tells the specification; the middleware is who checks.
-_bearer = HTTPBearer(scheme_name="ApiKey", description="An API key: `ek_…`.", auto_error=False)
-
-
 def principal_of(scope: Scope) -> Principal:
     """Who sent the request. Raises UnauthenticatedError where that is not known."""
     principal = scope.get("state", {}).get(PRINCIPAL)
@@ -89,55 +87,62 @@ def principal_of(scope: Scope) -> Principal:
     return principal
 
 
-async def _allowed(
-    request: Request,
-    wanted: SecurityScopes,
-    _shown: Annotated[object, Depends(_bearer)],
-) -> Principal:
-    principal = principal_of(request.scope)
-    if not principal.scopes.intersection(wanted.scopes):
-        needed = " or ".join(f"'{scope}'" for scope in wanted.scopes)
-        raise MissingScopeError(f"This API key may not do that: it takes one with the scope {needed}.")
-    return principal
+class _Caller(SecurityBase):
+    """Whoever sent the request, with one of some scopes, or with any key where there are none.
+
+    The middleware finds the caller; this asks what the caller may, and tells the specification of keys: one dependency
+    for both, since each costs every request.
+    """
+
+    def __init__(self, *scopes: KeyScope) -> None:
+        self.model = HTTPBearerModel(description="An API key: `ek_…`.")
+        self.scheme_name = "ApiKey"
+        self._scopes = frozenset(scopes)
+        self._refusal = f"This API key may not do that: it takes one with the scope {_either(scopes)}."
+
+    async def __call__(self, request: Request) -> Principal:
+        """Raises UnauthenticatedError and MissingScopeError."""
+        return self._allowed(request)
+
+    def _allowed(self, request: Request) -> Principal:
+        principal = principal_of(request.scope)
+        if self._scopes and self._scopes.isdisjoint(principal.scopes):
+            raise MissingScopeError(self._refusal)
+        return principal
 
 
-async def _known(request: Request, _shown: Annotated[object, Depends(_bearer)]) -> Principal:
-    return principal_of(request.scope)
+class _Tenant(_Caller):
+    """The tenant of such a caller."""
+
+    async def __call__(self, request: Request) -> str:  # type: ignore[override]
+        """As of the caller."""
+        return self._allowed(request).tenant
 
 
-Caller = Annotated[Principal, Depends(_known)]
+def _either(scopes: Sequence[KeyScope]) -> str:
+    return " or ".join(f"'{scope}'" for scope in scopes)
+
+
+Caller = Annotated[Principal, Security(_Caller())]
 """A caller, whatever it may do."""
 
-Reader = Annotated[Principal, Security(_allowed, scopes=[KeyScope.READ])]
+Reader = Annotated[Principal, Security(_Caller(KeyScope.READ), scopes=[KeyScope.READ])]
 """A caller that may read, of its tenant."""
 
-Submitter = Annotated[Principal, Security(_allowed, scopes=[KeyScope.SUBMIT])]
-"""A caller that may change jobs and streams, of its tenant."""
-
-Scraper = Annotated[Principal, Security(_allowed, scopes=[KeyScope.METRICS, KeyScope.ADMIN])]
+Scraper = Annotated[
+    Principal,
+    Security(_Caller(KeyScope.METRICS, KeyScope.ADMIN), scopes=[KeyScope.METRICS, KeyScope.ADMIN]),
+]
 """A caller that may read the service's own metrics."""
 
-Admin = Annotated[Principal, Security(_allowed, scopes=[KeyScope.ADMIN])]
+Admin = Annotated[Principal, Security(_Caller(KeyScope.ADMIN), scopes=[KeyScope.ADMIN])]
 """A caller that runs the service."""
 
-
-async def _of_reader(principal: Reader) -> str:
-    return principal.tenant
-
-
-async def _of_submitter(principal: Submitter) -> str:
-    return principal.tenant
-
-
-async def _of_admin(principal: Admin) -> str:
-    return principal.tenant
-
-
-ReaderTenant = Annotated[str, Depends(_of_reader)]
+ReaderTenant = Annotated[str, Security(_Tenant(KeyScope.READ), scopes=[KeyScope.READ])]
 """The tenant of a caller that may read."""
 
-SubmitterTenant = Annotated[str, Depends(_of_submitter)]
+SubmitterTenant = Annotated[str, Security(_Tenant(KeyScope.SUBMIT), scopes=[KeyScope.SUBMIT])]
 """The tenant of a caller that may change jobs and streams."""
 
-AdminTenant = Annotated[str, Depends(_of_admin)]
+AdminTenant = Annotated[str, Security(_Tenant(KeyScope.ADMIN), scopes=[KeyScope.ADMIN])]
 """The tenant of a caller that runs the service."""

@@ -41,30 +41,19 @@ Cursor = Annotated[
 ]
 
 
-async def _if_none_match(
-    request: Request,
-    if_none_match: Annotated[  # noqa: ARG001 - a plain string, for the specification
-        str, Header(description="Entity tags already known; 304 when the job still has one of them.")
-    ] = "",
-) -> list[str]:
-    return request.headers.getlist("if-none-match")
+IfNoneMatch = Annotated[str, Header(description="Entity tags already known; 304 when the job still has one of them.")]
+"""The last line of the header; `lines_of` has all of them."""
+
+Prefer = Annotated[
+    str,
+    Header(
+        description="`wait=N` waits up to N seconds: with If-None-Match until the job changes, without until it has "
+        "finished."
+    ),
+]
+"""As above."""
 
 
-async def _prefer(
-    request: Request,
-    prefer: Annotated[  # noqa: ARG001 - as above
-        str,
-        Header(
-            description="`wait=N` waits up to N seconds: with If-None-Match until the job changes, without until it "
-            "has finished."
-        ),
-    ] = "",
-) -> list[str]:
-    return request.headers.getlist("prefer")
-
-
-IfNoneMatch = Annotated[list[str], Depends(_if_none_match)]
-"""Every line of the header; generated clients take one string."""
-
-Prefer = Annotated[list[str], Depends(_prefer)]
-"""Every line of the header."""
+def lines_of(request: Request, header: str) -> list[str]:
+    """Every line of a header that may come more than once; generated clients take one string."""
+    return request.headers.getlist(header)

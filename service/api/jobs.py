@@ -14,7 +14,7 @@ from service.access_errors import TooManyJobsError
 from service.api.authentication import ReaderTenant, SubmitterTenant
 from service.api.body_errors import BODY_ERRORS
 from service.api.conditional import is_known, job_response, wait_seconds
-from service.api.dependencies import Cursor, IfNoneMatch, JobId, Prefer, ServicesDep
+from service.api.dependencies import Cursor, IfNoneMatch, JobId, Prefer, ServicesDep, lines_of
 from service.api.examples import JOB_EXAMPLES
 from service.api.problems import problems, request_id_of
 from service.api.retries import SteadyRoute
@@ -148,13 +148,15 @@ def list_jobs(
 )
 async def get_job(
     job_id: JobId,
+    request: Request,
     services: ServicesDep,
     tenant: ReaderTenant,
-    if_none_match: IfNoneMatch,
-    prefer: Prefer,
+    if_none_match: IfNoneMatch = "",  # noqa: ARG001 - for the specification, as the next one
+    prefer: Prefer = "",  # noqa: ARG001
 ) -> Response:
     """How the job stands. A wait costs the service next to nothing: prefer it to polling."""
-    wait = wait_seconds(prefer, services.settings.api.max_wait_seconds)
+    known_tags = lines_of(request, "if-none-match")
+    wait = wait_seconds(lines_of(request, "prefer"), services.settings.api.max_wait_seconds)
     job = await wait_for_job(
         services.database,
         services.settings,
@@ -162,11 +164,11 @@ async def get_job(
         tenant,
         job_id,
         # Without tags, nothing but the end of the job is worth telling.
-        is_known=lambda job: not if_none_match or is_known(job, if_none_match),
+        is_known=lambda job: not known_tags or is_known(job, known_tags),
         seconds=wait or 0,
     )
     headers = {} if wait is None else {"Preference-Applied": f"wait={wait}"}
-    return job_response(job, headers=headers, known_tags=if_none_match)
+    return job_response(job, headers=headers, known_tags=known_tags)
 
 
 @router.delete(
