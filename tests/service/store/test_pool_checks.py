@@ -1,0 +1,81 @@
+"""Pooled connections: asked only after a rest, and never used once the server has ended them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import Engine
+
+from service.store.pool_checks import RESTED_SECONDS, check_before_use
+from tests.support.databases import PostgresDatabases
+from tests.support.servers import PostgresServer
+
+
+class Watch:
+    """Seconds that pass only when told to."""
+
+    seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+@pytest.fixture
+def engine(postgres_databases: PostgresDatabases, watch: Watch) -> Iterator[Engine]:
+    """Of one connection."""
+    with postgres_databases.new() as url:
+        engine = create_engine(url, pool_size=1, max_overflow=0)
+        check_before_use(engine, watch)
+        yield engine
+        engine.dispose()
+
+
+def process(engine: Engine) -> int:
+    """The server's process that answers."""
+    with engine.connect() as connection:
+        return int(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
+
+
+def pings(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Each connection that is asked from now on whether it is there."""
+    asked: list[object] = []
+    ping = engine.dialect.do_ping
+
+    def note(connection: object) -> bool:
+        asked.append(connection)
+        return bool(ping(connection))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine.dialect, "do_ping", note)
+    return asked
+
+
+def test_one_that_was_used_lately_is_not_asked(engine: Engine, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, asked = process(engine), pings(engine, monkeypatch)
+    watch.seconds += RESTED_SECONDS
+    assert (process(engine), len(asked)) == (first, 0)
+    watch.seconds += 1.001 * RESTED_SECONDS
+    assert (process(engine), len(asked)) == (first, 1)
+
+
+@pytest.mark.parametrize("rest", [0.0, 10 * RESTED_SECONDS])
+def test_one_that_the_server_ended_is_not_used(
+    engine: Engine, watch: Watch, postgres: PostgresServer, rest: float
+) -> None:
+    first = process(engine)
+    postgres.end_connections(engine.url.database or "")
+    watch.seconds += rest
+    assert process(engine) != first
+
+
+def test_a_connection_that_is_in_use_is_left_alone(engine: Engine) -> None:
+    with closing(engine.connect()) as connection:
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1
+        assert connection.execute(text("SELECT 2")).scalar_one() == 2
