@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, bindparam, case, delete, func, select, tuple_, update
+from sqlalchemy import Select, bindparam, case, delete, func, insert, select, tuple_, update
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.orm import Session, defer
 
@@ -15,7 +15,7 @@ from service.spec.modes import Mode
 from service.spec.queues import Queue
 from service.spec.status import JobStatus, sources_of
 from service.store.events import append_event
-from service.store.tables import JobRow
+from service.store.tables import JobRow, table_of
 
 RUN = "run"
 """`jobs.kind` of what clients submit."""
@@ -33,7 +33,9 @@ _WITHOUT_SPEC = defer(JobRow.spec, raiseload=True)
 _ONE = select(JobRow).where(
     JobRow.id == bindparam("job_id"), JobRow.tenant == bindparam("tenant"), JobRow.kind == bindparam("kind")
 )
+_INSERT = insert(table_of(JobRow)).inline()
 _ONE_WITHOUT_SPEC = _ONE.options(_WITHOUT_SPEC)
+_SOME = select(JobRow).where(JobRow.id.in_(bindparam("job_ids", expanding=True)), JobRow.kind == RUN)
 WITHOUT_LEASE = {
     JobStatus.PLANNING: JobStatus.QUEUED,
     JobStatus.RUNNING: JobStatus.QUEUED,
@@ -91,30 +93,30 @@ def effective_status(row: JobRow, now: int) -> JobStatus:
 
 
 def insert_job(session: Session, job: NewJob, now: int) -> JobRow:
-    """Adds a QUEUED job and its first event."""
-    row = JobRow(
-        id=job.id,
-        tenant=job.tenant,
-        kind=job.kind,
-        name=job.name,
-        spec=job.spec,
-        status=JobStatus.QUEUED.value,
-        version=1,
-        request_id=job.request_id,
-        submitted_at=now,
-        updated_at=now,
-        rung_at=now,
-        fence=0,
-        max_attempts=job.max_attempts,
-        timeout_ms=job.timeout_ms,
-        queue=job.queue.value,
-        spec_version=job.spec_version,
-        mode=job.mode.value,
-    )
-    session.add(row)
-    session.flush()
-    append_event(session, job_id=job.id, tenant=job.tenant, now=now, type="status", data={"status": row.status})
-    return row
+    """Adds a QUEUED job and its first event; gives the row, of which the session knows nothing."""
+    columns = {
+        "id": job.id,
+        "tenant": job.tenant,
+        "kind": job.kind,
+        "name": job.name,
+        "spec": job.spec,
+        "status": JobStatus.QUEUED.value,
+        "version": 1,
+        "request_id": job.request_id,
+        "submitted_at": now,
+        "updated_at": now,
+        "rung_at": now,
+        "fence": 0,
+        "max_attempts": job.max_attempts,
+        "timeout_ms": job.timeout_ms,
+        "queue": job.queue.value,
+        "spec_version": job.spec_version,
+        "mode": job.mode.value,
+    }
+    session.execute(_INSERT, columns)
+    status = JobStatus.QUEUED.value
+    append_event(session, job_id=job.id, tenant=job.tenant, now=now, type="status", data={"status": status})
+    return JobRow(**columns)
 
 
 def find_job(
@@ -127,6 +129,11 @@ def find_job(
     statement = _ONE if with_spec else _ONE_WITHOUT_SPEC
     wanted = {"job_id": job_id, "tenant": tenant, "kind": kind}
     return session.scalars(statement.with_for_update() if lock else statement, wanted).one_or_none()
+
+
+def find_jobs(session: Session, job_ids: Collection[str]) -> Sequence[JobRow]:
+    """Those of these jobs that are there, of any tenant, with their specs."""
+    return session.scalars(_SOME, {"job_ids": list(job_ids)}).all()
 
 
 def list_jobs(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import delete
+from sqlalchemy import delete, insert
 from sqlalchemy.orm import Session
 
-from service.store.tables import OutboxRow
+from service.store.tables import OutboxRow, table_of
+
+_INSERT = insert(table_of(OutboxRow)).inline()
 
 
 def owe_message(session: Session, *, job_id: str, tenant: str, now: int) -> None:
     """Notes, with the job itself, that workers must be told of it."""
-    session.add(OutboxRow(job_id=job_id, tenant=tenant, created_at=now))
+    session.execute(_INSERT, {"job_id": job_id, "tenant": tenant, "created_at": now})
 
 
 def settle_messages(session: Session, job_ids: Iterable[str]) -> None:

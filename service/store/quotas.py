@@ -6,7 +6,7 @@ end by themselves.
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Select, func, select, text
+from sqlalchemy import ColumnElement, Integer, Select, bindparam, func, select, text
 from sqlalchemy.orm import Session
 
 from service.spec.queues import Queue
@@ -18,15 +18,18 @@ _LEASED = tuple(sorted(status.value for status in LEASED))
 _LOCK_SPACE = 0x65766B
 """Tells this lock from others on the same database server: any number does that nobody else takes."""
 
+# Built once: every submission asks.
+_WAITING = select(func.count()).select_from(
+    select(JobRow.id)
+    .where(JobRow.tenant == bindparam("tenant"), JobRow.status == JobStatus.QUEUED.value, JobRow.kind == RUN)
+    .limit(bindparam("at_most", type_=Integer))
+    .subquery()
+)
+
 
 def count_waiting(session: Session, tenant: str, at_most: int) -> int:
     """How many jobs of the tenant wait for a worker; counted no further than `at_most`."""
-    waiting = (
-        select(JobRow.id)
-        .where(JobRow.tenant == tenant, JobRow.status == JobStatus.QUEUED.value, JobRow.kind == RUN)
-        .limit(at_most)
-    )
-    return session.execute(select(func.count()).select_from(waiting.subquery())).scalar_one()
+    return session.execute(_WAITING, {"tenant": tenant, "at_most": at_most}).scalar_one()
 
 
 def is_full(session: Session, tenant: str, queue: str, most_running: int) -> bool:

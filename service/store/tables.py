@@ -17,6 +17,7 @@ from sqlalchemy import (
     Integer,
     MetaData,
     String,
+    Table,
     Text,
     UniqueConstraint,
 )
@@ -357,3 +358,8 @@ class InstallationRow(Base):
     row: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     """Always 1."""
     id: Mapped[str] = mapped_column(String(ID_LENGTH))
+
+
+def table_of(row: type[Base]) -> Table:
+    """The table of a kind of rows, for statements that need no objects: they take half as long."""
+    return Base.metadata.tables[row.__tablename__]
