@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -25,7 +26,9 @@ from service.api.retries import Outage
 from service.api.site_guard import SiteGuard, origins_of
 from service.dispatch import Dispatcher
 from service.errors import DatabaseUnavailableError, HostNotAllowedError, OriginNotAllowedError, StoppingError
+from service.jobs.doorbell import Doorbell
 from service.jobs.explain_job import forget_abandoned
+from service.jobs.read_jobs import JobReader
 from service.jobs.watch import JobWatcher
 from service.keys.key_ring import KeyRing
 from service.logging import configure_logging
@@ -99,18 +102,20 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
     database = given or Database(settings.database_url, settings=settings.database)
     require_current(database)
     forget_abandoned(database)
-    dispatcher = Dispatcher(settings)
+    doorbell = Doorbell(database, Dispatcher(settings))
     watcher = JobWatcher(database, settings.api.poll_interval_seconds)
     watcher.start()
     gauges = ServiceGauges(database, settings)
     app.state.metrics.registry.register(gauges)
-    app.state.services = Services(settings, database, dispatcher, watcher, KeyRing(database))
+    app.state.services = Services(
+        settings, database, doorbell, watcher, JobReader(database, settings), KeyRing(database)
+    )
     try:
         yield
     finally:
         app.state.metrics.registry.unregister(gauges)
         await watcher.stop()
-        dispatcher.close()
+        await asyncio.to_thread(doorbell.close)
         if given is None:
             database.close()
 

@@ -6,6 +6,7 @@ open to everybody, and there are few: `tests/service/api/test_authentication.py`
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -22,7 +23,7 @@ from service.api.problems import service_error_response
 from service.errors import DatabaseUnavailableError
 from service.keys.key_ring import KeyRing
 from service.keys.principal import ANYBODY, PRINCIPAL, Principal
-from service.keys.secrets import read_secret
+from service.keys.secrets import Secret, read_secret
 from service.spec.scopes import KeyScope
 from service.store.faults import fault_of
 
@@ -42,6 +43,7 @@ class Authentication:
     def __init__(self, app: ASGIApp, *, required: bool) -> None:
         self._app = app
         self._required = required
+        self._asking: dict[Secret, asyncio.Task[Principal | None]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers with a problem, or hands the request on with its principal."""
@@ -73,10 +75,19 @@ class Authentication:
         ring: KeyRing = scope["app"].state.services.key_ring
         is_known, principal = ring.recall(secret)
         if not is_known:
-            principal = await run_in_threadpool(ring.look_up, secret)
+            principal = await self._look_up(ring, secret)
         if principal is None:
             raise UnauthenticatedError(_NO_KEY)
         return principal
+
+    async def _look_up(self, ring: KeyRing, secret: Secret) -> Principal | None:
+        """Asks the database, once for all who show the same key at this moment."""
+        asking = self._asking.get(secret)
+        if asking is None:
+            asking = self._asking[secret] = asyncio.create_task(run_in_threadpool(ring.look_up, secret))
+            asking.add_done_callback(lambda _: self._asking.pop(secret, None))
+        # One that gives up must not take the answer away from the others.
+        return await asyncio.shield(asking)
 
 
 def principal_of(scope: Scope) -> Principal:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Path, Query, Request
 
-from service.dispatch import Dispatcher
+from service.jobs.doorbell import Doorbell
+from service.jobs.read_jobs import JobReader
 from service.jobs.watch import JobWatcher
 from service.keys.key_ring import KeyRing
 from service.settings import Settings
@@ -20,8 +21,9 @@ class Services:
 
     settings: Settings
     database: Database
-    dispatcher: Dispatcher
+    doorbell: Doorbell
     watcher: JobWatcher
+    reader: JobReader
     key_ring: KeyRing
 
 

@@ -31,6 +31,7 @@ from service.jobs.cancel_job import cancel_job as cancel
 from service.jobs.delete_job import delete_job as delete
 from service.jobs.list_jobs import MAX_PAGE_SIZE, JobPage
 from service.jobs.list_jobs import list_jobs as list_page
+from service.jobs.read_jobs import JobKey
 from service.jobs.submit_job import Submission
 from service.jobs.submit_job import submit_job as submit
 from service.jobs.views import Job
@@ -104,7 +105,7 @@ def submit_job(
 ) -> Response:
     """Checks the job against its tables' files and stores it. It is run as soon as a worker is free."""
     submission = Submission(tenant, body, _unquoted(idempotency_key or ""), request_id_of(request.scope))
-    accepted = submit(services.database, services.dispatcher, services.settings, submission)
+    accepted = submit(services.database, services.doorbell, services.settings, submission)
     headers = {"Location": f"/v1/jobs/{accepted.job.id}"}
     if accepted.replayed:
         headers["Idempotency-Replayed"] = "true"
@@ -158,11 +159,9 @@ async def get_job(
     known_tags = lines_of(request, "if-none-match")
     wait = wait_seconds(lines_of(request, "prefer"), services.settings.api.max_wait_seconds)
     job = await wait_for_job(
-        services.database,
-        services.settings,
+        services.reader,
         services.watcher,
-        tenant,
-        job_id,
+        JobKey(tenant, job_id),
         # Without tags, nothing but the end of the job is worth telling.
         is_known=lambda job: not known_tags or is_known(job, known_tags),
         seconds=wait or 0,

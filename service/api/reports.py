@@ -54,4 +54,4 @@ def get_metrics(job_id: JobId, services: ServicesDep, tenant: ReaderTenant) -> M
 async def explain_job(body: JobBody, request: Request, services: ServicesDep, tenant: SubmitterTenant) -> PlanReport:
     """Plans a job without running or keeping it. A worker does it: 503 when none is free in time."""
     submission = Submission(tenant, body, "", request_id_of(request.scope), kind=EXPLAIN)
-    return await explain(services.database, services.watcher, services.dispatcher, services.settings, submission)
+    return await explain(services.database, services.watcher, services.doorbell, services.settings, submission)

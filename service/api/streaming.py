@@ -91,7 +91,7 @@ def stop_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> R
 )
 def resume_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant, body: Resumption = _AS_IT_IS) -> Response:
     """Queues a STOPPED job again. It goes on behind its last mini-batch, or begins anew without state."""
-    job = resume(services.database, services.dispatcher, services.settings, tenant, job_id, body.begin, body.settings)
+    job = resume(services.database, services.doorbell, services.settings, tenant, job_id, body.begin, body.settings)
     return job_response(job, 202)
 
 

@@ -6,8 +6,8 @@ import asyncio
 
 from sqlalchemy.orm import Session
 
-from service.dispatch import Dispatcher
 from service.errors import WorkerUnavailableError
+from service.jobs.doorbell import Doorbell
 from service.jobs.submit_job import Submission, submit_job
 from service.jobs.watch import JobWatcher
 from service.settings import Settings
@@ -27,14 +27,14 @@ class ExplainFailedError(Exception):
 
 
 async def explain_job(
-    database: Database, watcher: JobWatcher, dispatcher: Dispatcher, settings: Settings, submission: Submission
+    database: Database, watcher: JobWatcher, doorbell: Doorbell, settings: Settings, submission: Submission
 ) -> PlanReport:
     """The plan report of a job that is not run.
 
     Raises SpecError for a job that cannot run, ExplainFailedError where only a worker found that out, and
     WorkerUnavailableError where none answered in time.
     """
-    accepted = await asyncio.to_thread(submit_job, database, dispatcher, settings, submission)
+    accepted = await asyncio.to_thread(submit_job, database, doorbell, settings, submission)
     job_id, tenant = accepted.job.id, submission.tenant
     try:
         async with asyncio.timeout(settings.api.explain_timeout_seconds):

@@ -36,7 +36,7 @@ def list_jobs(
     scope = _scope(wanted)
     limit = min(page_size, MAX_PAGE_SIZE)
     after = _position(cursor, scope) if cursor else None
-    with database.read() as session:
+    with database.look() as session:
         now = database.now(session)
         # One row more than asked for tells whether there is a next page.
         rows = jobs.list_jobs(session, tenant=tenant, wanted=wanted, after=after, limit=limit + 1, now=now)

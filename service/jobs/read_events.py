@@ -45,7 +45,7 @@ class EventRead:
 
 def read_events(database: Database, tenant: str, job_id: str, after: int) -> EventRead:
     """Events whose id is greater than `after`, at most `EVENTS_AT_ONCE`. Raises JobNotFoundError."""
-    with database.read() as session:
+    with database.look() as session:
         row = require_job(session, tenant, job_id)
         rows = events.events_after(session, row.id, after, EVENTS_AT_ONCE)
         page = EventPage(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from service.dispatch import Dispatcher
+from service.jobs.doorbell import Doorbell
 from service.jobs.streaming import (
     check_settings,
     has_layout,
@@ -15,7 +15,6 @@ from service.jobs.streaming import (
     save_spec,
     with_settings,
 )
-from service.jobs.submit_job import ring
 from service.jobs.views import Job
 from service.jobs.waiting import Listening
 from service.settings import Settings
@@ -34,7 +33,7 @@ class ResumeFrom(StrEnum):
 
 def resume_job(
     database: Database,
-    dispatcher: Dispatcher,
+    doorbell: Doorbell,
     settings: Settings,
     tenant: str,
     job_id: str,
@@ -59,5 +58,5 @@ def resume_job(
         stream_orders.request_resume(session, row, now, from_scratch=from_scratch)
         session.refresh(row)
         job = Job.of(row, now, Listening(session, settings, now))
-    ring(database, dispatcher, job_id, Queue(row.queue))
+    doorbell.ring(job_id, Queue(row.queue))
     return job

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import structlog
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.access_errors import TooManyJobsError
 from service.datasets.roots import roots_of
 from service.datasets.sink_paths import issues_of_sink
-from service.dispatch import Dispatcher
 from service.errors import IdempotencyKeyReusedError
 from service.jobs.check_job import CheckedJob, check_job, posted_schemas
+from service.jobs.doorbell import Doorbell
 from service.jobs.find import require_job
 from service.jobs.views import Job
 from service.jobs.waiting import Listening
@@ -28,11 +27,8 @@ from service.spec.job import JobSpec
 from service.spec.modes import Mode
 from service.spec.queues import Queue
 from service.store import idempotency, jobs, outbox, quotas
-from service.store.faults import fault_of
 from service.store.jobs import NewJob
 from service.store.session import Database
-
-_log = structlog.get_logger(__name__)
 
 _RETRY_SECONDS = 10
 """When a slot may have become free: nobody knows how long the jobs take that are before."""
@@ -57,8 +53,8 @@ class Accepted:
     replayed: bool
 
 
-def submit_job(database: Database, dispatcher: Dispatcher, settings: Settings, submission: Submission) -> Accepted:
-    """Checks the job against the files of its tables, stores it and rings the workers.
+def submit_job(database: Database, doorbell: Doorbell, settings: Settings, submission: Submission) -> Accepted:
+    """Checks the job against the files of its tables, stores it and has the workers rung for.
 
     Raises SpecError for a job that cannot run, IdempotencyKeyReusedError for a key given before with another body, and
     TooManyJobsError where as many jobs of the tenant wait as may.
@@ -82,14 +78,14 @@ def submit_job(database: Database, dispatcher: Dispatcher, settings: Settings, s
         if earlier is None:
             raise
         return earlier
-    ring(database, dispatcher, job.id, queue)
+    doorbell.ring(job.id, queue)
     return Accepted(job, replayed=False)
 
 
 def _require_room(database: Database, submission: Submission, most: int) -> None:
     if not most or submission.kind != jobs.RUN:
         return
-    with database.read() as session:
+    with database.look() as session:
         waiting = quotas.count_waiting(session, submission.tenant, most)
     if waiting >= most:
         raise TooManyJobsError(
@@ -121,25 +117,10 @@ def _queue(submission: Submission, table_bytes: int, long_from_bytes: int) -> Qu
     return submission.spec.queue.resolve(table_bytes, long_from_bytes)
 
 
-def ring(database: Database, dispatcher: Dispatcher, job_id: str, queue: Queue) -> None:
-    """Tells workers of a stored job. When the broker is away, its outbox row stays and a worker's sweeper rings."""
-    sent = dispatcher.ring([job_id], queue)
-    if not sent:
-        return
-    try:
-        with database.write() as session:
-            outbox.settle_messages(session, sent)
-    except SQLAlchemyError as error:
-        if fault_of(error) is None:
-            raise
-        # The job is stored and rung for; that a sweeper rings once more does no harm, to refuse the job now would.
-        _log.warning("message_left_unsettled", job_id=job_id, error=type(error).__name__)
-
-
 def _earlier(database: Database, settings: Settings, submission: Submission, payload: str) -> Accepted | None:
     if not submission.idempotency_key:
         return None
-    with database.read() as session:
+    with database.look() as session:
         return _replay(session, settings, submission, payload, database.now(session))
 
 

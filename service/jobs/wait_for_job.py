@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 
-from service.jobs.get_job import get_job
+from service.jobs.read_jobs import JobKey, JobReader
 from service.jobs.views import Job
 from service.jobs.watch import JobWatcher
-from service.settings import Settings
-from service.store.session import Database
 
 
 async def wait_for_job(
-    database: Database,
-    settings: Settings,
+    reader: JobReader,
     watcher: JobWatcher,
-    tenant: str,
-    job_id: str,
+    key: JobKey,
     *,
     is_known: Callable[[Job], bool],
     seconds: float,
@@ -30,9 +25,9 @@ async def wait_for_job(
     """
     deadline = time.monotonic() + seconds
     while True:
-        job = await asyncio.to_thread(get_job, database, settings, tenant, job_id)
+        job = await reader.read(key)
         done = job.status.is_at_rest or not is_known(job)
         remaining = deadline - time.monotonic()
         if done or remaining <= 0:
             return job
-        await watcher.wait_for_change(job_id, job.version, remaining)
+        await watcher.wait_for_change(key.job_id, job.version, remaining)

@@ -78,7 +78,7 @@ class JobWatcher:
             await asyncio.sleep(self._interval)
 
     def _read_versions(self, job_ids: set[str]) -> Mapping[str, int]:
-        with self._database.read() as session:
+        with self._database.look() as session:
             return jobs.read_versions(session, job_ids)
 
     def _wake_changed(self, versions: Mapping[str, int], asked: set[str]) -> None:

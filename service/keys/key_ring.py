@@ -73,7 +73,7 @@ class KeyRing:
         return known
 
     def _as_stored(self, key_id: str, shown: Secret | None, started: float) -> _Known:
-        with self._database.read() as session:
+        with self._database.look() as session:
             row = api_keys.find_key(session, key_id)
             now = self._database.now(session)
         if row is None or not api_keys.is_live(row, now):

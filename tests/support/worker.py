@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from service.cli.worker import worker_command
 from service.dispatch import Dispatcher
 from service.jobs.cancel_job import cancel_job
-from service.jobs.get_job import get_job
+from service.jobs.doorbell import Doorbell
+from service.jobs.read_jobs import JobKey, read_jobs
 from service.jobs.submit_job import Submission, submit_job
 from service.jobs.views import Job
 from service.settings import Settings
@@ -43,6 +44,7 @@ class Fleet:
         self.data = self.settings.state_dir / "data"
         self.data.mkdir(parents=True, exist_ok=True)
         self._dispatcher = Dispatcher(self.settings)
+        self._doorbell = Doorbell(self.database, self._dispatcher)
         self._directory = directory
         self._workers: list[subprocess.Popen[bytes]] = []
 
@@ -70,7 +72,7 @@ class Fleet:
     def submit(self, spec: Mapping[str, Any]) -> str:
         """Submits a job as the API does; gives its id."""
         submission = Submission(TENANT, JobSpec.model_validate(spec), "", None)
-        return submit_job(self.database, self._dispatcher, self.settings, submission).job.id
+        return submit_job(self.database, self._doorbell, self.settings, submission).job.id
 
     def ring(self, job_id: str, queue: str) -> None:
         """Announces a job once more."""
@@ -87,7 +89,8 @@ class Fleet:
 
     def shown(self, job_id: str) -> Job:
         """A job as the API shows it."""
-        return get_job(self.database, self.settings, TENANT, job_id)
+        key = JobKey(TENANT, job_id)
+        return read_jobs(self.database, self.settings, {key})[key]
 
     def attempts(self, job_id: str) -> Sequence[AttemptRow]:
         """Its attempts, oldest first."""
@@ -151,7 +154,7 @@ class Fleet:
             process.wait()
         for family in families:
             wait_until_gone(family)
-        self._dispatcher.close()
+        self._doorbell.close()
         self.database.close()
 
     def _log(self, number: int) -> Path:

@@ -13,11 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from sqlalchemy import select
 
 from service.main import create_app
 from service.settings import Settings
 from service.store.session import Database
+from service.store.tables import OutboxRow
 from tests.support.lifecycle import SPEC, STREAM_TABLES
+from tests.support.processes import wait_for
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,19 @@ class Api:
 
     @property
     def messages(self) -> list[str]:
-        """The messages in the embedded broker."""
+        """The messages in the embedded broker, once those of all stored jobs have been sent and settled."""
+        wait_for("the doorbell", lambda: not self.owed, 30)
         return [path.read_text() for path in (self.settings.broker_dir / "messages").iterdir()]
+
+    @property
+    def owed(self) -> list[str]:
+        """The jobs of which workers have not been told."""
+        with self.database.read() as session:
+            return list(session.scalars(select(OutboxRow.job_id)))
+
+    def end_ringing(self) -> None:
+        """Waits until the doorbell has done what it can."""
+        self.app.state.services.doorbell.close()
 
     def submit(self, **changes: object) -> httpx.Response:
         """Posts the usual job with some fields changed; one with a mode reads its table as a stream."""

@@ -36,6 +36,7 @@ class Api(Protocol):
     settings: Settings
 
     def submit(self, **changes: object) -> httpx.Response: ...
+    def end_ringing(self) -> None: ...
 
 
 class TestOutage:
@@ -157,6 +158,7 @@ class TestRequests:
                 raise OperationalError("DELETE", None, psycopg.errors.AdminShutdown())
 
         assert api.submit().status_code == 202
+        api.end_ringing()
         assert self.count(api, OutboxRow) == 1
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.dispatch import Dispatcher
 from service.errors import IdempotencyKeyReusedError
+from service.jobs.doorbell import Doorbell
 from service.jobs.submit_job import Submission, submit_job
 from service.settings import Settings
 from service.spec.errors import SpecError
@@ -29,15 +32,17 @@ def count(database: Database, table: type[Base]) -> int:
 
 
 @pytest.fixture
-def dispatcher(settings: Settings) -> Dispatcher:
-    return Dispatcher(settings)
+def doorbell(database: Database, settings: Settings) -> Iterator[Doorbell]:
+    with closing(Doorbell(database, Dispatcher(settings))) as doorbell:
+        yield doorbell
 
 
 def test_stores_job_event_and_key_and_settles_the_message(
-    database: Database, dispatcher: Dispatcher, settings: Settings
+    database: Database, doorbell: Doorbell, settings: Settings
 ) -> None:
-    accepted = submit_job(database, dispatcher, settings, submission("k"))
+    accepted = submit_job(database, doorbell, settings, submission("k"))
     assert not accepted.replayed
+    doorbell.close()
     assert [count(database, table) for table in (JobRow, JobEventRow, IdempotencyKeyRow, OutboxRow)] == [1, 1, 1, 0]
 
 
@@ -53,34 +58,34 @@ _REFUSING = {
 
 @pytest.mark.parametrize("table", ["job_events", "outbox", "idempotency_keys"])
 def test_a_failure_half_way_leaves_nothing(
-    database: Database, dispatcher: Dispatcher, settings: Settings, table: str
+    database: Database, doorbell: Doorbell, settings: Settings, table: str
 ) -> None:
     with database.write() as session:
         for statement in _REFUSING[session.get_bind().dialect.name]:
             session.execute(text(statement.format(table=table)))
     with pytest.raises(SQLAlchemyError):
-        submit_job(database, dispatcher, settings, submission("k"))
+        submit_job(database, doorbell, settings, submission("k"))
     assert [count(database, item) for item in (JobRow, JobEventRow, OutboxRow, IdempotencyKeyRow)] == [0, 0, 0, 0]
     assert list((settings.broker_dir / "messages").iterdir()) == []
 
 
-def test_a_refused_job_leaves_nothing(database: Database, dispatcher: Dispatcher, settings: Settings) -> None:
+def test_a_refused_job_leaves_nothing(database: Database, doorbell: Doorbell, settings: Settings) -> None:
     with pytest.raises(SpecError):
-        submit_job(database, dispatcher, settings, submission("k", sql="SELECT nope FROM orders"))
+        submit_job(database, doorbell, settings, submission("k", sql="SELECT nope FROM orders"))
     assert count(database, JobRow) == count(database, IdempotencyKeyRow) == 0
 
 
-def test_a_replay_needs_no_files(database: Database, dispatcher: Dispatcher, settings: Settings) -> None:
-    first = submit_job(database, dispatcher, settings, submission("k"))
+def test_a_replay_needs_no_files(database: Database, doorbell: Doorbell, settings: Settings) -> None:
+    first = submit_job(database, doorbell, settings, submission("k"))
     (settings.data_roots[0] / "orders.parquet").unlink()
-    again = submit_job(database, dispatcher, settings, submission("k"))
+    again = submit_job(database, doorbell, settings, submission("k"))
     assert again.replayed
     assert again.job == first.job
 
 
-def test_a_key_belongs_to_its_tenant(database: Database, dispatcher: Dispatcher, settings: Settings) -> None:
-    one = submit_job(database, dispatcher, settings, submission("k", tenant="a"))
-    two = submit_job(database, dispatcher, settings, submission("k", tenant="b", name="other"))
+def test_a_key_belongs_to_its_tenant(database: Database, doorbell: Doorbell, settings: Settings) -> None:
+    one = submit_job(database, doorbell, settings, submission("k", tenant="a"))
+    two = submit_job(database, doorbell, settings, submission("k", tenant="b", name="other"))
     assert one.job.id != two.job.id
 
 
@@ -91,34 +96,34 @@ class NextVersion(JobSpec):
     priority: int = 5
 
 
-def test_what_was_not_posted_makes_no_other_job(database: Database, dispatcher: Dispatcher, settings: Settings) -> None:
+def test_what_was_not_posted_makes_no_other_job(database: Database, doorbell: Doorbell, settings: Settings) -> None:
     posted = {key: value for key, value in SPEC.items() if key != "name"}
-    first = submit_job(database, dispatcher, settings, Submission(TENANT, JobSpec.model_validate(posted), "k", None))
+    first = submit_job(database, doorbell, settings, Submission(TENANT, JobSpec.model_validate(posted), "k", None))
     for body in (posted, {**posted, "settings": {}, "limits": {}}):
         again = Submission(TENANT, NextVersion.model_validate(body), "k", None)
-        assert submit_job(database, dispatcher, settings, again).job.id == first.job.id
+        assert submit_job(database, doorbell, settings, again).job.id == first.job.id
     other = Submission(TENANT, NextVersion.model_validate({**posted, "priority": 6}), "k", None)
     with pytest.raises(IdempotencyKeyReusedError):
-        submit_job(database, dispatcher, settings, other)
+        submit_job(database, doorbell, settings, other)
 
 
 def test_the_spelling_of_a_setting_makes_no_other_job(
-    database: Database, dispatcher: Dispatcher, settings: Settings
+    database: Database, doorbell: Doorbell, settings: Settings
 ) -> None:
-    submit_job(database, dispatcher, settings, submission("k", settings={"agg_phase": "TWO_PHASE"}))
+    submit_job(database, doorbell, settings, submission("k", settings={"agg_phase": "TWO_PHASE"}))
     flink = {"table.optimizer.agg-phase-strategy": "two_phase"}
-    assert submit_job(database, dispatcher, settings, submission("k", settings=flink)).replayed
+    assert submit_job(database, doorbell, settings, submission("k", settings=flink)).replayed
     with pytest.raises(IdempotencyKeyReusedError):
-        submit_job(database, dispatcher, settings, submission("k", settings={"agg_phase": "ONE_PHASE"}))
+        submit_job(database, doorbell, settings, submission("k", settings={"agg_phase": "ONE_PHASE"}))
 
 
 def test_a_sink_outside_its_roots_is_refused(
-    database: Database, dispatcher: Dispatcher, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, doorbell: Doorbell, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def submit(path: str, settings: Settings, sql: str = str(SPEC["sql"])) -> None:
         sink = {"kind": "delta", "path": path}
         further = submission(mode="incremental", tables=STREAM_TABLES, sink=sink, sql=sql)
-        submit_job(database, dispatcher, settings, further)
+        submit_job(database, doorbell, settings, further)
 
     # Workers may have roots that the API does not know of.
     submit("../out", settings)

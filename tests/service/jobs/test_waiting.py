@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from service.dispatch import Dispatcher
-from service.jobs.get_job import get_job
+from service.jobs.doorbell import Doorbell
 from service.jobs.list_jobs import list_jobs
+from service.jobs.read_jobs import JobKey, read_jobs
 from service.jobs.submit_job import Submission, submit_job
 from service.jobs.views import Job
 from service.settings import Settings
@@ -25,12 +27,10 @@ from tests.support.lifecycle import SPEC, STREAM_TABLES, TENANT
 
 
 def submit(database: Database, settings: Settings, kind: str = jobs.RUN, **changes: Any) -> Job:
-    dispatcher = Dispatcher(settings)
-    try:
-        submission = Submission(TENANT, JobSpec.model_validate({**SPEC, **changes}), "", None, kind)
-        return submit_job(database, dispatcher, settings, submission).job
-    finally:
-        dispatcher.close()
+    """The job, of which the workers have been told."""
+    submission = Submission(TENANT, JobSpec.model_validate({**SPEC, **changes}), "", None, kind)
+    with closing(Doorbell(database, Dispatcher(settings))) as doorbell:
+        return submit_job(database, doorbell, settings, submission).job
 
 
 def messages(settings: Settings) -> list[str]:
@@ -79,7 +79,8 @@ def test_who_must_come_is_told(database: Database, settings: Settings) -> None:
     assert job.waiting_for == "worker"
 
     def waits_for() -> str | None:
-        return get_job(database, settings, TENANT, job.id).waiting_for
+        key = JobKey(TENANT, job.id)
+        return read_jobs(database, settings, {key})[key].waiting_for
 
     def beat(worker: str, queues: str | None) -> None:
         with database.write() as session:

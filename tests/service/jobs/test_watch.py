@@ -133,10 +133,10 @@ class Faulty(Database):
         self._faults = faults
 
     @contextmanager
-    def read(self) -> Iterator[Session]:
+    def look(self) -> Iterator[Session]:
         if self._faults:
             raise self._faults.pop()
-        with super().read() as session:
+        with super().look() as session:
             yield session
 
 

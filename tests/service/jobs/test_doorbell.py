@@ -1,0 +1,93 @@
+"""Ringing beside the requests: whoever submits waits for no broker, and what was rung for is settled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from contextlib import closing
+
+from sqlalchemy import event, select
+
+from service.dispatch import Dispatcher
+from service.jobs.doorbell import Doorbell
+from service.settings import Settings
+from service.spec.queues import Queue
+from service.store import outbox
+from service.store.session import Database
+from service.store.tables import OutboxRow
+from tests.support import lifecycle
+
+
+class HeldDispatcher(Dispatcher):
+    """Sends once it may; `takes` is how many jobs the broker takes of each call."""
+
+    def __init__(self, settings: Settings, takes: int = 1_000) -> None:
+        super().__init__(settings)
+        self.may_send = threading.Event()
+        self.calls: list[tuple[str, list[str]]] = []
+        self._takes = takes
+
+    def ring(self, job_ids: Iterable[str], queue: str) -> tuple[str, ...]:
+        """As the real one."""
+        assert self.may_send.wait(30)
+        asked = list(job_ids)
+        self.calls.append((queue, asked))
+        return super().ring(asked[: self._takes], queue)
+
+
+def stored(database: Database, number: int) -> list[str]:
+    """So many jobs of which workers are to be told."""
+    job_ids = [lifecycle.insert(database) for _ in range(number)]
+    with database.write() as session:
+        for job_id in job_ids:
+            outbox.owe_message(session, job_id=job_id, tenant=lifecycle.TENANT, now=1)
+    return job_ids
+
+
+def owed(database: Database) -> set[str]:
+    with database.read() as session:
+        return set(session.scalars(select(OutboxRow.job_id)))
+
+
+def test_what_comes_meanwhile_is_sent_together(database: Database, settings: Settings) -> None:
+    first, *others = stored(database, 7)
+    dispatcher = HeldDispatcher(settings)
+    with closing(Doorbell(database, dispatcher)) as doorbell:
+        doorbell.ring(first, Queue.SHORT)
+        for number, job_id in enumerate(others):
+            doorbell.ring(job_id, Queue.LONG if number % 2 else Queue.SHORT)
+        dispatcher.may_send.set()
+    assert sorted(job_id for _, ids in dispatcher.calls for job_id in ids) == sorted([first, *others])
+    assert len(dispatcher.calls) <= 3, "the first alone at the most, then those of each queue"
+    assert owed(database) == set()
+
+
+def test_what_the_broker_did_not_take_stays_owed(database: Database, settings: Settings) -> None:
+    job_ids = stored(database, 3)
+    dispatcher = HeldDispatcher(settings, takes=0)
+    with closing(Doorbell(database, dispatcher)) as doorbell:
+        for job_id in job_ids:
+            doorbell.ring(job_id, Queue.SHORT)
+        dispatcher.may_send.set()
+    assert owed(database) == set(job_ids)
+
+
+def test_it_rings_on_after_the_database_failed_it(database: Database, settings: Settings) -> None:
+    lost, kept = stored(database, 2)
+    failures = [RuntimeError("the database is away")]
+    settled = threading.Event()
+
+    def fail(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("DELETE FROM outbox"):
+            settled.set()
+            if failures:
+                raise failures.pop()
+
+    dispatcher = HeldDispatcher(settings)
+    dispatcher.may_send.set()
+    event.listen(database.engine, "before_cursor_execute", fail)
+    with closing(Doorbell(database, dispatcher)) as doorbell:
+        doorbell.ring(lost, Queue.SHORT)
+        assert settled.wait(30)
+        doorbell.ring(kept, Queue.SHORT)
+    assert owed(database) == {lost}, "a sweeper rings once more, which does no harm"
