@@ -7,7 +7,7 @@ import socket
 import socketserver
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,18 +87,24 @@ class _Connection(socketserver.BaseRequestHandler):
             _leave_last_word(client)
             return
         with suppress(OSError), client, socket.create_connection(("127.0.0.1", self.server.behind)) as server:
-            self._pass_on(client, server)
+            pass_on(client, server, self._hear)
 
-    def _pass_on(self, client: ssl.SSLSocket, server: socket.socket) -> None:
-        while True:
-            ready = [client] if client.pending() else select.select([client, server], [], [])[0]
-            for source in ready:
-                chunk = source.recv(_CHUNK)
-                if not chunk:
-                    return
-                if source is client:
-                    self.server.heard += chunk
-                (server if source is client else client).sendall(chunk)
+    def _hear(self, chunk: bytes) -> None:
+        self.server.heard += chunk
+
+
+def pass_on(client: socket.socket, server: socket.socket, hear: Callable[[bytes], None] = lambda _: None) -> None:
+    """Hands on what each of two sockets says to the other one, until one has said all."""
+    while True:
+        waiting = isinstance(client, ssl.SSLSocket) and client.pending()
+        ready = [client] if waiting else select.select([client, server], [], [])[0]
+        for source in ready:
+            chunk = source.recv(_CHUNK)
+            if not chunk:
+                return
+            if source is client:
+                hear(chunk)
+            (server if source is client else client).sendall(chunk)
 
 
 def _leave_last_word(client: ssl.SSLSocket) -> None:
