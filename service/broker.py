@@ -6,8 +6,6 @@ The database is the truth. A message holds a job id alone and may be lost or com
 from __future__ import annotations
 
 import os
-import ssl
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -17,18 +15,12 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from service import redis_transport
+from service.redis_faults import BrokerFault, fault_of
+from service.redis_tls import VerifiedConnection, fault_of_files, is_tls, tls_options
 from service.settings import Settings
 from service.spec.queues import Queue
 
 _QUEUE = "evenkeel"
-
-
-@dataclass(frozen=True)
-class BrokerFault:
-    """What keeps messages from being sent, and what to do, each in one sentence without any secret."""
-
-    detail: str
-    advice: str
 
 
 def queue_name(queue: str) -> str:
@@ -44,7 +36,7 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "broker_url": "filesystem://localhost/" if is_embedded(settings) else settings.broker_url,
         "broker_transport": "service.folder_transport:FolderTransport" if is_embedded(settings) else None,
         "broker_transport_options": _transport_options(settings),
-        "broker_use_ssl": _tls(settings.broker_url),
+        "broker_use_ssl": tls_options(settings.broker) if is_tls(settings.broker_url) else None,
         "broker_connection_timeout": settings.broker.timeout_seconds,
         "task_default_queue": queue_name(Queue.SHORT),
         "task_ignore_result": True,
@@ -71,12 +63,14 @@ def broker_fault(settings: Settings) -> BrokerFault | None:
     address = _address(settings.broker_url)
     if address.startswith("/") and not Path(address).exists():
         return BrokerFault(f"There is no socket {address}.", "Start Redis, or correct EVENKEEL_BROKER_URL.")
+    if is_tls(settings.broker_url) and (wrong := fault_of_files(settings.broker)) is not None:
+        return BrokerFault(wrong, "Correct the file, or the variable.")
     try:
         with _client(settings) as client:
             client.ping()
             is_replica = _is_replica(client)
     except (redis.RedisError, OSError, ValueError) as error:
-        return _fault_of(error, address)
+        return fault_of(error, address, is_tls=is_tls(settings.broker_url))
     if is_replica:
         return BrokerFault(
             f"The Redis at {address} is a replica, which takes no messages.",
@@ -94,49 +88,6 @@ def _is_replica(client: redis.Redis) -> bool:
         return False
 
 
-def _fault_of(error: Exception, address: str) -> BrokerFault:
-    match error:
-        case redis.AuthenticationError() | redis.exceptions.NoPermissionError():
-            return BrokerFault(
-                f"The Redis at {address} refuses the user or password, or the user may not use it.",
-                "Correct user and password in EVENKEEL_BROKER_URL.",
-            )
-        case redis.BusyLoadingError():
-            return BrokerFault(f"The Redis at {address} is still loading its data.", "Wait until it has.")
-        case redis.TimeoutError() | TimeoutError():
-            return BrokerFault(
-                f"Redis does not answer at {address}: no answer in time.",
-                "See whether the server hangs or a firewall swallows packets; EVENKEEL_BROKER_TIMEOUT_SECONDS bounds "
-                "the wait.",
-            )
-        case redis.ConnectionError() if (reason := _reason(error)) is not None:
-            return BrokerFault(
-                f"Redis does not answer at {address}: {reason}.", "Start it, or correct EVENKEEL_BROKER_URL."
-            )
-        case redis.ResponseError():
-            return BrokerFault(
-                f"The Redis at {address} refuses to work: {error}.", "Correct its configuration or EVENKEEL_BROKER_URL."
-            )
-    return BrokerFault(
-        f"What listens at {address} does not speak as Redis does.",
-        "Correct host and port in EVENKEEL_BROKER_URL; rediss:// is for TLS, redis:// for none.",
-    )
-
-
-def _reason(error: BaseException | None) -> str | None:
-    """Why nothing could be reached; None where something took the connection and then closed it, or talked nonsense."""
-    while error is not None:
-        if isinstance(error, ssl.SSLError):
-            return f"TLS failed ({error.reason or type(error).__name__})"
-        if isinstance(error, ConnectionResetError | BrokenPipeError):
-            return None
-        if isinstance(error, OSError) and error.errno is not None:
-            # Name resolution has errors of its own, with texts of their own.
-            return error.strerror or os.strerror(error.errno)
-        error = error.__cause__ or error.__context__
-    return None
-
-
 def _client(settings: Settings) -> redis.Redis:
     url = settings.broker_url
     parts = urlsplit(url)
@@ -144,8 +95,9 @@ def _client(settings: Settings) -> redis.Redis:
         database = parse_qs(parts.query).get("virtual_host", ["0"])[0].strip("/")
         url = f"unix://{parts.netloc}{parts.path}?db={database}"
     timeout = settings.broker.timeout_seconds
+    tls = {"connection_class": VerifiedConnection, **tls_options(settings.broker)} if is_tls(url) else {}
     return redis.Redis.from_url(
-        url, socket_connect_timeout=timeout, socket_timeout=timeout, retry=Retry(NoBackoff(), 0), protocol=2
+        url, socket_connect_timeout=timeout, socket_timeout=timeout, retry=Retry(NoBackoff(), 0), protocol=2, **tls
     )
 
 
@@ -153,14 +105,6 @@ def _address(url: str) -> str:
     parts = urlsplit(url)
     host = parts.hostname or parts.path
     return f"{host}:{parts.port or 6379}" if parts.hostname else host
-
-
-def _tls(url: str) -> dict[str, Any] | None:
-    """kombu takes any certificate where the URL names no option of TLS: like redis-py, we ask for a valid one."""
-    parts = urlsplit(url)
-    if parts.scheme != "rediss" or parts.query:
-        return None
-    return {"ssl_cert_reqs": ssl.CERT_REQUIRED}
 
 
 def _transport_options(settings: Settings) -> dict[str, Any]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qs, urlsplit
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 _REDIS_SCHEMES = ("redis", "rediss", "redis+socket")
-_TLS_OPTIONS = frozenset({"ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname"})
 
 
 class BrokerSettings(BaseSettings):
@@ -34,6 +35,18 @@ class BrokerSettings(BaseSettings):
         pattern=r"^[A-Za-z0-9_.:{}-]*$",
         description="Put before every key in Redis, so that several installations may share one.",
     )
+    tls_ca_file: Path | None = Field(
+        default=None,
+        description="Certificates (PEM) of the only CAs that may vouch for Redis; those that this machine trusts by "
+        "default. For `rediss://`, as the next two are.",
+    )
+    tls_certificate_file: Path | None = Field(
+        default=None,
+        description="Certificate (PEM) to show to a Redis that asks for one, with those of the CAs below the root.",
+    )
+    tls_key_file: Path | None = Field(
+        default=None, description="Its key (PEM, without a passphrase), where that is in a file of its own."
+    )
     timeout_seconds: float = Field(
         default=2, ge=0.1, le=60, description="How long connecting to Redis, and its answer to a message, may take."
     )
@@ -45,6 +58,22 @@ class BrokerSettings(BaseSettings):
         if fault is not None:
             raise PydanticCustomError("broker_url", "{fault}", {"fault": fault})
         return url
+
+    @model_validator(mode="after")
+    def _files_are_for_tls(self) -> Self:
+        if self.tls_key_file is not None and self.tls_certificate_file is None:
+            raise PydanticCustomError(
+                "broker_key", "EVENKEEL_BROKER_TLS_KEY_FILE needs EVENKEEL_BROKER_TLS_CERTIFICATE_FILE beside it"
+            )
+        has_files = self.tls_ca_file is not None or self.tls_certificate_file is not None
+        if has_files and (self.url is None or not self.url.get_secret_value().startswith("rediss://")):
+            # Whoever names them would take the connection for a safe one.
+            raise PydanticCustomError(
+                "broker_tls",
+                "EVENKEEL_BROKER_TLS_CA_FILE and EVENKEEL_BROKER_TLS_CERTIFICATE_FILE are for TLS, and "
+                "EVENKEEL_BROKER_URL asks for none: write rediss://HOST:PORT/0, or leave them out",
+            )
+        return self
 
 
 def _fault_of_redis_url(url: str) -> str | None:
@@ -71,8 +100,11 @@ def _fault_of_redis_url(url: str) -> str | None:
         return None if len(parts.path) > 1 else "no path of a socket: write redis+socket:///PATH"
     if not parts.hostname:
         return f"no host: write {scheme}://HOST:6379/0"
-    if not _TLS_OPTIONS.issuperset(parse_qs(parts.query)):
-        return f"of options behind '?' there are only {', '.join(sorted(_TLS_OPTIONS))}"
+    if "?" in url:
+        return (
+            "there are no options behind '?' (in a password write %3F): the certificate of Redis and its host name are "
+            "always checked, and files for that go into EVENKEEL_BROKER_TLS_CA_FILE, _CERTIFICATE_FILE and _KEY_FILE"
+        )
     if parts.path.strip("/") and not parts.path.strip("/").isdecimal():
         return f"the database of a Redis is a number: write {scheme}://HOST:6379/0"
     return None

@@ -8,12 +8,15 @@ import structlog
 from kombu.transport import TRANSPORT_ALIASES, redis
 
 from service.messages import is_ours
+from service.redis_tls import VerifiedConnection
 
 _log = structlog.get_logger(__name__)
 
 
 class RedisChannel(redis.Channel):  # type: ignore[misc]
     """A channel that drops what is no JSON."""
+
+    connection_class_ssl = VerifiedConnection
 
     def _brpop_read(self, **options: Any) -> Any:
         try:

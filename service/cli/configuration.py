@@ -54,8 +54,13 @@ def child_environment(
         "EVENKEEL_PARENT_PID": str(os.getpid() if parent_pid is None else parent_pid),
         "PYTHONUNBUFFERED": "1",
     }
-    if settings.spark.properties_file is not None:
-        child["EVENKEEL_SPARK_PROPERTIES_FILE"] = str(settings.spark.properties_file.expanduser().absolute())
+    files = {
+        "EVENKEEL_SPARK_PROPERTIES_FILE": settings.spark.properties_file,
+        "EVENKEEL_BROKER_TLS_CA_FILE": settings.broker.tls_ca_file,
+        "EVENKEEL_BROKER_TLS_CERTIFICATE_FILE": settings.broker.tls_certificate_file,
+        "EVENKEEL_BROKER_TLS_KEY_FILE": settings.broker.tls_key_file,
+    }
+    child |= {name: str(path.expanduser().absolute()) for name, path in files.items() if path is not None}
     if settings.database.url is not None:
         child["EVENKEEL_DATABASE_URL"] = _absolute_sqlite(settings.database.url.get_secret_value())
     return child

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -51,11 +50,6 @@ def test_redis_is_used_as_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     assert config["broker_url"] == "redis://example:6379/1"
     assert config["broker_transport_options"]["global_keyprefix"] == "one:"
     assert config["broker_use_ssl"] is None
-
-
-def test_certificates_are_checked_unless_the_url_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert celery_config(at(monkeypatch, "rediss://example"))["broker_use_ssl"] == {"ssl_cert_reqs": ssl.CERT_REQUIRED}
-    assert celery_config(at(monkeypatch, "rediss://example?ssl_cert_reqs=none"))["broker_use_ssl"] is None
 
 
 def test_short_jobs_keep_the_name_that_the_version_before_listens_to() -> None:

@@ -6,20 +6,22 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+import trustme
 
 from service.dispatch import Dispatcher
 from service.messages import RUN_JOB
 from service.settings import Settings
 from tests.support.processes import end, start_python, wait_for
 from tests.support.servers import RedisServer, running_redis
+from tests.support.tls import behind_tls, server_context, write_ca
 from workers.celery_settings import worker_config
 
 pytestmark = pytest.mark.e2e
@@ -46,6 +48,12 @@ class Line:
     def listen(self, queues: str = "short,long") -> subprocess.Popen[bytes]:
         """One more listener, which is ready."""
         ready = self._ready()
+        process = self.start(queues)
+        wait_for("the listener", lambda: self._ready() > ready, 60)
+        return process
+
+    def start(self, queues: str = "short,long") -> subprocess.Popen[bytes]:
+        """One more listener, which may not be ready."""
         process = start_python(
             [LISTENER, str(self.arrived), str(self.gate)],
             environment={"EVENKEEL_WORKER_QUEUES": queues},
@@ -54,7 +62,6 @@ class Line:
         )
         self._held.callback(end, process)
         self.listeners.append(process)
-        wait_for("the listener", lambda: self._ready() > ready, 60)
         return process
 
     def ring(self, *job_ids: str, queue: str = "short") -> None:
@@ -81,21 +88,26 @@ class Line:
         return self.log.read_text().count(" ready.") if self.log.exists() else 0
 
 
-@pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
-    directory = tmp_path_factory.mktemp("line")
+@contextmanager
+def a_line(directory: Path, server: RedisServer, environment: Mapping[str, str]) -> Iterator[Line]:
     with ExitStack() as held, pytest.MonkeyPatch.context() as patch:
-        server = held.enter_context(running_redis(directory, "geheim"))
         for name, value in {
             "STATE_DIR": str(directory),
-            "BROKER_URL": server.url,
             "BROKER_KEY_PREFIX": PREFIX,
             "BROKER_TIMEOUT_SECONDS": "1",
             "WORKER_CONCURRENCY": "2",
+            **environment,
         }.items():
             patch.setenv(f"EVENKEEL_{name}", value)
         line = Line(directory, server, held)
         held.callback(line.dispatcher.close)
+        yield line
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
+    directory = tmp_path_factory.mktemp("line")
+    with running_redis(directory, "geheim") as server, a_line(directory, server, {"BROKER_URL": server.url}) as line:
         line.listen()
         yield line
 
@@ -190,6 +202,36 @@ def test_a_redis_that_was_away_is_found_again(line: Line) -> None:
 
 def test_the_password_is_in_no_log(line: Line) -> None:
     assert "geheim" not in line.log.read_text()
+
+
+@pytest.mark.withstands(
+    "a worker that is led to another Redis",
+    kind="attack",
+    how="TLS with a certificate of another CA, until there is one that is right",
+    times=1,
+    guaranteed="the worker says why and tells nothing, not even its password; it goes on by itself once all is right",
+)
+def test_a_worker_tells_an_impostor_nothing_and_goes_on_behind_tls(line: Line, tmp_path: Path) -> None:
+    ca = trustme.CA()
+    files = {"BROKER_PASSWORD": line.server.password, "BROKER_TLS_CA_FILE": str(write_ca(ca, tmp_path / "ca.pem"))}
+    with behind_tls(line.server.port, trustme.CA().issue_cert("localhost")) as front:
+        url = f"rediss://localhost:{front.port}/0"
+        with a_line(tmp_path, line.server, {**files, "BROKER_URL": url, "BROKER_KEY_PREFIX": "tls:"}) as own:
+            own.start()
+            wait_for("its word", lambda: own.log.exists() and "CERTIFICATE_VERIFY_FAILED" in own.log.read_text(), 60)
+            assert own.dispatcher.ring(["h1"], "short") == ()
+            assert front.heard == b""
+            front.context = server_context(ca.issue_cert("localhost"))
+            own.ring("h2", queue="long")
+            own.wait("h2")
+            assert own.came() == ["h2"]
+            burst = [f"h{number}" for number in range(3, 203)]
+            own.ring(*burst)
+            own.wait(*burst)
+            said = own.log.read_text()
+    assert f"Cannot connect to rediss://:**@localhost:{front.port}/0: " in said
+    assert line.server.password not in said
+    assert line.server.password.encode() in front.heard
 
 
 def test_a_worker_looks_for_its_broker_for_ever(line: Line) -> None:

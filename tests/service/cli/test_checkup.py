@@ -77,6 +77,12 @@ def test_a_busy_port_is_a_warning(findings: Examine) -> None:
         ),
         ({"DATA_RESULTS": "/proc/results"}, "results", Level.FAIL, "/proc cannot be written to"),
         ({"BROKER_URL": "redis://127.0.0.1:1/0"}, "broker", Level.FAIL, "Redis does not answer"),
+        (
+            {"BROKER_URL": "rediss://127.0.0.1:1/0", "BROKER_TLS_CA_FILE": "/nowhere"},
+            "broker",
+            Level.FAIL,
+            "EVENKEEL_BROKER_TLS_CA_FILE is no file of certificates: No such file or directory",
+        ),
         ({"DATABASE_URL": "sqlite:////proc/jobs.db"}, "database", Level.FAIL, "unable to open database file"),
         ({"DATABASE_URL": "postgresql+psycopg://127.0.0.1:1/x"}, "database", Level.FAIL, "Connection refused"),
     ],

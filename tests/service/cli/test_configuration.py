@@ -23,7 +23,8 @@ def test_a_demo_is_told_nothing_of_what_is_configured_for_others(tmp_path: Path)
         {
             "PATH": "/bin",
             "EVENKEEL_DATABASE_URL": "postgresql://production",
-            "EVENKEEL_BROKER_URL": "redis://production",
+            "EVENKEEL_BROKER_URL": "rediss://production",
+            "EVENKEEL_BROKER_TLS_CA_FILE": "/production",
             "EVENKEEL_DATA_ROOTS": "/production",
             "EVENKEEL_DATA_RESULTS": "/production",
             "EVENKEEL_API_HOST": "0.0.0.0",
@@ -48,8 +49,13 @@ def test_children_get_absolute_paths_since_they_run_elsewhere(tmp_path: Path, mo
     monkeypatch.setenv("EVENKEEL_DATA_ROOTS", f"one{os.pathsep}two")
     monkeypatch.setenv("EVENKEEL_DATABASE_URL", "sqlite:///jobs.db")
     monkeypatch.setenv("EVENKEEL_SPARK_PROPERTIES_FILE", "spark.conf")
+    monkeypatch.setenv("EVENKEEL_BROKER_URL", "rediss://redis")
+    for name in ("CA", "CERTIFICATE", "KEY"):
+        monkeypatch.setenv(f"EVENKEEL_BROKER_TLS_{name}_FILE", f"{name}.pem")
     child = child_environment(read_settings(), {"PATH": "/bin"})
     assert child["EVENKEEL_SPARK_PROPERTIES_FILE"] == str(tmp_path / "spark.conf")
+    for name in ("CA", "CERTIFICATE", "KEY"):
+        assert child[f"EVENKEEL_BROKER_TLS_{name}_FILE"] == str(tmp_path / f"{name}.pem")
     assert child["EVENKEEL_STATE_DIR"] == str(tmp_path / "state")
     assert child["EVENKEEL_DATA_ROOTS"] == f"{tmp_path / 'one'}{os.pathsep}{tmp_path / 'two'}"
     assert child["EVENKEEL_DATA_RESULTS"] == str(tmp_path / "state" / "results")

@@ -1,0 +1,178 @@
+"""What the service is built on: each version is pinned, needed, final, and under a licence that lets it be shipped.
+
+Whether advisories or withdrawals speak against a version is nothing that a machine without a network can tell: for that
+there is the README's audit, which is tried here against an index of the test's own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections import defaultdict
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from tests.support.package_index import package_index
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PINS = [
+    Requirement(line)
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    if not line.startswith("#")
+]
+PINNED: dict[str, Requirement] = {canonicalize_name(pin.name): pin for pin in PINS}
+FREE = re.compile(
+    r"(MIT|BSD|0BSD|Apache|ISC|PSF|Python Software Foundation|MPL|Mozilla|Zlib|CC0|LGPL-3)[A-Za-z0-9.() -]*"
+)
+"""Licences of what users may install beside an Apache-2.0 service, by the beginnings of their names."""
+
+
+def requirements(name: str, extras: set[str]) -> list[Requirement]:
+    """What a package with these extras asks for, on whatever machine; of one that is not installed here, nothing."""
+    if name == PROJECT["name"]:
+        optional = PROJECT["optional-dependencies"]
+        return [
+            Requirement(line) for line in (*PROJECT["dependencies"], *(r for extra in extras for r in optional[extra]))
+        ]
+    try:
+        asked = [Requirement(line) for line in distribution(name).requires or ()]
+    except PackageNotFoundError:
+        return []
+    return [one for one in asked if "extra" not in str(one.marker) or any(holds(one, extra) for extra in extras)]
+
+
+def holds(one: Requirement, extra: str = "") -> bool:
+    """Whether a requirement is one on this machine."""
+    return one.marker is None or one.marker.evaluate({"extra": extra})
+
+
+@cache
+def needed(*extras: str, everywhere: bool = False) -> dict[str, list[Requirement]]:
+    """What the service with these extras needs, each with all that is asked of it: here, or on whatever machine."""
+    found: dict[str, list[Requirement]] = defaultdict(list)
+    seen: set[tuple[str, str]] = set()
+    ahead = [(PROJECT["name"], {*extras})]
+    while ahead:
+        name, own = ahead.pop()
+        for one in requirements(name, own):
+            asked = canonicalize_name(one.name)
+            if not (everywhere or any(holds(one, extra) for extra in own | {""})):
+                continue
+            found[asked].append(one)
+            if (asked, str(sorted(one.extras))) not in seen:
+                seen.add((asked, str(sorted(one.extras))))
+                ahead.append((asked, one.extras))
+    # pip comes with the environment: it is what takes the pins.
+    for own_name in (PROJECT["name"], "pip"):
+        found.pop(own_name, None)
+    return found
+
+
+@pytest.mark.parametrize("pin", PINS, ids=str)
+def test_a_pin_is_one_final_version(pin: Requirement) -> None:
+    (specifier,) = pin.specifier
+    assert specifier.operator == "=="
+    pinned = Version(specifier.version)
+    assert not pinned.is_prerelease
+    assert pinned.local is None
+
+
+def test_each_is_pinned_once() -> None:
+    assert len(PINNED) == len(PINS)
+
+
+@pytest.mark.parametrize("name", sorted(needed("test")))
+def test_what_is_installed_is_what_is_pinned_and_does_for_all_who_ask(name: str) -> None:
+    installed = version(name)
+    assert str(PINNED[name].specifier) == f"=={installed}"
+    for one in needed("test")[name]:
+        assert one.specifier.contains(installed), f"asked for: {one}"
+
+
+def test_nothing_is_pinned_that_nobody_asks_for() -> None:
+    assert set(PINNED) - set(needed("test", everywhere=True)) == set()
+
+
+@pytest.mark.parametrize("name", sorted(needed("worker", "demo")))
+def test_what_is_shipped_is_free(name: str) -> None:
+    told = licences(name)
+    assert told, "its metadata tells no licence"
+    assert [licence for licence in told if not FREE.fullmatch(licence)] == []
+
+
+def licences(name: str) -> list[str]:
+    """What a package's metadata says, in whichever of the three fields that there have been for it."""
+    metadata = distribution(name).metadata
+    classifiers = [line for line in metadata.get_all("Classifier", []) if line.startswith("License ::")]
+    told = "".join(metadata.get_all("License-Expression", []))
+    if not told and classifiers:
+        return [line.rpartition("::")[2].strip() for line in classifiers]
+    told = told or "".join(metadata.get_all("License", [])).partition("\n")[0]
+    return [part.strip("() ") for part in re.split(r" AND | OR ", told) if part]
+
+
+AUDITED = ("celery", "redis", "starlette")
+ADVISORY = {
+    "id": "PYSEC-2026-1",
+    "aliases": [],
+    "details": "It is made up.",
+    "summary": "It is made up.",
+    "fixed_in": ["99"],
+    "withdrawn": None,
+    "link": "https://example.org",
+    "source": "osv",
+}
+
+
+class TestAudit:
+    """The README's command, from `pip-audit` on, with some of the pins, asking an index of the test's own."""
+
+    def audit(self, tmp_path: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        (command,) = re.findall(r"<!-- command: audit -->\n```sh\n(.*)\n```\n", (ROOT / "README.md").read_text("utf-8"))
+        program, *options = shlex.split(command.rpartition(" && ")[2])
+        assert program == ".venv/bin/pip-audit"
+        (tmp_path / "constraints.txt").write_text("".join(f"{PINNED[name]}\n" for name in AUDITED))
+        return subprocess.run(
+            [sys.executable, "-m", "pip_audit", *options, "--cache-dir", str(tmp_path / "cache")],
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    @pytest.mark.parametrize(
+        ("known", "code", "told"),
+        [
+            ({name: [] for name in AUDITED}, 0, "No known vulnerabilities found"),
+            ({name: [] for name in AUDITED} | {"celery": [ADVISORY]}, 1, "PYSEC-2026-1"),
+            # An index that knows nothing: as good as none, and no clean bill.
+            ({}, 1, "could not be audited"),
+        ],
+        ids=["clean", "an advisory", "an empty index"],
+    )
+    def test_it_fails_unless_all_is_known_and_well(
+        self, tmp_path: Path, known: dict[str, list[Any]], code: int, told: str
+    ) -> None:
+        with package_index(lambda name: known.get(canonicalize_name(name)), tmp_path) as environment:
+            done = self.audit(tmp_path, dict(environment))
+        assert told in done.stdout + done.stderr
+        assert done.returncode == code
+
+    def test_it_fails_without_a_network(self, tmp_path: Path) -> None:
+        done = self.audit(tmp_path, {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""})
+        assert done.returncode != 0
+        assert "No known vulnerabilities" not in done.stdout + done.stderr

@@ -1,0 +1,77 @@
+"""A job's way from API to worker through a Redis with a password, behind TLS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trustme
+
+from tests.support.processes import wait_for
+from tests.support.production import Servers, running_production
+from tests.support.servers import running_postgres, running_redis
+from tests.support.tables import parquet, write_orders
+from tests.support.tls import behind_tls, server_context, write_ca
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+PASSWORD = "geheim-8d1f"
+JOB = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
+
+
+@pytest.mark.withstands(
+    "somebody else answers as Redis in production",
+    kind="attack",
+    how="API and worker started before TLS with a certificate for another host, then of another CA, then the right one",
+    times=2,
+    guaranteed="both say why and tell nothing; jobs are accepted and wait, and run once the right server is back, "
+    "without a restart; the password is in no log",
+)
+def test_a_job_travels_behind_tls_and_waits_while_somebody_else_answers(tmp_path: Path) -> None:
+    ca = trustme.CA()
+    environment = {
+        "EVENKEEL_BROKER_TLS_CA_FILE": str(write_ca(ca, tmp_path / "ca.pem")),
+        "EVENKEEL_BROKER_PASSWORD": PASSWORD,
+        # So long that what arrives is what the API sent.
+        "EVENKEEL_WORKER_RING_AGAIN_SECONDS": "600",
+    }
+    with (
+        running_postgres(tmp_path) as postgres,
+        running_redis(tmp_path, PASSWORD) as redis,
+        behind_tls(redis.port, ca.issue_cert("elsewhere.example")) as front,
+        running_production(
+            tmp_path,
+            Servers(postgres, redis),
+            apis=1,
+            workers=0,
+            environment={**environment, "EVENKEEL_BROKER_URL": f"rediss://localhost:{front.port}/0"},
+        ) as production,
+    ):
+        write_orders(production.data)
+        (api,) = production.apis
+        told = f"The certificate of the Redis at localhost:{front.port} is for another host name."
+        assert f"evenkeel: {told}" in api.part.said()
+        assert told in broker_issue(api.http.get("/readyz").json())
+        waiting = api.submit(JOB)
+        worker = production.start_worker()
+        wait_for("the worker's word", lambda: told in worker.said() and "VERIFY_FAILED" in worker.said(), 120)
+        front.context = server_context(trustme.CA().issue_cert("localhost"))
+        assert "is of no CA that is trusted here" in broker_issue(api.http.get("/readyz").json())
+        assert api.job(waiting)["status"] == "QUEUED"
+        assert front.heard == b""
+
+        front.context = server_context(ca.issue_cert("localhost"))
+        production.wait_for_workers()
+        assert api.wait(waiting)["status"] == "SUCCEEDED"
+        job_id, rows = api.run(JOB)
+        assert rows == [{"n": 10_000}]
+        assert job_id.encode() in front.heard
+        assert "broker" not in api.http.get("/readyz").text
+        told_anywhere = [path.name for path in tmp_path.rglob("*.log") if PASSWORD in path.read_text(errors="replace")]
+    assert PASSWORD.encode() in front.heard
+    assert told_anywhere == []
+
+
+def broker_issue(problem: dict[str, list[dict[str, str]]]) -> str:
+    """What an API that is not ready says of its broker."""
+    return next(issue["detail"] for issue in problem["errors"] if issue["code"] == "broker")
