@@ -209,12 +209,15 @@ async def _measure(production: Production, arguments: argparse.Namespace, databa
     finished = _add_finished(production, await load.submit_one(), arguments.finished)
     waiting = [await load.submit_one() for _ in range(arguments.streams)]
     processes = [psutil.Process(api.part.process.pid) for api in production.apis]
-    cpu = _cpu(processes)
+    cpu, own = _cpu(processes), time.process_time()
     elapsed = await load.run(finished, waiting)
-    used = (_cpu(processes) - cpu) / elapsed
+    used, own = (_cpu(processes) - cpu) / elapsed, (time.process_time() - own) / elapsed
     for what, figures in load.figures.items():
         sys.stdout.write(f"| {database} | {arguments.apis} | {what} | {figures.row(elapsed)} |\n")
-    sys.stdout.write(f"\nProcessor of the APIs: {100 * used:.0f} % of a core. Events: {load.events}.\n\n")
+    sys.stdout.write(
+        f"\nProcessor of the APIs: {100 * used:.0f} % of a core; of the load itself: {100 * own:.0f} %. "
+        f"Events: {load.events}.\n\n"
+    )
     load.figures.clear()
     answer = await load.ask(finished[0], "")
     tag = answer.headers["ETag"]
