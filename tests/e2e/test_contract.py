@@ -44,10 +44,11 @@ def production(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Produ
         yield production
 
 
-def make_something_of_each(client: JobClient) -> None:
-    """A result, a stopped stream, and posted rows: lists then name what requests can be about."""
+def make_something_of_each(client: JobClient) -> str:
+    """A result, posted rows, and a stopped stream, whose id is given: what requests can be about."""
     client.run(COUNTED)
-    assert client.wait(client.submit({**COUNTED, "mode": "incremental"}), "STOPPED")["status"] == "STOPPED"
+    job_id = client.submit({**COUNTED, "mode": "incremental"})
+    assert client.wait(job_id, "STOPPED")["status"] == "STOPPED"
     declared = client.http.put("/v1/streams/clicks", json={"schema": "uid BIGINT, page STRING"})
     assert declared.status_code == 201, declared.text
     rows = client.http.post(
@@ -57,6 +58,7 @@ def make_something_of_each(client: JobClient) -> None:
         headers={"Content-Type": "application/x-ndjson"},
     )
     assert rows.status_code == 202, rows.text
+    return job_id
 
 
 @pytest.mark.withstands(
@@ -71,7 +73,7 @@ def make_something_of_each(client: JobClient) -> None:
 @pytest.mark.timeout(900)
 def test_the_service_is_as_specified(production: Production, tmp_path: Path) -> None:
     (api,) = production.apis
-    make_something_of_each(api)
+    stream = make_something_of_each(api)
     key = api.http.get("/v1/me").json()["key_id"]
     workers = [worker["id"] for worker in api.http.get("/v1/workers").json()["workers"]]
     command = [sys.executable, "-m", "schemathesis.cli", f"--config-file={CONFIGURATION}", "run", "--no-color"]
@@ -81,7 +83,8 @@ def test_the_service_is_as_specified(production: Production, tmp_path: Path) -> 
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "CONTRACT_AUTHORIZATION": api.http.headers["Authorization"],
-            "CONTRACT_SPARED": ",".join([key, *workers]),
+            "CONTRACT_STREAM": stream,
+            "CONTRACT_SPARED": ",".join([key, stream, *workers]),
         },
         cwd=tmp_path,
         stdout=subprocess.PIPE,

@@ -20,7 +20,10 @@ from schemathesis.hooks import HookContext
 from schemathesis.transport import SerializationContext
 
 _SPARED = frozenset(os.environ["CONTRACT_SPARED"].split(","))
-_ENDS = {"revoke_key": "key_id", "drain_worker": "worker_id"}
+_ENDS = {"revoke_key": "key_id", "drain_worker": "worker_id", "cancel_job": "job_id", "delete_job": "job_id"}
+_STREAM = os.environ["CONTRACT_STREAM"]
+_OF_STREAMS = {"stop_job", "resume_job", "change_job_settings", "get_job_stream", "list_job_batches"}
+_TURN = count()
 _SEEN = count()
 _KEPT = 8
 _FORM = frozenset(get_args(ErrorType)) - {"greater_than_equal", "less_than_equal", "value_error"}
@@ -30,7 +33,9 @@ cannot bound the number in a text. Every other code is of a rule of ours."""
 
 @schemathesis.hook
 def before_call(context: HookContext, case: Case[Any], kwargs: dict[str, Any]) -> None:
-    """Puts another id in place of one that is spared."""
+    """Puts another id in place of one that is spared, and every other time the streaming job where it takes one."""
+    if _operation(case) in _OF_STREAMS and case.meta and case.meta.generation.mode.is_positive and next(_TURN) % 2:
+        case.path_parameters["job_id"] = _STREAM
     name = _ENDS.get(_operation(case))
     if name is not None and str(case.path_parameters.get(name)) in _SPARED:
         case.path_parameters[name] = "a" * 16
