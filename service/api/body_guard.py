@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from fastapi import FastAPI
 from starlette.datastructures import Headers
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.json_body import check_json
@@ -57,8 +59,12 @@ class BodyGuard:
         try:
             checked = await self._check(scope, receive)
         except ServiceError as error:
-            await service_error_response(error, scope)(scope, receive, send)
-            return
+            if _leads_nowhere(scope):
+                # Nobody reads this body: the application says so.
+                checked = _replay(b"", receive)
+            else:
+                await service_error_response(error, scope)(scope, receive, send)
+                return
         except _DisconnectedError:
             return
         await self._app(scope, checked, send)
@@ -76,6 +82,12 @@ class BodyGuard:
             _check_json_type(headers, scope["method"])
             check_json(body)
         return _replay(body, receive)
+
+
+def _leads_nowhere(scope: Scope) -> bool:
+    """Whether nothing has this path, or what has it does not take this method."""
+    app: FastAPI | None = scope.get("app")
+    return app is not None and all(route.matches(scope)[0] is not Match.FULL for route in app.router.routes)
 
 
 async def _read(headers: Headers, receive: Receive, limit: _Limit) -> bytes:

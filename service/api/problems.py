@@ -166,7 +166,7 @@ def _problem(error: ServiceError) -> Problem:
 
 
 def _validation_response(error: RequestValidationError, scope: Scope) -> Response:
-    details = error.errors()
+    details = _without_consequences(error.errors())
     if details and details[0]["type"] == "json_invalid":
         position = details[0]["loc"][-1]
         reason = details[0].get("ctx", {}).get("error", "it cannot be read")
@@ -188,6 +188,15 @@ def _validation_response(error: RequestValidationError, scope: Scope) -> Respons
         errors=issues,
     )
     return problem_response(problem, scope)
+
+
+def _without_consequences(details: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Pydantic counts the items that it took: a list is not too short because one of its items is wrong."""
+    short = {tuple(detail["loc"]) for detail in details if detail["type"] == "too_short"}
+    lengths = {len(place) for place in short}
+    places = (tuple(detail["loc"]) for detail in details)
+    with_wrong_items = {place[:length] for place in places for length in lengths if length < len(place)} & short
+    return [each for each in details if each["type"] != "too_short" or tuple(each["loc"]) not in with_wrong_items]
 
 
 def _issue(detail: Mapping[str, Any], body: Any) -> Issue:

@@ -7,11 +7,11 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from service.spec.mode_rules import mode_faults
-from service.spec.model import Frozen
+from service.spec.model import Flag, Frozen
 from service.spec.modes import Mode, OutputMode
 from service.spec.options import JobSettings, StateSettings
 from service.spec.quantities import Bounds, Duration
@@ -48,11 +48,11 @@ class TableFormat(StrEnum):
 class ReadOptions(Frozen):
     """How text files are read. Only the options listed here reach Spark."""
 
-    header: bool = Field(default=False, description="CSV: the first line of each file names the columns.")
+    header: Flag = Field(default=False, description="CSV: the first line of each file names the columns.")
     delimiter: str = Field(default=",", pattern=r"^[^\r\n]$", description="CSV: what parts two values.")
     quote: str = Field(default='"', pattern=r"^[^\r\n]$", description="CSV: what encloses a value.")
     null_value: str = Field(default="", max_length=64, description="CSV: the text that stands for NULL.")
-    multi_line: bool = Field(
+    multi_line: Flag = Field(
         default=False,
         description="JSON: one document over several lines. CSV: a quoted value may hold line breaks (at most "
         "131,072 characters), and all rows of a file end with the line break that comes first in it, also inside a "
@@ -93,7 +93,7 @@ class TableSource(Frozen):
         "Required where there are several tables.",
     )
     event_time: EventTime | None = Field(default=None, description="Streaming modes: when rows of a stream happened.")
-    follow: bool = Field(
+    follow: Flag = Field(
         default=False,
         description="Streaming modes, a table of role `static`: once its files have changed, mini-batches that begin "
         "from then on are joined with the new ones. What was joined before is not corrected. An incremental job looks "
@@ -129,6 +129,7 @@ class Limits(Frozen):
         default=timedelta(hours=1),
         description="After so long since its first start the job ends TIMED_OUT; an incremental one, since the start "
         "of its run. A continuous job has none.",
+        json_schema_extra={"default": "1h"},
     )
     max_attempts: int = Field(
         default=3,
@@ -138,8 +139,18 @@ class Limits(Frozen):
     )
 
 
+_SQL_OR_QUERY: dict[str, Any] = {
+    "if": {"required": ["sql"], "properties": {"sql": {"type": "string"}}},
+    "then": {"properties": {"query": {"type": "null"}}},
+    "else": {"required": ["query"], "properties": {"query": {"type": "object"}}},
+}
+"""Not `oneOf`: generators of clients would make two classes of it, and pass over this."""
+
+
 class JobSpec(Frozen):
     """What to compute, from which tables, how, and within which limits. One of `sql` and `query` is given."""
+
+    model_config = ConfigDict(json_schema_extra=_SQL_OR_QUERY)
 
     name: str = Field(
         default="unnamed",

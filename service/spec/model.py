@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic_core import PydanticKnownError
 
 
 class Frozen(BaseModel):
     """An immutable model that refuses fields it does not know: a typing mistake is never ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
+
+
+def _no_number(value: Any) -> Any:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise PydanticKnownError("bool_type")
+    return value
+
+
+Flag = Annotated[bool, BeforeValidator(_no_number)]
+"""True or false, also as the text that Flink writes; 0 and 1 are refused, as the specification says."""

@@ -14,12 +14,13 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from service.spec.errors import did_you_mean, nearest_names
-from service.spec.model import Frozen
+from service.spec.model import Flag, Frozen
 from service.spec.quantities import Bounds, ByteSize, Duration, format_bytes, format_duration
 from service.spec.strategies import AggPhase, DistinctMethod, JoinLocal, JoinShip, JoinSkew, Toggle
 
@@ -30,10 +31,21 @@ def _aliases(*keys: str) -> dict[str, Any]:
     return {"x-aliases": list(keys)}
 
 
+class _OrBoolean:
+    """Tells the specification that JSON's own true and false are taken too."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """See pydantic."""
+        return {"anyOf": [handler(schema), {"type": "boolean"}]}
+
+
+_Toggle = Annotated[Toggle, _OrBoolean()]
+
+
 class MiniBatchSettings(Frozen):
     """How rows of a stream are gathered before state is touched. A batch job reports them as not applicable."""
 
-    enabled: Toggle = Field(
+    enabled: _Toggle = Field(
         default=Toggle.AUTO,
         description="Gather rows before aggregating them; concerns the streaming modes alone.",
         json_schema_extra=_aliases("table.exec.mini-batch.enabled"),
@@ -41,7 +53,10 @@ class MiniBatchSettings(Frozen):
     allow_latency: Annotated[Duration, Bounds(timedelta(milliseconds=1), timedelta(hours=1))] = Field(
         default=timedelta(seconds=5),
         description="How long a row may wait for its mini-batch.",
-        json_schema_extra=_aliases("table.exec.mini-batch.allow-latency", "sql.exec.mini-batch.allowLatency.ms"),
+        json_schema_extra={
+            **_aliases("table.exec.mini-batch.allow-latency", "sql.exec.mini-batch.allowLatency.ms"),
+            "default": "5s",
+        },
     )
     size: int | None = Field(
         default=None,
@@ -55,7 +70,7 @@ class MiniBatchSettings(Frozen):
 class DistinctSplitSettings(Frozen):
     """Splitting a distinct aggregate into buckets of its distinct values."""
 
-    enabled: Toggle = Field(
+    enabled: _Toggle = Field(
         default=Toggle.AUTO,
         description="Aggregate distinct values per bucket first, then over the buckets. "
         "`auto` applies it where Spark's own plan would leave a hot key on one task.",
@@ -87,7 +102,10 @@ class SkewSettings(Frozen):
     threshold: ByteSize = Field(
         default=64 << 20,
         description="A key is hot only when its rows are estimated to take at least this many bytes.",
-        json_schema_extra=_aliases("table.optimizer.skewed-join-optimization.skewed-threshold"),
+        json_schema_extra={
+            **_aliases("table.optimizer.skewed-join-optimization.skewed-threshold"),
+            "default": "64MB",
+        },
     )
 
 
@@ -149,12 +167,12 @@ class JobSettings(Frozen):
         description="How the values of DISTINCT are told apart; `auto` weighs the ways that apply.",
     )
     distinct_split: DistinctSplitSettings = DistinctSplitSettings()
-    incremental_agg: bool = Field(
+    incremental_agg: Flag = Field(
         default=True,
         description="Merge the middle two of the four phases of a split distinct aggregate into one.",
         json_schema_extra=_aliases("table.optimizer.incremental-agg-enabled", "sql.exec.incremental-agg.enabled"),
     )
-    eager_aggregation: Toggle = Field(
+    eager_aggregation: _Toggle = Field(
         default=Toggle.AUTO,
         description="Aggregate below joins, one side or both, where the result is the same.",
     )

@@ -47,6 +47,10 @@ _UNITS_BYTES = {
 }
 _QUANTITY = re.compile(r"\s*([0-9]{1,19})\s*([A-Za-z]*)\s*")
 _LONGEST = timedelta(days=3650)
+_LARGEST = 1 << 60
+_DURATION_PATTERN = rf"^\s*[0-9]{{1,19}}\s*({'|'.join(_UNITS_MS)})\s*$"
+"""Any case is taken, which patterns of JSON Schema can only tell at length."""
+_SIZE_PATTERN = r"^\s*[0-9]{1,19}\s*([bB]([yY][tT][eE][sS])?|[kKmMgGtT][bB]?)?\s*$"
 
 
 def parse_duration(value: Any) -> timedelta:
@@ -92,7 +96,7 @@ def parse_bytes(value: Any) -> int:
         if match is None or unit is None:
             raise ValueError("a size is a whole number and a unit, for example '512kb', '64MB', '1GB'")
         size = int(match.group(1)) * unit
-    if not 0 <= size <= 1 << 60:
+    if not 0 <= size <= _LARGEST:
         raise ValueError("a size is between 0 and 2^60 bytes")
     return size
 
@@ -109,7 +113,7 @@ Duration = Annotated[
     timedelta,
     BeforeValidator(parse_duration),
     PlainSerializer(format_duration, return_type=str),
-    WithJsonSchema({"type": "string", "pattern": r"^\s*\d+\s*[A-Za-z]+\s*$", "examples": ["5s", "500ms", "1h"]}),
+    WithJsonSchema({"type": "string", "pattern": _DURATION_PATTERN, "examples": ["5s", "500ms", "1h"]}),
 ]
 """A `timedelta` written as `5s`; the unit is required."""
 
@@ -142,6 +146,14 @@ ByteSize = Annotated[
     int,
     BeforeValidator(parse_bytes),
     PlainSerializer(format_bytes, return_type=str),
-    WithJsonSchema({"type": "string", "pattern": r"^\s*\d+\s*[A-Za-z]*\s*$", "examples": ["64MB"]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": _SIZE_PATTERN},
+                {"type": "integer", "minimum": 0, "maximum": _LARGEST},
+            ],
+            "examples": ["64MB"],
+        }
+    ),
 ]
 """Bytes, written as `64MB` (powers of 1024)."""

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from service.spec.model import Frozen
+from service.spec.model import Flag, Frozen
 from service.spec.quantities import Bounds, Duration
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 
@@ -171,14 +171,14 @@ class AggregateCall(Frozen):
         max_length=16,
         description="Empty for COUNT(*); several for COUNT(DISTINCT a, b), LISTAGG(x, ', ') and PERCENTILE(x, 0.9).",
     )
-    distinct: bool = False
+    distinct: Flag = False
     filter: ExpressionText | None = Field(default=None, description="Only rows for which this is true count.")
     order_by: ExpressionText | None = Field(
         default=None,
         description="What FIRST_VALUE and LAST_VALUE are first or last by, and LISTAGG's order; required there, "
         "refused elsewhere.",
     )
-    descending: bool = Field(default=False, description="Whether the order of LISTAGG is a descending one.")
+    descending: Flag = Field(default=False, description="Whether the order of LISTAGG is a descending one.")
     name: Identifier
 
 

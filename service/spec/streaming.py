@@ -34,6 +34,7 @@ class EventTime(Frozen):
         default=timedelta(0),
         description="How much later than the newest row of the table a row may come; later ones, and those from before "
         "1970, are left out of windows, and of joins with another stream that go by event time.",
+        json_schema_extra={"default": "0ms"},
         examples=["10m"],
     )
 

@@ -131,6 +131,14 @@ def test_a_key_given_twice_is_refused(api: Api, given: str) -> None:
     assert "agg_phase" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize("content", [b"<a/>", b" " * 20_001, b"{", b"{}"])
+def test_where_no_body_is_read_none_is_judged(api: Api, content: bytes) -> None:
+    headers = {"Content-Type": "text/plain"}
+    answer = api.client.put("/v1/streams/clicks/rows", content=content, headers=headers)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
+    assert api.client.post("/v1/nothing", content=content, headers=headers).json()["code"] == "not_found"
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-32-be"])
 def test_json_in_another_encoding_is_refused(api: Api, encoding: str) -> None:
     answer = api.client.post("/v1/jobs", content=json.dumps(SPEC).encode(encoding), headers=JSON)

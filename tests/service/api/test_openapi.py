@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
+from pydantic import ValidationError
 
 from service.cli.openapi import openapi_yaml
+from service.spec.options import JobSettings
 
 COMMITTED = Path(__file__).parents[3] / "openapi.yaml"
 
@@ -34,6 +37,10 @@ def nodes(value: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(value, list):
         for inner in value:
             yield from nodes(inner)
+
+
+def admits(document: dict[str, Any], schema: dict[str, Any], value: Any) -> bool:
+    return bool(Draft202012Validator({**schema, "components": document["components"]}).is_valid(value))
 
 
 def test_the_committed_file_is_current() -> None:
@@ -121,3 +128,53 @@ def test_states_may_grow(document: dict[str, Any]) -> None:
     status = document["components"]["schemas"]["Job"]["properties"]["status"]
     assert "enum" not in status
     assert "CANCELLING" in status["x-extensible-enum"]
+
+
+def test_defaults_are_among_what_is_admitted(document: dict[str, Any]) -> None:
+    given = [node for node in nodes(document) if "default" in node and not isinstance(node["default"], dict)]
+    assert len(given) > 40
+    assert [node for node in given if not admits(document, node, node["default"])] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "is_admitted"),
+    [
+        ({}, False),
+        ({"sql": "SELECT 1"}, True),
+        ({"query": {"source": {"kind": "table", "table": "t"}}}, True),
+        ({"sql": "SELECT 1", "query": None}, True),
+        ({"sql": None, "query": {"source": {"kind": "table", "table": "t"}}}, True),
+        ({"sql": None, "query": None}, False),
+        ({"sql": "SELECT 1", "query": {"source": {"kind": "table", "table": "t"}}}, False),
+    ],
+)
+def test_a_job_has_sql_or_a_query(document: dict[str, Any], given: dict[str, Any], is_admitted: bool) -> None:
+    job = {"tables": {"t": {"format": "parquet", "path": "t/"}}, **given}
+    assert admits(document, {"$ref": "#/components/schemas/JobSpec"}, job) == is_admitted
+
+
+@pytest.mark.parametrize(
+    ("given", "is_admitted"),
+    [
+        ({"mini_batch": {"enabled": True}}, True),
+        ({"mini_batch": {"enabled": "true"}}, True),
+        ({"mini_batch": {"enabled": 1}}, False),
+        ({"incremental_agg": 1}, False),
+        ({"skew": {"threshold": 1024}}, True),
+        ({"skew": {"threshold": "64 mb"}}, True),
+        ({"skew": {"threshold": "64 parsecs"}}, False),
+        ({"mini_batch": {"allow_latency": "500ms"}}, True),
+        ({"mini_batch": {"allow_latency": "5 parsecs"}}, False),
+        ({"mini_batch": {"allow_latency": 5}}, False),
+    ],
+)
+def test_settings_are_admitted_as_the_service_takes_them(
+    document: dict[str, Any], given: dict[str, Any], is_admitted: bool
+) -> None:
+    assert admits(document, {"$ref": "#/components/schemas/JobSettings"}, given) == is_admitted
+    try:
+        JobSettings.model_validate(given)
+    except ValidationError:
+        assert not is_admitted
+    else:
+        assert is_admitted

@@ -173,6 +173,20 @@ class TestJobs:
         problem = refused(api.submit(limits=limits), 422, "invalid_request")
         assert problem["errors"][0]["detail"].startswith(told)
 
+    def test_a_list_with_a_wrong_item_is_not_told_to_be_too_short(self, api: Api) -> None:
+        def union(*queries: object) -> dict[str, Any]:
+            source = {"kind": "union_all", "alias": "u", "queries": list(queries)}
+            body = {key: value for key, value in SPEC.items() if key != "sql"}
+            return refused(
+                api.client.post("/v1/jobs", json={**body, "query": {"source": source}}), 422, "invalid_request"
+            )
+
+        good = {"source": {"kind": "table", "table": "orders"}}
+        wrong = {**good, "limit": -1}
+        (issue,) = union(good, wrong)["errors"]
+        assert issue["pointer"].endswith("/queries/1/limit")
+        assert [issue["code"] for issue in union(good)["errors"]] == ["too_short"]
+
     def test_an_option_of_text_files_in_the_wrong_place(self, api: Api) -> None:
         problem = refused(api.submit(tables=table("a.csv", "csv", schema="a INT", header=True)), 422, "invalid_request")
         assert problem["errors"][0]["detail"] == 'There is no field \'header\' here. Write "options": {"header": …}.'

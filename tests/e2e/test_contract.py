@@ -1,0 +1,99 @@
+"""Schemathesis against the running service: whatever openapi.yaml tells of it is so, also for those who mean ill."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.client import JobClient
+from tests.support.production import Production, running_production, running_servers
+from tests.support.tables import parquet, write_orders
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
+
+SEED = 20
+SECONDS = 400
+"""A run that is not over by then hangs."""
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATION = ROOT / "tests" / "support" / "contract.toml"
+SETTINGS = {
+    "EVENKEEL_API_AUTHENTICATION": "on",
+    # For the longest wait that a request asks for.
+    "EVENKEEL_API_MAX_WAIT_SECONDS": "1",
+}
+_log = logging.getLogger(__name__)
+
+COUNTED = {"tables": {"o": parquet("orders")}, "sql": "SELECT category, COUNT(*) AS n FROM o GROUP BY category"}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def production(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Production]:
+    with ExitStack() as stack:
+        servers = stack.enter_context(running_servers(tmp_path)) if request.param == "postgresql" else None
+        running = running_production(tmp_path, servers, apis=1, workers=1, environment=SETTINGS)
+        production = stack.enter_context(running)
+        write_orders(production.data)
+        yield production
+
+
+def make_something_of_each(client: JobClient) -> str:
+    """A result, posted rows, and a stopped stream, whose id is given: what requests can be about."""
+    client.run(COUNTED)
+    job_id = client.submit({**COUNTED, "mode": "incremental"})
+    assert client.wait(job_id, "STOPPED")["status"] == "STOPPED"
+    declared = client.http.put("/v1/streams/clicks", json={"schema": "uid BIGINT, page STRING"})
+    assert declared.status_code == 201, declared.text
+    rows = client.http.post(
+        "/v1/streams/clicks/rows",
+        params={"batch_id": "1"},
+        content='{"uid": 1, "page": "/"}\n',
+        headers={"Content-Type": "application/x-ndjson"},
+    )
+    assert rows.status_code == 202, rows.text
+    return job_id
+
+
+@pytest.mark.withstands(
+    "requests made from the specification",
+    kind="attack",
+    how="Schemathesis with all its checks and one seed: requests as openapi.yaml admits them and as it does not, one "
+    "by one and in sequences, on SQLite and on PostgreSQL; event streams left out",
+    times=10_000,
+    guaranteed="no status, header or body but those declared; what the specification refuses is refused, and what it "
+    "admits never for its form; no 500; no hang",
+)
+@pytest.mark.timeout(900)
+def test_the_service_is_as_specified(production: Production, tmp_path: Path) -> None:
+    (api,) = production.apis
+    stream = make_something_of_each(api)
+    key = api.http.get("/v1/me").json()["key_id"]
+    workers = [worker["id"] for worker in api.http.get("/v1/workers").json()["workers"]]
+    command = [sys.executable, "-m", "schemathesis.cli", f"--config-file={CONFIGURATION}", "run", "--no-color"]
+    run = subprocess.run(
+        [*command, f"--seed={SEED}", f"{api.address}/openapi.json"],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "CONTRACT_AUTHORIZATION": api.http.headers["Authorization"],
+            "CONTRACT_STREAM": stream,
+            "CONTRACT_SPARED": ",".join([key, stream, *workers]),
+        },
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    _log.warning("seed %s: %s", SEED, run.stdout)
+    assert run.returncode == 0, f"{run.stdout}\n{production.logs()}"
+    assert production.workers[0].is_running
+    assert api.http.get("/readyz").is_success

@@ -1,0 +1,23 @@
+"""What every value that crosses the wire has in common."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from service.spec.model import Flag, Frozen
+
+
+class Switch(Frozen):
+    is_on: Flag
+
+
+@pytest.mark.parametrize(("given", "is_on"), [(True, True), (False, False), ("true", True), ("FALSE", False)])
+def test_a_flag_may_be_a_text(given: object, is_on: bool) -> None:
+    assert Switch.model_validate({"is_on": given}).is_on is is_on
+
+
+@pytest.mark.parametrize("given", [0, 1, 1.0, None, "2", []])
+def test_a_flag_is_no_number(given: object) -> None:
+    with pytest.raises(ValidationError):
+        Switch.model_validate({"is_on": given})
