@@ -25,6 +25,7 @@ from service.api.retries import Outage
 from service.api.site_guard import SiteGuard, origins_of
 from service.dispatch import Dispatcher
 from service.errors import DatabaseUnavailableError, HostNotAllowedError, OriginNotAllowedError, StoppingError
+from service.jobs.end_cancelled import CancelledJobs
 from service.jobs.explain_job import forget_abandoned
 from service.jobs.watch import JobWatcher
 from service.keys.key_ring import KeyRing
@@ -102,6 +103,8 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
     dispatcher = Dispatcher(settings)
     watcher = JobWatcher(database, settings.api.poll_interval_seconds)
     watcher.start()
+    cancelled = CancelledJobs(database)
+    cancelled.start()
     gauges = ServiceGauges(database, settings)
     app.state.metrics.registry.register(gauges)
     app.state.services = Services(settings, database, dispatcher, watcher, KeyRing(database))
@@ -109,6 +112,7 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
         yield
     finally:
         app.state.metrics.registry.unregister(gauges)
+        await cancelled.stop()
         await watcher.stop()
         dispatcher.close()
         if given is None:
