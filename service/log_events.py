@@ -90,6 +90,12 @@ LOG_EVENTS = (
         "publication_refused", "warning", "worker", "A late worker wanted to end a job that is no longer its own."
     ),
     LogEvent("lost_attempt_recovered", "warning", "worker", "The sweeper put a lost worker's job back into its queue."),
+    LogEvent(
+        "cancelled_job_ended",
+        "warning",
+        "API",
+        "A job that was to be cancelled has lost its worker, and no other one has swept: it is CANCELLED.",
+    ),
     LogEvent("lost_job_ended", "warning", "worker", "The sweeper ended a lost worker's job: its attempts are spent."),
     LogEvent(
         "results_of_another_installation",

@@ -27,6 +27,7 @@ from service.api.site_guard import SiteGuard, origins_of
 from service.dispatch import Dispatcher
 from service.errors import DatabaseUnavailableError, HostNotAllowedError, OriginNotAllowedError, StoppingError
 from service.jobs.doorbell import Doorbell
+from service.jobs.end_cancelled import CancelledJobs
 from service.jobs.explain_job import forget_abandoned
 from service.jobs.read_jobs import JobReader
 from service.jobs.watch import JobWatcher
@@ -105,6 +106,8 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
     doorbell = Doorbell(database, Dispatcher(settings))
     watcher = JobWatcher(database, settings.api.poll_interval_seconds)
     watcher.start()
+    cancelled = CancelledJobs(database)
+    cancelled.start()
     gauges = ServiceGauges(database, settings)
     app.state.metrics.registry.register(gauges)
     app.state.services = Services(
@@ -114,6 +117,7 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
         yield
     finally:
         app.state.metrics.registry.unregister(gauges)
+        await cancelled.stop()
         await watcher.stop()
         await asyncio.to_thread(doorbell.close)
         if given is None:

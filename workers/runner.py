@@ -95,7 +95,7 @@ class JobRunner:
         self._pause = pause
         self._metrics = metrics or WorkerMetrics()
         self._known_files = StatisticsCache()
-        self._suspects = Suspects()
+        self._suspects = Suspects(at_hand)
         self._streams = StreamRunner(
             settings, database, self._metrics, self._mark_running, clock, pause, self._known_files
         )
@@ -115,7 +115,7 @@ class JobRunner:
 
     def _oldest(self, session: Session, queues: Collection[str], place: Place) -> str | None:
         others = [queue for queue in queues if queue != Queue.STREAM.value]
-        apart = self._suspects.apart()
+        apart = self._suspects.apart(session)
         wanted = others if self.supervisor.is_full else queues
         job_id = leases.oldest_waiting(session, wanted, self._most_of_a_tenant, apart)
         if job_id is None:
@@ -126,7 +126,7 @@ class JobRunner:
         return job_id if job_id is not None and self._has_room(session, job_id) else None
 
     def _if_it_may_run(self, session: Session, job_id: str, place: Place) -> str | None:
-        apart = self._suspects.apart()
+        apart = self._suspects.apart(session)
         if apart is not None and holds_for(session, job_id, apart):
             return None
         # The place last: what is taken is not given back before the end of the claim.

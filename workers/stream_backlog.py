@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from service.datasets.arrivals import Arrival, local_arrivals, stored_arrivals
+from service.datasets.confines import Confines
 from service.datasets.roots import Root
 from service.datasets.stores import StoreUnavailableError
 from service.spec.errors import SpecError
@@ -145,7 +146,8 @@ def watched(spec: JobSpec, inputs: Inputs, roots: Sequence[Root], tenant: str) -
 def _listing(table: str, source: TableSource, directory: str, roots: Sequence[Root]) -> Callable[[], Iterable[Arrival]]:
     scheme, _, path = directory.partition("://")
     if scheme == "file":
-        return lambda: local_arrivals(Path(path))
+        confines = Confines.of(roots)
+        return lambda: local_arrivals(Path(path), confines)
     return lambda: stored_arrivals(table, source, roots)
 
 

@@ -25,6 +25,7 @@ from service.store.session import Database
 from service.store.stream_state import Stream
 from workers.attempt import Attempt
 from workers.batch_versions import BatchVersions
+from workers.confined_reading import confined_reading
 from workers.dimension_versions import DimensionVersions, directory_name
 from workers.dimensions import Dimensions, VersionGuard, Versions
 from workers.engine.spark.driver import Driver
@@ -218,6 +219,7 @@ class StreamRunner:
         stage.clear_older()
         guard = StreamGuard(self._database, claim, stream.generation, self._pause)
         trigger = _trigger(spec)
+        reading = confined_reading(spec, self._roots, directory / "checkpoint", lambda: at_hand.plans.inputs)
 
         def start() -> RunningStream:
             # What the thread carries that starts a stream, the stream carries all its life.
@@ -225,7 +227,7 @@ class StreamRunner:
                 if dimensions is not None:
                     at_hand.follow(dimensions)
                 guarded = guard if dimensions is None else VersionGuard(guard, dimensions, at_hand.versions)
-                batch = BatchFunction(stage, sink, guarded)
+                batch = BatchFunction(stage, sink, guarded, reading=reading)
                 frame, output = at_hand.planned.frame, at_hand.planned.output
                 return RunningStream.start(frame, output, directory / "checkpoint", trigger, batch)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from service.datasets.confines import Confines
 from service.datasets.files import find_stream_files
 from service.datasets.reading import UriFile, size_of
 from service.datasets.roots import Root
@@ -25,12 +26,13 @@ class Arrival:
     written_at: int | None
 
 
-def local_arrivals(directory: Path) -> Iterator[Arrival]:
+def local_arrivals(directory: Path, confines: Confines) -> Iterator[Arrival]:
     """The files of a directory of this machine, as Spark lists them: none that is hidden, and links by their own names.
 
-    What goes away meanwhile is left out. Raises OSError for a directory that cannot be read.
+    What goes away meanwhile is left out, and so is what links lead to that leave the `confines`: nothing is told of it.
+    Raises OSError for a directory that cannot be read.
     """
-    yield from _below(str(directory), "", 0)
+    yield from _below(str(directory), confines, "", 0)
 
 
 def stored_arrivals(table: str, source: TableSource, roots: Sequence[Root]) -> Iterator[Arrival]:
@@ -43,15 +45,17 @@ def stored_arrivals(table: str, source: TableSource, roots: Sequence[Root]) -> I
             yield Arrival(file.uri.removeprefix(base), size_of(file), modified)
 
 
-def _below(directory: str, prefix: str, depth: int) -> Iterator[Arrival]:
+def _below(directory: str, confines: Confines, prefix: str, depth: int) -> Iterator[Arrival]:
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.name.startswith(("_", ".")):
                 continue
+            if entry.is_symlink() and not confines.hold(entry.path):
+                continue
             try:
                 if entry.is_dir():
                     if depth < MAX_DEPTH:
-                        yield from _below(entry.path, f"{prefix}{entry.name}/", depth + 1)
+                        yield from _below(entry.path, confines, f"{prefix}{entry.name}/", depth + 1)
                     continue
                 told = entry.stat()
             except FileNotFoundError:

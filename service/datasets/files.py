@@ -7,8 +7,9 @@ whether its target exists or not.
 Whoever may write below a root can swap a file for a link after that. API and worker each look anew, and open what they
 read themselves without following links (`opening`). Spark is told paths without links, and opens them by name: after
 the run a worker looks whether each still leads to where it led (`swapped`), and keeps neither result nor message of one
-that does not. A link that is there no longer than Spark takes to open a file, and what comes into the directory of a
-running stream, are not found out so: those who may write below a root are trusted not to try.
+that does not. What comes into the directory of a running stream is looked at before and after each mini-batch
+(`workers.confined_reading`). A link that is there no longer than Spark takes to open a file is not found out so: those
+who may write below a root are trusted not to try.
 """
 
 from __future__ import annotations

@@ -10,17 +10,19 @@ from sqlalchemy.orm import Session
 
 from service.spec.queues import Queue
 from service.spec.status import AttemptStatus
-from service.store.tables import AttemptRow, JobRow
+from service.store.tables import AttemptRow, JobRow, StreamRow
 
 
 def is_suspect() -> ColumnElement[bool]:
-    """Whether a job has lost an attempt. A stream is none: it does not end, and others would wait for it for ever."""
-    return (JobRow.queue != Queue.STREAM.value) & (_crashes() >= 1)
+    """Whether a job has lost an attempt; a stream, whether it has since it last got on."""
+    return _crashes() >= 1
 
 
 def is_at_last_chance() -> ColumnElement[bool]:
-    """Whether a suspect job is CRASHED with the next attempt that it loses."""
-    return is_suspect() & (_crashes() >= JobRow.max_attempts - 1)
+    """Whether a suspect job is CRASHED with the next attempt that it loses. A continuous stream never is: it is STOPPED
+    then, and may go on.
+    """
+    return (JobRow.queue != Queue.STREAM.value) & is_suspect() & (_crashes() >= JobRow.max_attempts - 1)
 
 
 def holds_for(session: Session, job_id: str, condition: ColumnElement[bool]) -> bool:
@@ -29,9 +31,15 @@ def holds_for(session: Session, job_id: str, condition: ColumnElement[bool]) -> 
 
 
 def _crashes() -> ColumnElement[int]:
+    """As `crashed_attempts` counts them, of each job."""
+    steady = select(StreamRow.steady_fence).where(StreamRow.job_id == JobRow.id).correlate(JobRow).scalar_subquery()
     return (
         select(func.count())
-        .where(AttemptRow.job_id == JobRow.id, AttemptRow.status == AttemptStatus.CRASHED.value)
+        .where(
+            AttemptRow.job_id == JobRow.id,
+            AttemptRow.status == AttemptStatus.CRASHED.value,
+            AttemptRow.fence > func.coalesce(steady, 0),
+        )
         .correlate(JobRow)
         .scalar_subquery()
     )

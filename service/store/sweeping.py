@@ -5,7 +5,7 @@ Any number of processes may sweep at once: every change is conditional on what w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from sqlalchemy import ColumnElement, and_, delete, or_, select, update
@@ -71,13 +71,31 @@ def sweep(
     return found
 
 
-def _end_lost_attempts(session: Session, now: int, found: Sweep) -> None:
+def is_any_to_end(session: Session, now: int) -> bool:
+    """Whether `end_cancelled` has anything to do."""
+    return session.execute(select(JobRow.id).where(*_lost({JobStatus.CANCELLING}, now)).limit(1)).first() is not None
+
+
+def end_cancelled(session: Session, now: int) -> list[str]:
+    """Ends jobs that are CANCELLING and whose lease has run out, and gives their ids: nobody else has to be waited for.
+    Their files are not removed.
+    """
+    found = Sweep()
+    _end_lost_attempts(session, now, found, {JobStatus.CANCELLING})
+    return [job_id for _, job_id in found.ended]
+
+
+def _lost(statuses: Collection[JobStatus], now: int) -> tuple[ColumnElement[bool], ...]:
+    return (
+        JobRow.status.in_([status.value for status in statuses]),
+        or_(JobRow.lease_expires_at <= now, JobRow.lease_expires_at > now + LONGEST_LEASE_MS),
+    )
+
+
+def _end_lost_attempts(session: Session, now: int, found: Sweep, statuses: Collection[JobStatus] = LEASED) -> None:
     lost = session.scalars(
         select(JobRow)
-        .where(
-            JobRow.status.in_([status.value for status in LEASED]),
-            or_(JobRow.lease_expires_at <= now, JobRow.lease_expires_at > now + LONGEST_LEASE_MS),
-        )
+        .where(*_lost(statuses, now))
         .order_by(JobRow.lease_expires_at)
         .limit(_AT_ONCE)
         # On PostgreSQL a heartbeat that is just renewing, or another sweeper, has the row: leave it to them.

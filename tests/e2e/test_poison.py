@@ -13,7 +13,7 @@ import pytest
 
 from service.spec.status import JobStatus
 from tests.support.processes import wait_for
-from tests.support.tables import ENDLESS, parquet, write_endless, write_orders
+from tests.support.tables import ENDLESS, ONE_KEY, parquet, write_endless, write_orders
 from tests.support.worker import Fleet, fleet, jvm_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
@@ -35,6 +35,16 @@ COUNT = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o
 COUNTED = [{"n": 10_000}]
 WRONG = {**COUNT, "sql": "SELECT SUM(1 / (o.price - o.price)) AS x FROM o", "limits": {"max_attempts": 3}}
 POISON = {**ENDLESS, "name": "poison", "limits": {"max_attempts": 3}}
+POISONOUS_STREAM = {
+    "name": "poisonous",
+    "mode": "continuous",
+    "tables": {
+        "a": {**ONE_KEY, "role": "stream"},
+        "b": {**ONE_KEY, "role": "static"},
+    },
+    "sql": "SELECT a.k, COUNT(*) AS n FROM a JOIN b ON a.k = b.k WHERE a.v + b.v > 1 GROUP BY a.k",
+    "limits": {"max_attempts": 3},
+}
 INNOCENT = {
     "name": "innocent",
     "tables": {"a": parquet("pairs"), "b": parquet("pairs")},
@@ -123,6 +133,39 @@ def test_a_job_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_along(
     assert ends_of(workers, innocent) == ["CRASHED", "CRASHED", "SUCCEEDED"]
     assert workers.rows(innocent) == INNOCENT_ROWS
     wait_until_nothing_stays(workers, poison)
+    assert_next_job_runs(workers)
+    assert worker.poll() is None
+
+
+@pytest.mark.withstands(
+    "a poisonous stream",
+    how="`kill -9` of the JVM whenever a mini-batch of a continuous job runs, beside another job",
+    times=3,
+    guaranteed="it is STOPPED once its attempts are spent; the other one succeeds, and so does the next on this worker",
+)
+def test_a_stream_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_along(workers: Fleet) -> None:
+    worker = workers.running_worker()
+    poison, innocent = workers.submit(POISONOUS_STREAM), workers.submit(INNOCENT)
+
+    def both_run() -> bool:
+        return workers.job(poison).status == "RUNNING" and has_tasks(workers, innocent)
+
+    for _ in range(2):
+        wait_for("both jobs at their tasks", both_run, 120)
+        _kill_jvm(worker.pid, workers)
+        wait_for("the loss to be noticed", lambda: not both_run(), 30)
+
+    def is_over() -> bool:
+        if workers.job(poison).status == "RUNNING":
+            _kill_jvm(worker.pid, workers)
+        return workers.job(poison).status == "STOPPED"
+
+    wait_for("the end of the poisonous stream", is_over, 240, every=0.2)
+    assert (workers.job(poison).error or {})["code"] == "worker_lost"
+    assert ends_of(workers, poison) == ["CRASHED"] * 3
+    workers.wait(innocent, "SUCCEEDED")
+    assert ends_of(workers, innocent) == ["CRASHED", "CRASHED", "SUCCEEDED"]
+    assert workers.rows(innocent) == INNOCENT_ROWS
     assert_next_job_runs(workers)
     assert worker.poll() is None
 

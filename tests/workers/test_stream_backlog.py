@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from service.datasets.arrivals import local_arrivals
+from service.datasets.confines import Confines
 from service.spec.ddl import parse_schema
 from service.spec.job import JobSpec
 from service.store.ingest import NewBatch, find_stream, insert_batch, insert_stream
@@ -50,7 +51,7 @@ def tables(backlog: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def directory_of(root: Path) -> WatchedDirectory:
-    return WatchedDirectory("t", f"file://{root}", lambda: local_arrivals(root))
+    return WatchedDirectory("t", f"file://{root}", lambda: local_arrivals(root, Confines([root.parent])))
 
 
 @pytest.mark.one_database
@@ -70,6 +71,10 @@ def test_files_wait_until_a_mini_batch_has_taken_them(tmp_path: Path, database: 
     begin(tmp_path / "checkpoint", 0, f"file://{rows}/deep/2.csv", f"file://{rows}/link.csv")
     found = tables(watch.look(Occasion.BATCH))["t"]
     assert (found["files"], found["bytes"]) == (1, 3)
+    # What a link leads to that leaves the data roots is nobody's to know.
+    (rows / "out.csv").symlink_to("/etc/hostname")
+    (rows / "out").symlink_to("/etc")
+    assert tables(watch.look(Occasion.BATCH))["t"] == found
     # Its name is encoded; and one that was taken and is gone says nothing.
     begin(tmp_path / "checkpoint", 1, f"file://{rows}/a%20b.csv", f"file://{rows}/gone.csv")
     assert tables(watch.look(Occasion.BATCH))["t"] == {"files": 0, "rows": None, "bytes": 0, "oldest_seconds": None}
@@ -132,8 +137,8 @@ def test_directories_inside_each_other_are_told_apart(tmp_path: Path, database: 
     for path in (outer / "1.csv", inner / "2.csv"):
         path.touch()
     streams = [
-        WatchedDirectory("outer", f"file://{outer}", lambda: local_arrivals(outer)),
-        WatchedDirectory("inner", f"file://{inner}", lambda: local_arrivals(inner)),
+        WatchedDirectory("outer", f"file://{outer}", lambda: local_arrivals(outer, Confines([outer]))),
+        WatchedDirectory("inner", f"file://{inner}", lambda: local_arrivals(inner, Confines([inner]))),
     ]
     watch = BacklogWatch(streams, tmp_path / "checkpoint", database, Clock())
     # The first log is that of the inner one, whose file lies in both.

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.datasets.arrivals import local_arrivals
+from service.datasets.confines import Confines
 from service.store.session import Database
 from workers.engine.streaming.progress import BatchProgress
 from workers.metrics import WorkerMetrics
@@ -24,7 +25,7 @@ def measuring(database_url: str, tmp_path: Path) -> Iterator[StreamMeasuring]:
     rows = tmp_path / "rows"
     rows.mkdir()
     (rows / "1.csv").write_text("1\n")
-    streams = [WatchedDirectory("t", f"file://{rows}", lambda: local_arrivals(rows))]
+    streams = [WatchedDirectory("t", f"file://{rows}", lambda: local_arrivals(rows, Confines([rows])))]
     with closing(Database(database_url)) as database:
         watch = BacklogWatch(streams, tmp_path / "checkpoint", database, lambda: 0.0)
         yield StreamMeasuring(tmp_path / "checkpoint", watch, None, WorkerMetrics())

@@ -2,56 +2,122 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
+from sqlalchemy.orm import Session
 
+from service.spec import ends
+from service.spec.modes import Mode
+from service.spec.queues import Queue
+from service.spec.status import AttemptStatus
+from service.store import leases, streams
+from service.store.jobs import NewJob, insert_job
 from service.store.leases import Claim
+from service.store.session import Database
 from service.store.suspects import is_at_last_chance, is_suspect
+from workers.attempt import Attempt, AttemptsAtHand
 from workers.suspects import Suspects
 
+pytestmark = pytest.mark.one_database
 
-def claim_of(job_id: str, crashes: int, queue: str = "short") -> Claim:
-    return Claim(
-        job_id, "default", "run", "a job", {}, crashes + 1, "w1", 0, 0, 0, queue, crashes=crashes, max_attempts=3
-    )
+LAST_CHANCES, ALL = str(is_at_last_chance()), str(is_suspect())
+LEASE = 30_000
 
 
-def asked(suspects: Suspects) -> str | None:
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    with closing(Database(database_url)) as database:
+        yield database
+
+
+def claimed(database: Database, job_id: str, crashes: int, queue: Queue = Queue.SHORT) -> Claim:
+    """A claim of a job of three attempts that lost some."""
+    mode = Mode.CONTINUOUS if queue is Queue.STREAM else Mode.BATCH
+    with database.write() as session:
+        job = NewJob(job_id, "default", "run", "a job", {}, None, 3, 0, queue, mode=mode)
+        insert_job(session, job, database.now(session))
+        for _ in range(crashes):
+            lost = taken_in(session, database, job_id)
+            error = ends.driver_lost("w1")
+            leases.hand_back(session, lost, database.now(session), status=AttemptStatus.CRASHED, error=error)
+        return taken_in(session, database, job_id)
+
+
+def taken_in(session: Session, database: Database, job_id: str) -> Claim:
+    claim = leases.claim(session, job_id, "w1", database.now(session), LEASE)
+    assert claim is not None
+    return claim
+
+
+def asked(suspects: Suspects, database: Database) -> str | None:
     """What is kept apart, in words of SQL."""
-    apart = suspects.apart()
+    with database.read() as session:
+        apart = suspects.apart(session)
     return None if apart is None else str(apart)
 
 
 @pytest.mark.parametrize(
-    ("claim", "apart"),
+    ("crashes", "queue", "apart"),
     [
-        (claim_of("fresh", 0), None),
-        (claim_of("stream", 1, "stream"), None),
-        (claim_of("suspect", 1), str(is_at_last_chance())),
-        (claim_of("last", 2), str(is_suspect())),
+        (0, Queue.SHORT, None),
+        (1, Queue.SHORT, LAST_CHANCES),
+        (2, Queue.SHORT, ALL),
+        (0, Queue.STREAM, None),
+        (1, Queue.STREAM, LAST_CHANCES),
+        # It will be STOPPED, and may go on.
+        (2, Queue.STREAM, LAST_CHANCES),
     ],
 )
-def test_what_is_at_hand_keeps_others_away_until_it_has_ended(claim: Claim, apart: str | None) -> None:
-    suspects = Suspects()
+def test_what_is_at_hand_keeps_others_away_until_it_has_ended(
+    database: Database, crashes: int, queue: Queue, apart: str | None
+) -> None:
+    claim = claimed(database, "a", crashes, queue)
+    suspects = Suspects(AttemptsAtHand())
     assert suspects.claim(lambda: claim) is claim
+    # As soon as it is claimed, and until its thread has left it.
+    assert asked(suspects, database) == apart
     with suspects.running(claim):
-        assert asked(suspects) == apart
-    assert asked(suspects) is None
+        assert asked(suspects, database) == apart
+    assert asked(suspects, database) is None
 
 
-def test_nothing_claimed_keeps_nobody_away() -> None:
-    suspects = Suspects()
+@pytest.mark.parametrize("gets_on", [True, False])
+def test_a_stream_keeps_others_away_until_it_gets_on_or_has_ended(database: Database, *, gets_on: bool) -> None:
+    claim = claimed(database, "s", 1, Queue.STREAM)
+    at_hand = AttemptsAtHand()
+    suspects = Suspects(at_hand)
+    suspects.claim(lambda: claim)
+    attempt = Attempt(claim, float("inf"))
+    with suspects.running(claim), at_hand.holding(attempt):
+        at_hand.keep(attempt)
+    assert asked(suspects, database) == LAST_CHANCES
+    if gets_on:
+        with database.write() as session:
+            assert streams.mark_steady(session, claim, database.now(session))
+    else:
+        at_hand.release(attempt)
+    assert asked(suspects, database) is None
+
+
+def test_nothing_claimed_keeps_nobody_away(database: Database) -> None:
+    suspects = Suspects(AttemptsAtHand())
     assert suspects.claim(lambda: None) is None
-    assert asked(suspects) is None
+    assert asked(suspects, database) is None
 
 
-def test_of_threads_that_claim_at_once_each_sees_what_the_others_took() -> None:
-    suspects = Suspects()
-    last = [claim_of(f"last-{number}", 2) for number in range(8)]
+def test_of_threads_that_claim_at_once_each_sees_what_the_others_took(database: Database) -> None:
+    suspects = Suspects(AttemptsAtHand())
+    last = [claimed(database, f"last-{number}", 2) for number in range(8)]
 
     def take(claim: Claim) -> Claim | None:
-        return suspects.claim(lambda: claim if suspects.apart() is None else None)
+        def choose() -> Claim | None:
+            with database.read() as session:
+                return claim if suspects.apart(session) is None else None
+
+        return suspects.claim(choose)
 
     with ThreadPoolExecutor(8) as pool:
         assert len([taken for taken in pool.map(take, last) if taken is not None]) == 1

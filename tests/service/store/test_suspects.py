@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from service.spec import ends
+from service.spec.modes import Mode
 from service.spec.queues import Queue
 from service.spec.status import AttemptStatus
-from service.store import leases
+from service.store import leases, streams
 from service.store.session import Database
 from service.store.suspects import holds_for, is_at_last_chance, is_suspect
 
@@ -48,9 +49,17 @@ def test_losses_make_a_suspect_and_the_last_but_one_its_last_chance(database: Da
     assert told(database, "a") == (True, True)
 
 
-def test_a_stream_is_no_suspect(database: Database, add_job: AddJob) -> None:
-    add_job("s", max_attempts=2, queue=Queue.STREAM)
+def test_a_stream_is_a_suspect_until_it_gets_on_and_never_at_its_last_chance(
+    database: Database, add_job: AddJob
+) -> None:
+    add_job("s", max_attempts=2, queue=Queue.STREAM, mode=Mode.CONTINUOUS)
     lose(database, "s")
+    assert told(database, "s") == (True, False)
+    with database.write() as session:
+        now = database.now(session)
+        claim = leases.claim(session, "s", "w", now, LEASE)
+        assert claim is not None
+        assert streams.mark_steady(session, claim, now)
     assert told(database, "s") == (False, False)
 
 

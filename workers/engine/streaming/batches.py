@@ -9,13 +9,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from pyspark.sql import DataFrame
 
+from service.spec.errors import SpecError
 from workers.engine.errors import EngineError
-from workers.engine.streaming.sinks.sink import Sink
+from workers.engine.streaming.sinks.sink import Sink, Staged
 from workers.engine.streaming.staging import Stage, run_for_its_state
 
 
@@ -47,16 +49,27 @@ class BatchGuard(Protocol):
         """Once the sink has it. Raises FenceLostError."""
 
 
+Reading = Callable[[int], AbstractContextManager[object]]
+"""What the mini-batch of this number is run within. Raises SpecError, before or afterwards, where it would read, or may
+have read, what it must not: then nothing of it is kept."""
+
+
 class BatchFunction:
     """Runs mini-batches for one attempt, one after the other. `failure` is what ended the stream, where that was it."""
 
     def __init__(
-        self, stage: Stage, sink: Sink, guard: BatchGuard, clock: Callable[[], float] = time.monotonic
+        self,
+        stage: Stage,
+        sink: Sink,
+        guard: BatchGuard,
+        clock: Callable[[], float] = time.monotonic,
+        reading: Reading = nullcontext,
     ) -> None:
         self._stage = stage
         self._sink = sink
         self._guard = guard
         self._clock = clock
+        self._reading = reading
         self.failure: Exception | None = None
         self._is_over = threading.Event()
 
@@ -80,12 +93,22 @@ class BatchFunction:
         self._guard.begin(batch_id)
         newest = self._sink.committed()
         if newest is not None and newest >= batch_id:
-            run_for_its_state(frame)
+            with self._reading(batch_id):
+                run_for_its_state(frame)
             rows, version = None, None
         else:
-            staged = self._stage.write(frame, batch_id)
+            staged = self._staged(frame, batch_id)
             version = self._sink.commit(batch_id, staged)
             rows = staged.rows
         elapsed_ms = round((self._clock() - begun) * 1000)
         self._guard.finish(BatchDone(batch_id, rows, elapsed_ms, version))
         self._stage.remove(batch_id)
+
+    def _staged(self, frame: DataFrame, batch_id: int) -> Staged:
+        try:
+            with self._reading(batch_id):
+                return self._stage.write(frame, batch_id)
+        except SpecError:
+            # The state that came of it goes with the mini-batch: Spark has not noted it, and writes it again.
+            self._stage.remove(batch_id)
+            raise

@@ -23,12 +23,28 @@ def logs_of(checkpoint: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name))
 
 
-class TakenFiles:
-    """Reads one log on and on."""
+def taken_before(checkpoint: Path, batch_id: int) -> dict[Path, int]:
+    """By log: the newest of its entries that mini-batches before this one took; an older one, or -1, where Spark does
+    not tell. Raises OSError.
+    """
+    logs = logs_of(checkpoint)
+    try:
+        version, _, *offsets = (checkpoint / "offsets" / str(batch_id - 1)).read_text(encoding="utf-8").split("\n")
+        entries = [_entry(offset) for offset in offsets] if version == "v1" else []
+    except (FileNotFoundError, ValueError):
+        entries = []
+    if len(entries) != len(logs):
+        # A source that the plan reads twice has a line for each reading, and one log.
+        entries = [min(entries, default=-1)] * len(logs)
+    return dict(zip(logs, entries, strict=True))
 
-    def __init__(self, log: Path) -> None:
+
+class TakenFiles:
+    """Reads one log on and on, from behind the entry `after`."""
+
+    def __init__(self, log: Path, after: int = -1) -> None:
         self._log = log
-        self._read = -1
+        self._read = after
 
     def new(self) -> Iterator[str]:
         """URIs of the files that were taken since the last call, as they were before Spark encoded them; none of a log
@@ -67,6 +83,11 @@ class TakenFiles:
 def _compact(name: str) -> int | None:
     number = name.removesuffix(_COMPACT)
     return int(number) if number != name and number.isdecimal() else None
+
+
+def _entry(offset: str) -> int:
+    told = None if offset == "-" else json.loads(offset)
+    return int(told["logOffset"]) if isinstance(told, dict) and "logOffset" in told else -1
 
 
 def _path(line: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +11,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import DataFrame
 
+from service.spec.errors import SpecError
 from workers.engine.streaming.batches import BatchDone, BatchFunction
 from workers.engine.streaming.sinks.sink import FenceLostError, Staged
 from workers.engine.streaming.staging import Stage
@@ -37,6 +39,16 @@ class Story:
     def finish(self, done: BatchDone) -> None:
         self._tell(f"finish {done.batch_id}")
         self.done.append(done)
+
+    # What is run within
+
+    @contextmanager
+    def reading(self, batch_id: int) -> Iterator[None]:
+        self.told.append(f"look {batch_id}")
+        yield
+        self.told.append(f"look again {batch_id}")
+        if self.fails == "look":
+            raise SpecError.of("path_outside_data_roots", "It is a link.")
 
     # The stage
 
@@ -132,3 +144,19 @@ def test_nothing_follows_what_fails_and_the_failure_is_kept(fails: str, last: st
         function(cast("DataFrame", Frame(story)), 4)
     assert function.failure is caught.value
     assert story.told[-1] == last
+
+
+@pytest.mark.parametrize(
+    ("newest", "told"),
+    [
+        (None, ["begin 4", "committed", "look 4", "write 4", "look again 4", "remove 4"]),
+        (4, ["begin 4", "committed", "look 4", "save noop append", "look again 4"]),
+    ],
+)
+def test_what_may_have_been_read_of_others_comes_to_no_sink(newest: int | None, told: list[str]) -> None:
+    story = Story(newest=newest, fails="look")
+    function = BatchFunction(cast("Stage", story), story, story, ticking(), story.reading)
+    with pytest.raises(SpecError) as caught:
+        function(cast("DataFrame", Frame(story)), 4)
+    assert function.failure is caught.value
+    assert story.told == told

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.engine.streaming.taken_files import TakenFiles, logs_of
+from workers.engine.streaming.taken_files import TakenFiles, logs_of, taken_before
 
 
 def line(entry: int) -> str:
@@ -80,3 +80,37 @@ def test_logs_of_other_sources_tell_of_no_files(tmp_path: Path) -> None:
     assert list(TakenFiles(logs_of(tmp_path)[0]).new()) == []
     (tmp_path / "sources" / "2" / "0").unlink()
     assert list(TakenFiles(logs_of(tmp_path)[0]).new()) == []
+
+
+def offsets(checkpoint: Path, batch_id: int, *told: str, version: str = "v1") -> None:
+    (checkpoint / "offsets").mkdir(exist_ok=True)
+    (checkpoint / "offsets" / str(batch_id)).write_text("\n".join([version, '{"batchWatermarkMs":0}', *told]))
+
+
+def at(entry: int) -> str:
+    return json.dumps({"logOffset": entry}, separators=(",", ":"))
+
+
+def test_a_mini_batch_is_told_from_those_before_it(tmp_path: Path) -> None:
+    for source in (0, 1, 2):
+        (tmp_path / "sources" / str(source)).mkdir(parents=True)
+    logs = logs_of(tmp_path)
+    assert taken_before(tmp_path, 0) == dict.fromkeys(logs, -1)
+    # Of files, of something else, and of a source that has had nothing so far.
+    offsets(tmp_path, 4, at(7), "12", "-")
+    assert taken_before(tmp_path, 5) == dict(zip(logs, (7, -1, -1), strict=True))
+    # The plan reads the second source twice.
+    offsets(tmp_path, 5, at(8), at(3), at(3), at(9))
+    assert taken_before(tmp_path, 6) == dict.fromkeys(logs, 3)
+    offsets(tmp_path, 6, at(8), at(4), at(9), version="v9")
+    offsets(tmp_path, 7, "{", at(4), at(9))
+    for unknown in (7, 8):
+        assert taken_before(tmp_path, unknown) == dict.fromkeys(logs, -1)
+
+
+@pytest.mark.parametrize(("after", "first"), [(-1, 0), (4, 5), (9, 10), (10, 11)])
+def test_reading_begins_behind_an_entry(tmp_path: Path, after: int, first: int) -> None:
+    log(tmp_path, 8)
+    log(tmp_path, 9, compact=True)
+    log(tmp_path, 10)
+    assert list(TakenFiles(tmp_path / "sources" / "0", after).new()) == files(first, 10)

@@ -1,0 +1,151 @@
+"""What real Spark may read of the directory of a stream while it runs: nothing that links lead to from there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from service.spec.status import JobStatus
+from service.store.stream_state import StoppedBecause
+from tests.support.stream_runs import FIRST, PER_USER, add_orders, resume, rows, run, stream, supervised
+from tests.support.tables import USERS, parquet
+from workers.engine.streaming.sinks.sink import Staged
+from workers.engine.streaming.staging import Stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from service.store.tables import JobRow
+    from tests.workers.conftest import Bench
+
+pytestmark = pytest.mark.spark
+
+QUICK = {"mini_batch": {"allow_latency": "50ms"}, "state": {"partitions": 2}}
+HUSH = "hush"
+
+
+def secret_in(directory: Path, name: str, *, is_readable: bool = True) -> Path:
+    """A file that would fit the stream, if it were read; or one of which Spark could but say what it begins with."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / name
+    if is_readable:
+        columns = {"uid": pa.array([1], pa.int64()), "category": [HUSH], "price": [1.0]}
+        pq.write_table(pa.table(columns), path)
+    else:
+        path.write_text(f"root:x:0:0:{HUSH}\n")
+    return path
+
+
+def refused(job: JobRow) -> dict[str, Any]:
+    """The error of a stream that was stopped for a link."""
+    assert job.error is not None
+    assert (job.status, job.error["code"]) == (JobStatus.STOPPED, "path_outside_data_roots")
+    assert HUSH not in str(job.error)
+    return job.error
+
+
+@pytest.mark.withstands(
+    "a link comes into the directory of a running stream",
+    kind="attack",
+    how="a link to a file, or to a directory, outside of the data roots is put beside the files of a continuous job",
+    times=2,
+    guaranteed="`path_outside_data_roots` names the link before anything is read; the job goes on once it is gone",
+)
+@pytest.mark.parametrize("is_directory", [False, True])
+def test_a_link_out_of_the_roots_stops_a_running_stream(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_directory: bool
+) -> None:
+    written: list[int] = []
+    write = Stage.write
+
+    def noting(stage: Stage, frame: DataFrame, batch_id: int) -> Staged:
+        written.append(batch_id)
+        return write(stage, frame, batch_id)
+
+    monkeypatch.setattr(Stage, "write", noting)
+    orders = bench.settings.state_dir / "data" / "orders"
+    job_id = bench.submit({**PER_USER, "mode": "continuous", "settings": QUICK})
+    assert run(bench, job_id).status == JobStatus.RUNNING
+    supervised(bench, lambda: stream(bench, job_id).rows_in == 10_000)
+    # Links that stay inside are the operator's own affair.
+    inside = secret_in(orders.parent / "archive", "1.parquet")
+    (orders / "inside.parquet").symlink_to(inside)
+    supervised(bench, lambda: stream(bench, job_id).rows_in == 10_001)
+
+    secret = secret_in(tmp_path / "elsewhere", f"{HUSH}.parquet")
+    link = orders / ("way" if is_directory else "out [é]+%20.parquet")
+    link.symlink_to(secret.parent if is_directory else secret, target_is_directory=is_directory)
+    supervised(bench, lambda: not bench.at_hand.all())
+    job = bench.job(job_id)
+    assert refused(job)["detail"].startswith(f"'orders/' holds the link '{link.name}' that leads out of the data roots")
+    assert stream(bench, job_id).stopped_because == StoppedBecause.FAILED
+    assert written[-1] == stream(bench, job_id).last_batch
+    known = [[0, 100, 7], [1, 101, 8], [2, 100, 7]]
+    assert (rows(bench, job_id), stream(bench, job_id).rows_in) == (known, 10_001)
+
+    # Whoever resumes it with the link in place is told the same.
+    resume(bench, job_id)
+    assert "that leads out of the data roots" in refused(run(bench, job_id))["detail"]
+    link.unlink()
+    add_orders(bench, "part-9.parquet", [2], "new")
+    resume(bench, job_id)
+    run(bench, job_id)
+    supervised(bench, lambda: stream(bench, job_id).rows_in == 10_002)
+    assert rows(bench, job_id) == [[0, 100, 7], [1, 101, 8], [2, 101, 8]]
+
+
+@pytest.mark.withstands(
+    "a file is swapped for a link while a stream reads it",
+    kind="attack",
+    how="a new file of a stream, or one of a static table, becomes a link out of the data roots once it was looked at",
+    times=3,
+    guaranteed="the mini-batch fails, and neither rows nor words of what the link leads to stay in state or sink",
+)
+@pytest.mark.parametrize("swapped", ["readable", "unreadable", "static"])
+def test_what_was_read_through_a_link_is_not_kept(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swapped: str
+) -> None:
+    data = bench.settings.state_dir / "data"
+    joined = {
+        **PER_USER,
+        "tables": {"orders": {**parquet("orders"), "role": "stream"}, "u": {**USERS, "role": "static"}},
+        "sql": "SELECT o.uid, COUNT(*) AS n, COUNT(DISTINCT o.category) AS c FROM orders o JOIN u ON o.uid = u.uid "
+        "WHERE o.uid < 3 GROUP BY o.uid",
+    }
+    job_id = bench.submit(joined if swapped == "static" else PER_USER)
+    run(bench, job_id)
+    assert rows(bench, job_id) == FIRST
+    add_orders(bench, "part-9.parquet", [1], "new")
+    victim = data / "users" / "users.csv" if swapped == "static" else data / "orders" / "part-9.parquet"
+    kept = victim.read_bytes()
+    secret = secret_in(tmp_path / "elsewhere", f"{HUSH}.parquet", is_readable=swapped == "readable")
+    if swapped == "static":
+        secret.write_text(f"uid,name\n1,{HUSH}\n1,{HUSH}\n1,{HUSH}\n")
+    write = Stage.write
+
+    def after_a_swap(stage: Stage, frame: DataFrame, batch_id: int) -> Staged:
+        victim.unlink()
+        victim.symlink_to(secret)
+        return write(stage, frame, batch_id)
+
+    resume(bench, job_id)
+    with monkeypatch.context() as patched:
+        patched.setattr(Stage, "write", after_a_swap)
+        error = refused(run(bench, job_id))
+    table, link = ("u", "users.csv") if swapped == "static" else ("orders", "part-9.parquet")
+    assert f"holds the link '{link}'" in error["detail"]
+    assert error["errors"][0]["pointer"] == f"/tables/{table}/path"
+    assert rows(bench, job_id) == FIRST
+    generation = bench.settings.streams_dir / job_id / "g1"
+    assert [path.name for path in (generation / "stage").glob("*")] == []
+
+    victim.unlink()
+    victim.write_bytes(kept)
+    resume(bench, job_id)
+    assert run(bench, job_id).error is None
+    # Exactly: the state forgot what it had been given.
+    assert rows(bench, job_id) == [[0, 100, 7], [1, 101, 8], [2, 100, 7]]
