@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from service.jobs.cancel_job import cancel_job
 from service.jobs.end_cancelled import CancelledJobs
-from service.jobs.get_job import get_job
+from service.jobs.read_jobs import JobKey, read_jobs
 from service.jobs.views import Job
 from service.main import create_app
 from service.settings import Settings
@@ -42,7 +42,8 @@ def lapse(database: Database, *claims: Claim) -> None:
 
 
 def shown(database: Database, settings: Settings, claim: Claim) -> Job:
-    return get_job(database, settings, lifecycle.TENANT, claim.job_id)
+    key = JobKey(lifecycle.TENANT, claim.job_id)
+    return read_jobs(database, settings, {key})[key]
 
 
 def test_only_what_is_cancelling_and_has_no_worker_is_ended(database: Database, settings: Settings) -> None:
