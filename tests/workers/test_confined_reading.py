@@ -105,7 +105,10 @@ def test_a_link_out_of_the_roots_stops_a_running_stream(
     times=3,
     guaranteed="the mini-batch fails, and neither rows nor words of what the link leads to stay in state or sink",
 )
-@pytest.mark.parametrize("swapped", ["readable", "unreadable", "static"])
+@pytest.mark.parametrize(
+    "swapped",
+    ["readable", pytest.param("unreadable", marks=pytest.mark.long), pytest.param("static", marks=pytest.mark.long)],
+)
 def test_what_was_read_through_a_link_is_not_kept(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swapped: str
 ) -> None:

@@ -74,7 +74,7 @@ def test_a_driver_that_hangs_is_replaced(tmp_path: Path) -> None:
     times=1,
     guaranteed="the next start succeeds",
 )
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_jvm_lost_while_it_starts_is_replaced(tmp_path: Path) -> None:
     found = found_by("starts", tmp_path)
     assert (found["killed"], found["hung"], found["given_up_in_time"]) == (1, 1, False)
