@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Annotated
 
 from fastapi import Request, Security
@@ -20,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.access_errors import MissingScopeError, UnauthenticatedError
 from service.api.problems import service_error_response
+from service.api.shared_calls import SharedCalls
 from service.errors import DatabaseUnavailableError
 from service.keys.key_ring import KeyRing
 from service.keys.principal import ANYBODY, PRINCIPAL, Principal
@@ -27,8 +30,13 @@ from service.keys.secrets import Secret, read_secret
 from service.spec.scopes import KeyScope
 from service.store.faults import fault_of
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json"})
+READINESS_PATH = "/readyz"
+
+OPEN_PATHS = frozenset({"/healthz", READINESS_PATH, "/openapi.json"})
 """What anybody may ask: whether the service is there, and how to talk to it."""
+
+_STRANGERS_AT_ONCE = 2
+"""Keys that are looked up at once of those that never opened anything."""
 
 _SHOW_A_KEY = (
     "Show an API key, as 'Authorization: Bearer ek_…'. Whoever runs the service makes one: `evenkeel keys create`."
@@ -43,11 +51,17 @@ class Authentication:
     def __init__(self, app: ASGIApp, *, required: bool) -> None:
         self._app = app
         self._required = required
-        self._asking: dict[Secret, asyncio.Task[Principal | None]] = {}
+        self._look_ups: SharedCalls[Secret, Principal | None] = SharedCalls()
+        self._strangers = asyncio.Semaphore(_STRANGERS_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers with a problem, or hands the request on with its principal."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if scope["path"] in OPEN_PATHS:
+            if scope["path"] == READINESS_PATH:
+                await self._recognise(scope)
             await self._app(scope, receive, send)
             return
         try:
@@ -63,6 +77,11 @@ class Authentication:
             return
         scope.setdefault("state", {})[PRINCIPAL] = principal
         await self._app(scope, receive, send)
+
+    async def _recognise(self, scope: Scope) -> None:
+        """Notes who asks for what strangers may ask too, where that can be found out."""
+        with suppress(UnauthenticatedError, SQLAlchemyError):
+            scope.setdefault("state", {})[PRINCIPAL] = await self._principal(scope) if self._required else ANYBODY
 
     async def _principal(self, scope: Scope) -> Principal:
         shown = Headers(scope=scope).getlist("authorization")
@@ -82,12 +101,16 @@ class Authentication:
 
     async def _look_up(self, ring: KeyRing, secret: Secret) -> Principal | None:
         """Asks the database, once for all who show the same key at this moment."""
-        asking = self._asking.get(secret)
-        if asking is None:
-            asking = self._asking[secret] = asyncio.create_task(run_in_threadpool(ring.look_up, secret))
-            asking.add_done_callback(lambda _: self._asking.pop(secret, None))
-        # One that gives up must not take the answer away from the others.
-        return await asyncio.shield(asking)
+        if ring.has_held(secret):
+            return await self._look_ups.share(secret, partial(run_in_threadpool, ring.look_up, secret))
+        # Made-up keys, however many, wait for each other and leave threads and connections to those who are known.
+        async with self._strangers:
+            return await self._look_ups.share(secret, partial(run_in_threadpool, ring.look_up, secret))
+
+
+def is_known(scope: Scope) -> bool:
+    """Whether it is known who sent the request, of a path that is open to everybody."""
+    return isinstance(scope.get("state", {}).get(PRINCIPAL), Principal)
 
 
 def principal_of(scope: Scope) -> Principal:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Header, Path, Query, Request
 
+from service.api.shared_calls import SharedCalls
+from service.jobs.check_readiness import Readiness
 from service.jobs.doorbell import Doorbell
 from service.jobs.read_jobs import JobReader
 from service.jobs.watch import JobWatcher
@@ -25,6 +27,7 @@ class Services:
     watcher: JobWatcher
     reader: JobReader
     key_ring: KeyRing
+    readiness: SharedCalls[None, Readiness] = field(default_factory=SharedCalls)
 
 
 async def _services(request: Request) -> Services:

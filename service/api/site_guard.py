@@ -8,7 +8,6 @@ another one unasked.
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -48,11 +47,15 @@ class SiteGuard:
                 "name to EVENKEEL_API_ALLOWED_HOSTS."
             )
         origin = headers.get("origin")
-        if scope["method"] in UNSAFE_METHODS and origin is not None and not self._trusts(origin):
+        if scope["method"] in UNSAFE_METHODS and origin is not None and not self._trusts(origin, hosts[0]):
             raise OriginNotAllowedError("A page of another site may not change anything here.")
 
-    def _trusts(self, origin: str) -> bool:
-        return origin in self._origins or self._serves(_authority(origin))
+    def _trusts(self, origin: str, host: str) -> bool:
+        """Whether a page of `origin` is one of this service, as it was asked for, or of a site that may use it.
+
+        Another port of the same machine is another site: whatever listens there is not this service.
+        """
+        return origin in self._origins or origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
 
     def _serves(self, authority: str) -> bool:
         name = re.sub(r":\d*$", "", authority).lower()
@@ -62,10 +65,3 @@ class SiteGuard:
 def origins_of(settings: ApiSettings) -> tuple[str, ...]:
     """Of other sites whose pages may use the API."""
     return tuple(origin for origin in settings.allowed_origins.split(",") if origin)
-
-
-def _authority(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:
-        return ""

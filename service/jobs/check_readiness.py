@@ -46,6 +46,24 @@ class Readiness(Frozen):
     )
 
 
+_TOLD_TO_STRANGERS = {
+    "database": "The database does not answer.",
+    "schema": "The database's schema is that of another version.",
+    "broker": "The broker cannot be used.",
+    "worker": "No worker takes jobs.",
+    "cluster": "No worker has a Spark that could run a job.",
+}
+"""By the codes of issues: no name, address or version."""
+
+_SHOW_A_KEY = "Show an API key to be told more."
+
+
+def for_strangers(error: NotReadyError) -> NotReadyError:
+    """The same, without anything about how the service is built."""
+    issues = [Issue(code=issue.code, detail=_TOLD_TO_STRANGERS[issue.code]) for issue in error.issues]
+    return NotReadyError(" ".join((*(issue.detail for issue in issues), _SHOW_A_KEY)), issues=issues)
+
+
 def worker_silence_ms(settings: Settings) -> int:
     """A worker that was not heard of for so long does not count: as long as its leases last."""
     return round(settings.worker.lease_seconds * 1000)

@@ -1,7 +1,7 @@
 """Checks keys as they are shown, hundreds of times a second, without asking the database each time.
 
 What was looked up counts for a few seconds, so a revoked key opens doors that much longer, in each process. A key that
-does not exist is remembered too, within bounds: whoever tries keys must not occupy the database.
+does not exist is remembered too, apart from those that do: whoever tries keys must not have others forgotten.
 """
 
 from __future__ import annotations
@@ -40,12 +40,19 @@ class KeyRing:
         self._database = database
         self._clock = clock
         self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._refused: OrderedDict[str, _Known] = OrderedDict()
         self._lock = threading.Lock()
 
     def recall(self, shown: Secret) -> tuple[bool, Principal | None]:
         """Whether the key was looked up lately, and whose it is if so. Never waits."""
         known = self._recent(shown.id)
         return (False, None) if known is None else (True, _principal(known, shown))
+
+    def has_held(self, shown: Secret) -> bool:
+        """Whether the key with this secret opened something when it was last looked up, however long ago."""
+        with self._lock:
+            known = self._known.get(shown.id)
+        return known is not None and _principal(known, shown) is not None
 
     def look_up(self, shown: Secret) -> Principal | None:
         """Whose key it is; None for one that opens nothing. Asks the database, and raises as that does."""
@@ -60,16 +67,18 @@ class KeyRing:
 
     def _recent(self, key_id: str) -> _Known | None:
         with self._lock:
-            known = self._known.get(key_id)
+            known = self._known.get(key_id) or self._refused.get(key_id)
         return None if known is None or self._clock() - known.looked_up > REMEMBERED_SECONDS else known
 
     def _read(self, key_id: str, shown: Secret | None = None) -> _Known:
         known = self._as_stored(key_id, shown, self._clock())
+        kept, others = (self._known, self._refused) if known.principal else (self._refused, self._known)
         with self._lock:
-            self._known[key_id] = known
-            self._known.move_to_end(key_id)
-            while len(self._known) > _MOST_REMEMBERED:
-                self._known.popitem(last=False)
+            others.pop(key_id, None)
+            kept[key_id] = known
+            kept.move_to_end(key_id)
+            while len(kept) > _MOST_REMEMBERED:
+                kept.popitem(last=False)
         return known
 
     def _as_stored(self, key_id: str, shown: Secret | None, started: float) -> _Known:

@@ -14,9 +14,12 @@ from service.api.authentication import OPEN_PATHS
 from service.keys.issue_key import KeyRequest, issue_key
 from service.keys.key_ring import KeyRing
 from service.keys.revoke_key import revoke_key
+from service.keys.secrets import make_secret
 from service.settings import Settings
 from service.spec.scopes import KeyScope
+from service.store import workers
 from service.store.session import Database
+from service.store.workers import WorkerFacts
 from tests.support import lifecycle
 from tests.support.lifecycle import SPEC
 
@@ -146,6 +149,27 @@ def test_nor_what_there_is(api: Api, path: str) -> None:
 def test_whether_the_service_is_there_is_told_to_all(api: Api, path: str) -> None:
     assert api.client.get(path).status_code in {200, 503}
     assert api.client.get("/openapi.json").status_code == 200
+
+
+@pytest.mark.withstands(
+    "a stranger asks whether the service is ready",
+    kind="attack",
+    how="/readyz without a key, and with one that opens nothing",
+    times=2,
+    guaranteed="which part is missing is told, and no name, address or version",
+)
+@pytest.mark.parametrize("headers", [{}, {"Authorization": f"Bearer {make_secret().text}"}])
+def test_strangers_are_not_told_why_it_is_not_ready(api: Api, bearer: Bearer, headers: dict[str, str]) -> None:
+    facts = WorkerFacts(spark_state="unavailable", spark_fault="no master at spark://10.0.0.7:7077")
+    with api.database.write() as session:
+        workers.beat(session, "host-17-worker", api.database.now(session), "0.1.0", facts)
+    told, known = (api.client.get("/readyz", headers=shown) for shown in (headers, bearer(KeyScope.READ)))
+    assert (told.status_code, known.status_code) == (503, 503)
+    assert [issue["code"] for issue in told.json()["errors"]] == ["cluster"]
+    assert "Show an API key" in told.json()["detail"]
+    for name in ("host-17-worker", "10.0.0.7"):
+        assert name in known.text
+        assert name not in told.text
 
 
 @pytest.mark.withstands(

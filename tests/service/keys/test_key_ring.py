@@ -111,6 +111,23 @@ def test_a_key_that_does_not_exist_is_remembered_within_bounds(ring: KeyRing, mo
     assert [ring.recall(secret)[0] for secret in tried] == [False, False, True, True, True]
 
 
+def test_keys_that_do_not_exist_have_no_other_forgotten(
+    ring: KeyRing, issued: IssuedKey, monkeypatch: pytest.MonkeyPatch, clock: Clock, database: Database
+) -> None:
+    monkeypatch.setattr(key_ring, "_MOST_REMEMBERED", 3)
+    assert not ring.has_held(shown(issued))
+    ring.look_up(shown(issued))
+    for _ in range(5):
+        ring.look_up(make_secret())
+    assert ring.recall(shown(issued))[1] is not None
+    clock.now = 10 * REMEMBERED_SECONDS
+    assert ring.has_held(shown(issued))
+    assert not ring.has_held(Secret(issued.id, make_secret().secret))
+    revoke_key(database, issued.id)
+    ring.look_up(shown(issued))
+    assert not ring.has_held(shown(issued))
+
+
 def test_use_is_noted_to_the_minute(
     ring: KeyRing, issued: IssuedKey, database: Database, clock: Clock, now: Now
 ) -> None:
