@@ -41,6 +41,9 @@ _STRANGERS_AT_ONCE = 2
 _SHOW_A_KEY = (
     "Show an API key, as 'Authorization: Bearer ek_…'. Whoever runs the service makes one: `evenkeel keys create`."
 )
+KEY_ENDED = "The API key has expired or was revoked."
+"""What whoever waited for long is told."""
+
 _NO_KEY = "This API key is unknown, expired or revoked. Show another."
 _UNCHECKED = "The database did not answer in time, so the API key could not be checked. Nothing was changed; try again."
 

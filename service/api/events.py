@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.access_errors import UnauthenticatedError
-from service.api.authentication import Reader
+from service.api.authentication import KEY_ENDED, Reader
 from service.api.dependencies import JobId, Services, ServicesDep
 from service.api.negotiation import choose
 from service.api.problems import problems
@@ -88,7 +88,7 @@ async def _stream(services: Services, caller: Principal, job_id: str, read: Even
 def _read_on(services: Services, caller: Principal, job_id: str, after: int) -> EventRead:
     """What has happened since. A stream may be open for days: its key must still hold."""
     if not services.key_ring.holds(caller):
-        raise UnauthenticatedError("The API key has expired or was revoked.")
+        raise UnauthenticatedError(KEY_ENDED)
     return read_events(services.database, caller.tenant, job_id, after)
 
 

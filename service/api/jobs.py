@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -10,8 +11,8 @@ from fastapi import APIRouter, Body, Header, Query, Request, Response
 from pydantic import AwareDatetime, BeforeValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from service.access_errors import TooManyJobsError
-from service.api.authentication import ReaderTenant, SubmitterTenant
+from service.access_errors import TooManyJobsError, UnauthenticatedError
+from service.api.authentication import KEY_ENDED, ReaderTenant, SubmitterTenant, principal_of
 from service.api.body_errors import BODY_ERRORS
 from service.api.conditional import is_known, job_response, wait_seconds
 from service.api.dependencies import Cursor, IfNoneMatch, JobId, Prefer, ServicesDep, lines_of
@@ -166,6 +167,9 @@ async def get_job(
         is_known=lambda job: not known_tags or is_known(job, known_tags),
         seconds=wait or 0,
     )
+    # The key may have been revoked meanwhile.
+    if wait and not await asyncio.to_thread(services.key_ring.holds, principal_of(request.scope)):
+        raise UnauthenticatedError(KEY_ENDED)
     headers = {} if wait is None else {"Preference-Applied": f"wait={wait}"}
     return job_response(job, headers=headers, known_tags=known_tags)
 

@@ -10,6 +10,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+import service.jobs.read_jobs
 from service.api.authentication import OPEN_PATHS
 from service.keys.issue_key import KeyRequest, issue_key
 from service.keys.key_ring import KeyRing
@@ -332,3 +333,21 @@ def test_an_open_stream_of_events_ends_with_its_key(api: Api, bearer: Bearer, mo
     monkeypatch.setattr(KeyRing, "holds", revoked_meanwhile)
     # It returns, although the job never ends.
     assert "QUEUED" in api.client.get(f"/v1/jobs/{job_id}/events", headers=headers).text
+
+
+def test_whoever_waited_is_told_nothing_once_the_key_is_revoked(
+    api: Api, bearer: Bearer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = lifecycle.insert(api.database)
+    monkeypatch.setattr("service.keys.key_ring.REMEMBERED_SECONDS", 0.0)
+    headers = bearer()
+    key_id = api.client.get("/v1/me", headers=headers).json()["key_id"]
+    read_jobs = service.jobs.read_jobs.read_jobs
+
+    def revoked_meanwhile(*given: Any) -> Any:
+        revoke_key(api.database, key_id, even_the_last=True)
+        return read_jobs(*given)
+
+    monkeypatch.setattr("service.jobs.read_jobs.read_jobs", revoked_meanwhile)
+    answer = api.client.get(f"/v1/jobs/{job_id}", headers={**headers, "Prefer": "wait=1"})
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Protocol
+from typing import Any, Protocol
 
 import httpx
 import psycopg.errors
@@ -160,6 +160,32 @@ class TestRequests:
         assert api.submit().status_code == 202
         api.end_ringing()
         assert self.count(api, OutboxRow) == 1
+
+
+@pytest.mark.one_database("sqlite")
+@pytest.mark.withstands(
+    "the disk of SQLite's file is full",
+    how="SQLite may not make its file larger",
+    times=1,
+    guaranteed="503 `database_unavailable`, nothing half stored; all goes on once there is room",
+)
+def test_a_full_disk_is_a_503_and_loses_nothing(api: Api) -> None:
+    pages = [1]  # what it has counts as the least
+
+    @event.listens_for(api.database.engine, "checkout")
+    def limit(connection: Any, *_: object) -> None:
+        connection.execute(f"PRAGMA max_page_count = {pages[0]}")
+
+    large = {"sql": f"SELECT COUNT(*) AS n FROM orders WHERE uid IN ({', '.join(map(str, range(1_000)))})"}
+    before = api.submit().json()
+    refused = api.submit(**large)
+    assert (refused.status_code, refused.json()["code"]) == (503, "database_unavailable")
+    assert api.client.get(f"/v1/jobs/{before['id']}").json() == before
+    pages[0] = 1_000_000
+    after = api.submit(**large)
+    assert after.status_code == 202
+    listed = api.client.get("/v1/jobs").json()["jobs"]
+    assert [job["id"] for job in listed] == [after.json()["id"], before["id"]]
 
 
 @pytest.fixture(scope="module")
