@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from service.spec.coercion import arithmetic, widest
-from service.spec.tree import Expression, Negation, Number
+from service.spec.tree import Expression, Negation, Null, Number
 from service.spec.types import (
     BIGINT,
     BOOLEAN,
     DATE,
     DOUBLE,
     INT,
+    MAX_PRECISION,
     NUMERIC,
     STRING,
     TEMPORAL,
@@ -29,6 +30,7 @@ from service.spec.types import (
 )
 
 MAX_PADDED_LENGTH = 65_536
+_ROUNDING = frozenset({"round", "bround", "floor", "ceil", "ceiling"})
 
 Types = tuple[DataType | None, ...]
 Arguments = tuple[Expression, ...]
@@ -239,6 +241,14 @@ FUNCTIONS: dict[str, Function] = {
     **_rows("make_date", 3, 3, _NUMBER, _always(DATE)),
 }
 """By lower-case name."""
+
+
+def digits_are_bounded(name: str, arguments: Arguments) -> bool:
+    """False for a rounding to digits that are no literal of bearable size: Spark would write all of them out."""
+    if name not in _ROUNDING or len(arguments) < 2 or isinstance(arguments[1], Null):
+        return True
+    digits = literal_integer(arguments[1])
+    return digits is not None and abs(digits) <= MAX_PRECISION
 
 
 def padding_is_bounded(name: str, arguments: Arguments) -> bool:

@@ -9,7 +9,7 @@ from service.spec import coercion
 from service.spec.coercion import Incompatible
 from service.spec.dialect import Text
 from service.spec.errors import SpecError
-from service.spec.functions import FUNCTIONS, MAX_PADDED_LENGTH, padding_is_bounded
+from service.spec.functions import FUNCTIONS, MAX_PADDED_LENGTH, digits_are_bounded, padding_is_bounded
 from service.spec.rendering import render
 from service.spec.tree import (
     Aggregate,
@@ -238,6 +238,8 @@ class Typing:
                 raise self.mismatch(f"{node.name} does not take {_told(argument)}, which is {type_}.", node)
         if not padding_is_bounded(node.name, node.arguments):
             raise self.mismatch(f"{node.name} needs a number up to {MAX_PADDED_LENGTH} as its length.", node)
+        if not digits_are_bounded(node.name, node.arguments):
+            raise self.mismatch(f"{node.name} needs a number from -38 to 38 as its digits.", node)
         if node.name == "if":
             self.require_condition(node.arguments[0], "IF")
         if node.name == "nullif":

@@ -10,7 +10,7 @@ long texts: what bounds that is the job's time limit.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MAX_LENGTH = 1_000
 """Characters of a pattern."""
@@ -19,15 +19,24 @@ _MAX_NESTING = 16
 _MAX_LOOPS = 12
 _MAX_WAYS = 10_000_000
 _TOO_MANY = _MAX_WAYS + 1
+_MAX_TURNS = 10_000
+"""Steps that may be taken without getting on in the text: counts multiply, `((a?){99}){99}`."""
 
 _GROUP = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|<[A-Za-z][A-Za-z0-9]*>|[A-Za-wyz-]*:))?")
 _FLAGS = re.compile(r"\(\?[A-Za-wyz-]+\)")
 _COUNT = re.compile(r"\{(\d{1,9})(,(\d{1,9})?)?\}")
 _LITERAL = re.compile(r"\\Q.*?(?:\\E|$)", re.DOTALL)
 _REFERENCE = re.compile(r"\\(?:[1-9]|k<[^>]*>)")
-_ESCAPE = re.compile(r"\\(?:[pPxN]\{[^}]*\}|.)", re.DOTALL)
+_LOOKS = ("(?=", "(?!", "(?<=", "(?<!")
+_BOUNDARIES = frozenset(rf"\{letter}" for letter in "bBAzZG")
+# Those of which it is plain where they end. Java takes whatever follows `\c` as part of it, brackets too.
+_ESCAPED = (
+    r"\\(?:[pP](?:[A-Z]|\{[\w =.-]+\})|x(?:[0-9A-Fa-f]{2}|\{[0-9A-Fa-f]+\})|u[0-9A-Fa-f]{4}|N\{[\w -]+\}"
+    r"|0[0-7]{1,3}|[dDwWsSbBAzZGhHvVRXntrfae]|[^0-9A-Za-z])"
+)
+_ESCAPE = re.compile(_ESCAPED, re.DOTALL)
 # Not the set operations that Java knows inside of one.
-_CLASS = re.compile(r"\[\^?(?:\\[^QE]|[^\\\[\]&]|&(?!&))+\]", re.DOTALL)
+_CLASS = re.compile(rf"\[\^?(?:{_ESCAPED}|[^\\\[\]&]|&(?!&))+\]", re.DOTALL)
 
 
 class PatternError(ValueError):
@@ -36,16 +45,22 @@ class PatternError(ValueError):
 
 @dataclass(frozen=True)
 class _Work:
-    """In how many ways a part can match: `loops` repetitions without end, one behind the other, times `ways`."""
+    """In how many ways a part can match: `loops` repetitions without end, one behind the other, times `ways`; whether
+    it can match the `empty` text, and how many `turns` it may take at one place of the text."""
 
     loops: int = 0
     ways: int = 1
+    empty: bool = False
+    turns: int = 1
 
     def then(self, other: _Work) -> _Work:
-        return _Work(self.loops + other.loops, min(self.ways * other.ways, _TOO_MANY))
+        ways = min(self.ways * other.ways, _TOO_MANY)
+        return _Work(self.loops + other.loops, ways, self.empty and other.empty, self.turns + other.turns)
 
     def either(self, other: _Work) -> _Work:
-        return _Work(max(self.loops, other.loops), min(self.ways + other.ways, _TOO_MANY))
+        loops = max(self.loops, other.loops)
+        ways = min(self.ways + other.ways, _TOO_MANY)
+        return _Work(loops, ways, self.empty or other.empty, self.turns + other.turns)
 
     def times(self, least: int, most: int | None) -> _Work:
         varies = self.loops > 0 or self.ways > 1
@@ -56,13 +71,23 @@ class _Work:
                     "texts that takes without end. Write a class of characters, [ab]*, repeat the group possessively, "
                     "(…)*+, or bound how often, (…){0,5}"
                 )
-            return _Work(1)
+            return _Work(1, 1, self.empty or not least, self.turns)
         ways = most - least + 1
         for _ in range(most if self.ways > 1 else 0):
             ways *= self.ways
             if ways > _MAX_WAYS:
                 break
-        return _Work(self.loops * most, min(ways, _TOO_MANY))
+        return _Work(self.loops * most, min(ways, _TOO_MANY), self.empty or not least, self._turns(most))
+
+    def possessively(self, least: int, most: int | None) -> _Work:
+        """Repeated without that anything of it is tried again."""
+        ways = 1 if least == most else 2
+        turns = self.turns if most is None else self._turns(most)
+        return _Work(self.loops + int(most is None), min(self.ways * ways, _TOO_MANY), self.empty or not least, turns)
+
+    def _turns(self, most: int) -> int:
+        # Where each turn takes a part of the text, that is over before the count.
+        return min(self.turns * (max(most, 1) if self.empty else 1), _MAX_TURNS + 1)
 
 
 def check_regular_expression(pattern: str) -> None:
@@ -70,6 +95,10 @@ def check_regular_expression(pattern: str) -> None:
     if len(pattern) > MAX_LENGTH:
         raise PatternError(f"has {len(pattern)} characters; at most {MAX_LENGTH}")
     work = _Reader(pattern).whole()
+    if work.turns > _MAX_TURNS:
+        raise PatternError(
+            f"repeats what may be empty more than {_MAX_TURNS} times, counts within counts multiplied: lower the counts"
+        )
     if work.loops > _MAX_LOOPS or work.ways > _MAX_WAYS:
         raise PatternError(
             f"may match a text in too many ways: repeat at most {_MAX_LOOPS} parts without end, and bound the others "
@@ -99,19 +128,25 @@ class _Reader:
         return work
 
     def _sequence(self, depth: int) -> _Work:
-        work = _Work()
+        work = _Work(empty=True)
         while self._at < len(self._pattern) and self._pattern[self._at] not in "|)":
             work = work.then(self._repeated(self._atom(depth)))
         return work
 
     def _atom(self, depth: int) -> _Work:
         if self._match(_LITERAL) or self._match(_FLAGS):
-            return _Work()
+            return _Work(empty=True)
         if self._match(_REFERENCE):
             # It is as long as what it refers to.
-            return _Work(0, 2)
+            return _Work(0, 2, empty=True)
         if self._match(_ESCAPE):
-            return _Work(0, 2) if self._pattern[self._at - 1] in "RX" else _Work()
+            escape = self._pattern[self._at - 2 : self._at]
+            return _Work(0, 2) if escape in (r"\R", r"\X") else _Work(empty=escape in _BOUNDARIES)
+        if self._pattern[self._at] == "\\":
+            raise PatternError(
+                f"holds {self._pattern[self._at : self._at + 2]}, which is not known: write a character by its code, "
+                r"\x{1b}, and one that means itself without a backslash"
+            )
         if self._pattern[self._at] == "[":
             if not self._match(_CLASS):
                 raise PatternError(
@@ -121,20 +156,21 @@ class _Reader:
             return _Work()
         if self._pattern[self._at] != "(":
             self._at += 1
-            return _Work()
+            return _Work(empty=self._pattern[self._at - 1] in "^$")
+        opened = self._at
         if not self._match(_GROUP) or self._pattern[self._at : self._at + 1] == "?":
             raise PatternError("begins a group in a way that is not known, or that allows comments")
         work = self._choice(depth + 1)
         if not self._take(")"):
             raise PatternError("has a parenthesis that is not closed")
-        return work
+        looks = self._pattern.startswith(_LOOKS, opened)
+        return replace(work, empty=work.empty or looks)
 
     def _repeated(self, work: _Work) -> _Work:
         while (bounds := self._bounds()) is not None:
             least, most = bounds
             if self._take("+"):
-                # Nothing of it is tried again.
-                work = work.then(_Work(int(most is None), 1 if least == most else 2))
+                work = work.possessively(least, most)
                 continue
             self._take("?")
             work = work.times(least, most)

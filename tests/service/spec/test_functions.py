@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.spec.functions import FUNCTIONS, Function, Kind, padding_is_bounded
+from service.spec.functions import FUNCTIONS, Function, Kind, digits_are_bounded, padding_is_bounded
 from service.spec.scope import TableScope
-from service.spec.tree import Name, Negation, Number
+from service.spec.tree import Expression, Name, Negation, Null, Number
 from tests.service.spec.conftest import COLUMNS, TypesInSpark
 from tests.service.spec.test_inference import check
 
@@ -92,3 +92,30 @@ def test_padding_needs_a_bearable_literal(length: Number | Negation | Name, boun
     arguments = (Name(None, "s"), length, Name(None, "x"))
     assert padding_is_bounded("lpad", arguments) is bounded
     assert padding_is_bounded("upper", arguments)
+
+
+@pytest.mark.withstands(
+    "rounding to digits without end",
+    kind="attack",
+    how="`round(1.5, 2147483647)` and the like, which Spark would write out while it plans",
+    times=7,
+    guaranteed="422 `type_mismatch`, before anything runs",
+)
+@pytest.mark.parametrize(
+    ("digits", "bounded"),
+    [
+        (Number("2"), True),
+        (Negation(Number("38")), True),
+        (Number("39"), False),
+        (Negation(Number("39")), False),
+        (Number("2147483647"), False),
+        (Name(None, "n"), False),
+        (Null(), True),
+    ],
+)
+@pytest.mark.parametrize("function", ["round", "bround", "floor", "ceil", "ceiling"])
+def test_rounding_needs_a_bearable_literal(function: str, digits: Expression, bounded: bool) -> None:
+    value = Name(None, "v")
+    assert digits_are_bounded(function, (value, digits)) is bounded
+    assert digits_are_bounded(function, (value,))
+    assert digits_are_bounded("log", (value, digits))
