@@ -74,7 +74,7 @@ def authentication() -> str:
 
 
 @pytest.fixture
-def limits() -> dict[str, str]:
+def tenant_limits() -> dict[str, str]:
     """`EVENKEEL_LIMITS_...` for tests that parametrize it."""
     return {}
 
@@ -87,9 +87,9 @@ def settings(
     retry_seconds: float,
     database_url: str,
     authentication: str,
-    limits: dict[str, str],
+    tenant_limits: dict[str, str],
 ) -> Settings:
-    for name, limit in limits.items():
+    for name, limit in tenant_limits.items():
         monkeypatch.setenv(f"EVENKEEL_LIMITS_{name}", limit)
     monkeypatch.setenv("EVENKEEL_API_AUTHENTICATION", authentication)
     monkeypatch.setenv("EVENKEEL_DATABASE_RETRY_SECONDS", str(retry_seconds))

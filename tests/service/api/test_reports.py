@@ -118,7 +118,7 @@ class TestExplain:
         times=1,
         guaranteed="3 are planned, the others get a 429 with `Retry-After`",
     )
-    @pytest.mark.parametrize(("limits", "explain_timeout_seconds"), [({"EXPLANATIONS": "3"}, 120)])
+    @pytest.mark.parametrize(("tenant_limits", "explain_timeout_seconds"), [({"EXPLANATIONS": "3"}, 120)])
     def test_a_tenant_waits_for_so_many_at_once(self, api: Api) -> None:
         with ThreadPoolExecutor(8) as pool:
             asking = [pool.submit(api.client.post, "/v1/explain", json=SPEC) for _ in range(8)]

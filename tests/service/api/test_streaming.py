@@ -221,7 +221,7 @@ class TestResuming:
         assert "for good" in refused(post(api, job_id, "resume"), 409, "not_stopped")["detail"]
         refused(post(api, api.submit().json()["id"], "resume"), 409, "not_a_stream")
 
-    @pytest.mark.parametrize("limits", [{"QUEUED_JOBS": "1"}])
+    @pytest.mark.parametrize("tenant_limits", [{"QUEUED_JOBS": "1"}])
     def test_one_that_would_wait_beyond_its_tenant_s_limit_goes_on_resting(self, api: Api) -> None:
         job_id = stopped(api)
         waiting = submitted(api)
