@@ -40,12 +40,40 @@ class LastAdminKeyError(ConflictError):
     title = "This is the last key with the scope admin"
 
 
-class TooManyJobsError(ServiceError):
-    """The tenant's jobs that wait already are as many as may be. Carries Retry-After."""
+class QuotaError(ServiceError):
+    """The tenant has as much as it may. Carries Retry-After."""
+
+    def __init__(self, detail: str, *, retry_after_seconds: int) -> None:
+        super().__init__(detail, headers={"Retry-After": str(retry_after_seconds)})
+
+
+class TooManyJobsError(QuotaError):
+    """The tenant's jobs that wait already are as many as may be."""
 
     status = 429
     code = "too_many_jobs"
     title = "Too many jobs are waiting"
 
-    def __init__(self, detail: str, *, retry_after_seconds: int) -> None:
-        super().__init__(detail, headers={"Retry-After": str(retry_after_seconds)})
+
+class TooManyExplanationsError(QuotaError):
+    """The tenant waits for as many explanations as it may."""
+
+    status = 429
+    code = "too_many_explanations"
+    title = "Too many explanations at once"
+
+
+class TooManyStreamsError(QuotaError):
+    """The tenant has declared as many streams as it may."""
+
+    status = 429
+    code = "too_many_streams"
+    title = "Too many streams"
+
+
+class TooManyPostedBytesError(QuotaError):
+    """The rows that the tenant has posted take as much room as they may."""
+
+    status = 429
+    code = "too_many_posted_bytes"
+    title = "Posted rows take too much room"

@@ -37,7 +37,11 @@
     │   ├── StreamDiffersError              409     stream_differs
     │   ├── StreamInUseError                409     stream_in_use
     │   └── LastAdminKeyError               409     last_admin_key
-    ├── TooManyJobsError                    429     too_many_jobs
+    ├── QuotaError                                          the tenant has as much as it may
+    │   ├── TooManyJobsError                429     too_many_jobs
+    │   ├── TooManyExplanationsError        429     too_many_explanations
+    │   ├── TooManyStreamsError             429     too_many_streams
+    │   └── TooManyPostedBytesError         429     too_many_posted_bytes
     └── UnavailableError                                    try again later
         ├── DatabaseUnavailableError        503     database_unavailable
         ├── StoppingError                   503     stopping

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.broker_settings import BrokerSettings
 from service.data_settings import DataSettings
+from service.limit_settings import LimitSettings
 from service.spark_settings import SparkSettings
 from service.spec.locations import is_uri, split_roots
 
@@ -228,32 +229,6 @@ class RetentionSettings(_Group):
         ge=0,
         le=36_500,
         description="Days after its end at which a job loses its result; 0 keeps it as long as the job.",
-    )
-
-
-class LimitSettings(_Group):
-    """How much of the service one tenant may take."""
-
-    model_config = SettingsConfigDict(env_prefix="EVENKEEL_LIMITS_", frozen=True, env_ignore_empty=True)
-
-    queued_jobs: int = Field(
-        default=10_000,
-        ge=0,
-        le=10_000_000,
-        description="Jobs of a tenant that wait for a worker; what it submits beyond gets a 429. 0 for any number.",
-    )
-    running_jobs: int = Field(
-        default=0,
-        ge=0,
-        le=100_000,
-        description="Jobs of a tenant that workers have at once, beside as many streams; the others wait. 0 for any "
-        "number.",
-    )
-    result_bytes: ByteSize = Field(
-        default=ByteSize(0),
-        ge=0,
-        description="Largest managed result of a batch job; one that outgrows it fails. Bytes, or with a unit such as "
-        "`10GB`; 0 for any size.",
     )
 
 

@@ -26,6 +26,7 @@ from service.store import jobs, leases, publication, quotas, streams
 from service.store.faults import fault_of
 from service.store.leases import Claim
 from service.store.publication import AttemptMetrics, Ending, PublishedResult
+from service.store.quotas import Quota
 from service.store.session import Database
 from service.store.stream_state import StoppedBecause
 from service.store.suspects import holds_for
@@ -36,6 +37,7 @@ from workers.engine.spark.engine import Engine, PlannedQuery, TableInput
 from workers.engine.spark.late_statistics import LateStatistics
 from workers.engine.spark.sinks import WrittenResult
 from workers.engine.spark.statistics_cache import StatisticsCache
+from workers.explanation_slots import ExplanationSlots
 from workers.failures import HandBack, LeaseLost, Rest, Verdict, verdict_of
 from workers.handing_back import hand_back_job
 from workers.measuring import measure
@@ -84,6 +86,7 @@ class JobRunner:
         self._roots = roots_of(settings)
         self._results = settings.results_dir
         self._most_of_a_tenant = settings.limits.running_jobs
+        self._explanations = ExplanationSlots(settings.worker.concurrency, settings.limits.explanations)
         self._most_result_bytes = settings.limits.result_bytes
         self._lease_ms = round(settings.worker.lease_seconds * 1000)
         self._database = database
@@ -117,24 +120,26 @@ class JobRunner:
         others = [queue for queue in queues if queue != Queue.STREAM.value]
         apart = self._suspects.apart(session)
         wanted = others if self.supervisor.is_full else queues
-        job_id = leases.oldest_waiting(session, wanted, self._most_of_a_tenant, apart)
+        quota = self._quota()
+        job_id = leases.oldest_waiting(session, wanted, quota, apart)
         if job_id is None:
             return None
         if not self._has_place(session, job_id, place):
             # Another thread took the last place meanwhile.
-            job_id = leases.oldest_waiting(session, others, self._most_of_a_tenant, apart)
-        return job_id if job_id is not None and self._has_room(session, job_id) else None
+            job_id = leases.oldest_waiting(session, others, quota, apart)
+        return job_id if job_id is not None and quotas.has_room(session, job_id, quota) else None
 
     def _if_it_may_run(self, session: Session, job_id: str, place: Place) -> str | None:
         apart = self._suspects.apart(session)
         if apart is not None and holds_for(session, job_id, apart):
             return None
         # The place last: what is taken is not given back before the end of the claim.
-        return job_id if self._has_room(session, job_id) and self._has_place(session, job_id, place) else None
+        # Where its tenant has as many with workers as it may, it waits for one of them to end.
+        has_room = quotas.has_room(session, job_id, self._quota())
+        return job_id if has_room and self._has_place(session, job_id, place) else None
 
-    def _has_room(self, session: Session, job_id: str) -> bool:
-        """Not where its tenant has as many jobs with workers as it may: it waits for one of them to end."""
-        return not self._most_of_a_tenant or quotas.has_room(session, job_id, self._most_of_a_tenant)
+    def _quota(self) -> Quota:
+        return Quota(self._most_of_a_tenant, self._explanations.taken_up())
 
     def _has_place(self, session: Session, job_id: str, place: Place) -> bool:
         """Not where it is a stream, and this worker runs as many as it may: it waits for another worker, or a place,
@@ -150,18 +155,15 @@ class JobRunner:
             return False
         with self.supervisor.starting() as place:
             claim = self._suspects.claim(
-                lambda: claim_job(
-                    self._database,
-                    lambda session: choose(session, place),
-                    self._worker,
-                    self._lease_ms,
-                    pause=self._pause,
-                )
+                lambda: self._explanations.claimed(self._claimed(lambda session: choose(session, place)))
             )
             if claim is not None:
-                with self._suspects.running(claim):
+                with self._suspects.running(claim), self._explanations.working(claim):
                     self._run_claimed(claim, driver, place)
         return claim is not None
+
+    def _claimed(self, choose: Callable[[Session], str | None]) -> Claim | None:
+        return claim_job(self._database, choose, self._worker, self._lease_ms, pause=self._pause)
 
     def _run_claimed(self, claim: Claim, driver: Driver, place: Place) -> None:
         attempt = Attempt(claim, self._clock() + claim.remaining_ms / 1000, self._clock)

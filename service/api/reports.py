@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
+from service.access_errors import TooManyExplanationsError
 from service.api.authentication import ReaderTenant, SubmitterTenant
 from service.api.body_errors import BODY_ERRORS
 from service.api.dependencies import JobId, ServicesDep
@@ -48,7 +49,12 @@ def get_metrics(job_id: JobId, services: ServicesDep, tenant: ReaderTenant) -> M
     "/explain",
     summary="Explain a job",
     responses=problems(
-        *BODY_ERRORS, DatabaseUnavailableError, StorageUnavailableError, WorkerUnavailableError, spec=True
+        *BODY_ERRORS,
+        TooManyExplanationsError,
+        DatabaseUnavailableError,
+        StorageUnavailableError,
+        WorkerUnavailableError,
+        spec=True,
     ),
 )
 async def explain_job(body: JobBody, request: Request, services: ServicesDep, tenant: SubmitterTenant) -> PlanReport:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
+from service.access_errors import TooManyJobsError
 from service.api.authentication import ReaderTenant, SubmitterTenant
 from service.api.body_errors import BODY_ERRORS
 from service.api.conditional import job_response
@@ -84,6 +85,7 @@ def stop_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> R
             NotAStreamError,
             NotStoppedError,
             StateNotCompatibleError,
+            TooManyJobsError,
             StorageUnavailableError,
             spec=True,
         ),

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
+from service.access_errors import TooManyPostedBytesError, TooManyStreamsError
 from service.api.authentication import ReaderTenant, SubmitterTenant
 from service.api.body_errors import BODY_ERRORS
 from service.api.dependencies import Cursor, ServicesDep
@@ -80,14 +81,15 @@ async def _body(request: Request) -> bytes:
     responses={
         200: {"description": "The stream, which was declared so before."},
         201: {"description": "The stream, from now on.", "model": Stream},
-        **problems(*BODY_ERRORS, StreamDiffersError, StorageUnavailableError, spec=True),
+        **problems(*BODY_ERRORS, StreamDiffersError, TooManyStreamsError, StorageUnavailableError, spec=True),
     },
 )
 def declare_stream(
     name: StreamName, body: StreamDeclaration, services: ServicesDep, tenant: SubmitterTenant
 ) -> Response:
     """Makes a stream that rows can be posted to and jobs can read. The same declaration again changes nothing."""
-    declared = declare(services.database, services.settings.streams_dir, tenant, name, body.declared_schema)
+    settings = services.settings
+    declared = declare(services.database, settings.streams_dir, settings.limits, tenant, name, body.declared_schema)
     content = declared.stream.model_dump(mode="json", by_alias=True)
     return JSONResponse(content, 201 if declared.is_new else 200)
 
@@ -132,6 +134,7 @@ def delete_stream(name: StreamName, services: ServicesDep, tenant: SubmitterTena
             StreamNotFoundError,
             InvalidRowsError,
             BatchIdReusedError,
+            TooManyPostedBytesError,
             DatabaseUnavailableError,
             StorageUnavailableError,
         ),
@@ -158,4 +161,4 @@ def append_rows(
     """Appends a batch of rows, all or none. Columns that a row leaves out are NULL."""
     media_type = request.headers["content-type"].partition(";")[0].strip().lower()
     posted = PostedRows(tenant, name, batch_id, media_type, body)
-    return append(services.database, services.settings.streams_dir, posted)
+    return append(services.database, services.settings.streams_dir, services.settings.limits, posted)

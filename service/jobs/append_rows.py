@@ -20,7 +20,9 @@ from service.errors import BatchIdReusedError
 from service.ingest.parsing import rows_of
 from service.ingest.segments import remove_hidden, show, write_hidden
 from service.jobs.declare_stream import storage_unavailable
+from service.jobs.room import require_room_for_rows
 from service.jobs.stream_views import no_such_stream, require_stream
+from service.limit_settings import LimitSettings
 from service.spec.model import Frozen
 from service.store import ingest
 from service.store.faults import CommitUnknownError
@@ -54,13 +56,14 @@ class AppendedRows(Frozen):
     replayed: bool = Field(description="Whether it had been accepted before: nothing was added this time.")
 
 
-def append_rows(database: Database, streams_dir: Path, posted: PostedRows) -> AppendedRows:
+def append_rows(database: Database, streams_dir: Path, limits: LimitSettings, posted: PostedRows) -> AppendedRows:
     """Stores the rows of a batch, or finds that they are stored.
 
-    Raises StreamNotFoundError, InvalidRowsError, BatchIdReusedError, and StorageUnavailableError where the files cannot
-    be written: a repeat of the post is then all that it takes.
+    Raises StreamNotFoundError, InvalidRowsError, BatchIdReusedError, TooManyPostedBytesError where the tenant's rows
+    take as much room as they may, and StorageUnavailableError where the files cannot be written: a repeat of the post
+    is then all that it takes.
     """
-    stream, earlier = _look(database, posted)
+    stream, earlier = _look(database, limits, posted)
     if earlier is not None:
         return _replayed(streams_dir, stream, posted, earlier)
     table = rows_of(posted.body, posted.media_type, stream.schema)
@@ -75,7 +78,7 @@ def append_rows(database: Database, streams_dir: Path, posted: PostedRows) -> Ap
     except IntegrityError:
         # The same batch was accepted between our look and our insert.
         remove_hidden(streams_dir, segment.id)
-        stream, earlier = _look(database, posted)
+        stream, earlier = _look(database, limits, posted)
         if earlier is None:
             raise
         return _replayed(streams_dir, stream, posted, earlier)
@@ -92,10 +95,12 @@ def append_rows(database: Database, streams_dir: Path, posted: PostedRows) -> Ap
     return AppendedRows(batch_id=posted.batch_id, rows=batch.rows, replayed=False)
 
 
-def _look(database: Database, posted: PostedRows) -> tuple[InputStream, InputBatch | None]:
+def _look(database: Database, limits: LimitSettings, posted: PostedRows) -> tuple[InputStream, InputBatch | None]:
     with database.read() as session:
         stream = require_stream(session, posted.tenant, posted.stream)
         batch = ingest.find_batch(session, tenant=stream.tenant, stream=stream.name, batch_id=posted.batch_id)
+        if batch is None:
+            require_room_for_rows(session, limits, posted.tenant)
         return stream, batch
 
 

@@ -10,14 +10,19 @@ from pathlib import Path
 
 import structlog
 
+from service.access_errors import TooManyStreamsError
 from service.datasets.durable_files import make_directory
 from service.datasets.input_streams import stream_directory
 from service.errors import StorageUnavailableError, StreamDiffersError
+from service.jobs.room import require_room_for_stream
 from service.jobs.stream_views import Stream, require_stream
+from service.limit_settings import LimitSettings
 from service.spec.ddl import parse_schema, schema_text
 from service.spec.errors import Issue
 from service.spec.types import Field, Schema
-from service.store import ingest
+from service.store import ingest, quotas
+from service.store.ingest import InputStream
+from service.store.quotas import Counted
 from service.store.session import Database
 
 _log = structlog.get_logger(__name__)
@@ -31,15 +36,20 @@ class Declared:
     is_new: bool
 
 
-def declare_stream(database: Database, streams_dir: Path, tenant: str, name: str, ddl: str) -> Declared:
+def declare_stream(
+    database: Database, streams_dir: Path, limits: LimitSettings, tenant: str, name: str, ddl: str
+) -> Declared:
     """Makes a stream of these columns, or finds the one that has them.
 
-    Raises SpecError `invalid_schema`, StreamDiffersError where the stream has other columns, and
-    StorageUnavailableError.
+    Raises SpecError `invalid_schema`, StreamDiffersError where the stream has other columns, TooManyStreamsError where
+    the tenant has as many as it may, and StorageUnavailableError.
     """
     schema = parse_schema(ddl, "/schema")
     with database.read() as session:
         known = ingest.find_stream(session, tenant, name)
+        if known is None:
+            # Before a directory is made; below it is counted so that nobody comes between.
+            require_room_for_stream(session, limits, tenant)
     if known is None:
         stream_id = uuid.uuid4().hex[:12]
         directory = stream_directory(streams_dir, tenant, name, stream_id)
@@ -48,10 +58,11 @@ def declare_stream(database: Database, streams_dir: Path, tenant: str, name: str
             make_directory(directory)
         except OSError as error:
             raise storage_unavailable(error) from error
-        with database.write() as session:
-            text, now = schema_text(schema), database.now(session)
-            is_new = ingest.insert_stream(session, tenant=tenant, name=name, stream_id=stream_id, ddl=text, now=now)
-            known = require_stream(session, tenant, name)
+        try:
+            known, is_new = _insert(database, limits, tenant, name, stream_id, schema)
+        except TooManyStreamsError:
+            directory.rmdir()
+            raise
         if is_new:
             return Declared(Stream.of(known), is_new=True)
         directory.rmdir()
@@ -64,6 +75,21 @@ def declare_stream(database: Database, streams_dir: Path, tenant: str, name: str
             issues=differences,
         )
     return Declared(Stream.of(known), is_new=False)
+
+
+def _insert(
+    database: Database, limits: LimitSettings, tenant: str, name: str, stream_id: str, schema: Schema
+) -> tuple[InputStream, bool]:
+    """The stream of that name, and whether it is this one."""
+    with database.write() as session:
+        quotas.count_alone(session, tenant, Counted.STREAMS)
+        known = ingest.find_stream(session, tenant, name)
+        if known is not None:
+            return known, False
+        require_room_for_stream(session, limits, tenant)
+        text, now = schema_text(schema), database.now(session)
+        is_new = ingest.insert_stream(session, tenant=tenant, name=name, stream_id=stream_id, ddl=text, now=now)
+        return require_stream(session, tenant, name), is_new
 
 
 def storage_unavailable(error: OSError) -> StorageUnavailableError:

@@ -31,18 +31,19 @@ async def explain_job(
 ) -> PlanReport:
     """The plan report of a job that is not run.
 
-    Raises SpecError for a job that cannot run, ExplainFailedError where only a worker found that out, and
-    WorkerUnavailableError where none answered in time.
+    Raises SpecError for a job that cannot run, ExplainFailedError where only a worker found that out,
+    TooManyExplanationsError where the tenant waits for as many as it may, and WorkerUnavailableError where none
+    answered in time.
     """
+    patience = settings.api.explain_timeout_seconds
     accepted = await asyncio.to_thread(submit_job, database, doorbell, settings, submission)
     job_id, tenant = accepted.job.id, submission.tenant
     try:
-        async with asyncio.timeout(settings.api.explain_timeout_seconds):
+        async with asyncio.timeout(patience):
             return await _wait_for_report(database, watcher, tenant, job_id)
     except TimeoutError:
         raise WorkerUnavailableError(
-            f"No worker has planned the job within {settings.api.explain_timeout_seconds:g} s. "
-            "Is one running (GET /readyz), and is it busy?"
+            f"No worker has planned the job within {patience:g} s. Is one running (GET /readyz), and is it busy?"
         ) from None
     finally:
         # Also for a caller that went away; a worker that still plans it notices that its claim is void.
@@ -72,6 +73,9 @@ def _read_report(database: Database, tenant: str, job_id: str) -> tuple[int, Pla
             raise WorkerUnavailableError("The explanation was removed before it was read.")
         if not JobStatus(row.status).is_terminal:
             return row.version, None
+        if row.status == JobStatus.TIMED_OUT.value:
+            # Its worker counts the same time, and was the first to see it over.
+            raise TimeoutError
         if row.status != JobStatus.SUCCEEDED.value:
             raise ExplainFailedError(_problem(row.error, row.status))
         return row.version, _report(session, job_id)

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from service.jobs.doorbell import Doorbell
+from service.jobs.room import require_room_to_wait
 from service.jobs.streaming import (
     check_settings,
     has_layout,
@@ -43,7 +44,8 @@ def resume_job(
     """The job, QUEUED, with the settings that `patch` changes, and workers rung for it.
 
     Raises JobNotFoundError, NotAStreamError, NotStoppedError, StateNotCompatibleError where a changed setting does not
-    go with state that is kept, and what `check_job` raises where the query cannot follow one.
+    go with state that is kept, TooManyJobsError where as many jobs of the tenant wait as may (by the same count as for
+    those that it submits, and no more exact), and what `check_job` raises where the query cannot follow one.
     """
     from_scratch = begin is ResumeFrom.SCRATCH
     if patch:
@@ -52,6 +54,7 @@ def resume_job(
         now = database.now(session)
         row = require_streaming(session, tenant, job_id, for_change=True, with_spec=True)
         require_stopped(row, now)
+        require_room_to_wait(session, settings.limits, tenant)
         if patch:
             has_state = not from_scratch and has_layout(session, row.id)
             save_spec(session, row, with_settings(JobSpec.model_validate(row.spec), patch, has_state=has_state), now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,13 +13,13 @@ from typing import Any
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.access_errors import TooManyJobsError
 from service.datasets.roots import roots_of
 from service.datasets.sink_paths import issues_of_sink
 from service.errors import IdempotencyKeyReusedError
 from service.jobs.check_job import CheckedJob, check_job, posted_schemas
 from service.jobs.doorbell import Doorbell
 from service.jobs.find import require_job
+from service.jobs.room import require_room_to_explain, require_room_to_wait
 from service.jobs.views import Job
 from service.jobs.waiting import Listening
 from service.settings import Settings
@@ -28,10 +29,8 @@ from service.spec.modes import Mode
 from service.spec.queues import Queue
 from service.store import idempotency, jobs, outbox, quotas
 from service.store.jobs import NewJob
+from service.store.quotas import Counted
 from service.store.session import Database
-
-_RETRY_SECONDS = 10
-"""When a slot may have become free: nobody knows how long the jobs take that are before."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,9 @@ class Accepted:
 def submit_job(database: Database, doorbell: Doorbell, settings: Settings, submission: Submission) -> Accepted:
     """Checks the job against the files of its tables, stores it and has the workers rung for.
 
-    Raises SpecError for a job that cannot run, IdempotencyKeyReusedError for a key given before with another body, and
-    TooManyJobsError where as many jobs of the tenant wait as may.
+    Raises SpecError for a job that cannot run, IdempotencyKeyReusedError for a key given before with another body,
+    TooManyJobsError where as many jobs of the tenant wait as may, and TooManyExplanationsError where it waits for as
+    many explanations as it may.
     """
     payload = _payload_sha256(submission)
     # First: a repeated submission is answered even when its files have gone since.
@@ -65,8 +65,9 @@ def submit_job(database: Database, doorbell: Doorbell, settings: Settings, submi
     if earlier is not None:
         return earlier
     # Before its tables' files are looked at, which costs much more. So those that come at the same instant may be some
-    # more than the limit.
-    _require_room(database, submission, settings.limits.queued_jobs)
+    # more jobs than the limit; explanations are counted again.
+    with database.look() as session:
+        _require_room(session, settings, submission, lambda: database.now(session))
     checked = _check(database, settings, submission)
     queue = _queue(submission, checked.table_bytes, settings.api.long_job_bytes)
     try:
@@ -82,17 +83,17 @@ def submit_job(database: Database, doorbell: Doorbell, settings: Settings, submi
     return Accepted(job, replayed=False)
 
 
-def _require_room(database: Database, submission: Submission, most: int) -> None:
-    if not most or submission.kind != jobs.RUN:
-        return
-    with database.look() as session:
-        waiting = quotas.count_waiting(session, submission.tenant, most)
-    if waiting >= most:
-        raise TooManyJobsError(
-            f"{most} jobs of tenant '{submission.tenant}' wait already, as many as may (EVENKEEL_LIMITS_QUEUED_JOBS). "
-            "Submit this one when some of them have started, or cancel some.",
-            retry_after_seconds=_RETRY_SECONDS,
-        )
+def _require_room(session: Session, settings: Settings, submission: Submission, now: Callable[[], int]) -> None:
+    if submission.kind == jobs.RUN:
+        require_room_to_wait(session, settings.limits, submission.tenant)
+    elif settings.limits.explanations:
+        since = now() - _explain_ms(settings)
+        require_room_to_explain(session, settings.limits, submission.tenant, since)
+
+
+def _explain_ms(settings: Settings) -> int:
+    """How long somebody waits for an explanation."""
+    return round(settings.api.explain_timeout_seconds * 1000)
 
 
 def _check(database: Database, settings: Settings, submission: Submission) -> CheckedJob:
@@ -152,13 +153,17 @@ def _store(
         spec=spec,
         request_id=submission.request_id,
         max_attempts=submission.spec.limits.max_attempts,
-        timeout_ms=(submission.spec.limits.timeout or timedelta(0)) // timedelta(milliseconds=1),
+        timeout_ms=_timeout_ms(settings, submission),
         queue=queue,
         spec_version=submission.spec.needs_version,
         # An explanation of a stream ends, and keeps no state.
         mode=Mode.BATCH if submission.kind == jobs.EXPLAIN else submission.spec.mode,
     )
     with database.write() as session:
+        if submission.kind == jobs.EXPLAIN and settings.limits.explanations:
+            # These come a few at a time, so that waiting for each other costs them nothing.
+            quotas.count_alone(session, new.tenant, Counted.EXPLANATIONS)
+            _require_room(session, settings, submission, lambda: database.now(session))
         now = database.now(session)
         row = jobs.insert_job(session, new, now)
         outbox.owe_message(session, job_id=new.id, tenant=new.tenant, now=now)
@@ -172,6 +177,13 @@ def _store(
                 now=now,
             )
         return Job.of(row, now, Listening(session, settings, now))
+
+
+def _timeout_ms(settings: Settings, submission: Submission) -> int:
+    if submission.kind == jobs.EXPLAIN:
+        # Nobody waits for it any longer, also where whoever asked is not there to remove it.
+        return _explain_ms(settings)
+    return (submission.spec.limits.timeout or timedelta(0)) // timedelta(milliseconds=1)
 
 
 def _payload_sha256(submission: Submission) -> str:

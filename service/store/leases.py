@@ -24,7 +24,8 @@ from service.spec.reports import Progress
 from service.spec.status import LEASED, AttemptStatus, JobStatus, sources_of
 from service.store.attempts import crashed_attempts, end_attempt, mark_attempt_running, start_attempt
 from service.store.events import append_event
-from service.store.quotas import of_full_tenants
+from service.store.jobs import EXPLAIN
+from service.store.quotas import NO_QUOTA, Quota, held_back
 from service.store.session import NO_SYNC
 from service.store.stream_state import StoppedBecause, note_rest
 from service.store.tables import AttemptRow, JobEventRow, JobRow
@@ -64,8 +65,12 @@ class Claim:
 
     @property
     def remaining_ms(self) -> float:
-        """What was left of the time limit at the moment of the claim; may be negative, or infinite for want of one."""
-        return self.started_at + self.timeout_ms - self.claimed_at if self.timeout_ms else math.inf
+        """What was left of the time limit at the moment of the claim; may be negative, or infinite for want of one.
+
+        Who waits for an explanation has done so since it was asked for.
+        """
+        begun = self.started_at if self.kind != EXPLAIN or self.submitted_at is None else self.submitted_at
+        return begun + self.timeout_ms - self.claimed_at if self.timeout_ms else math.inf
 
 
 @dataclass(frozen=True)
@@ -160,12 +165,12 @@ def is_claimed(session: Session, taken: Claim) -> bool:
 
 
 def oldest_waiting(
-    session: Session, queues: Collection[str], most_running: int = 0, apart: ColumnElement[bool] | None = None
+    session: Session, queues: Collection[str], quota: Quota = NO_QUOTA, apart: ColumnElement[bool] | None = None
 ) -> str | None:
     """The job that has waited longest in these queues, for `claim` in the same transaction; None where none waits.
 
-    Jobs of tenants of which `most_running` are with workers are left out; 0 for any number; and those that are to stay
-    `apart`. Whoever asks at the same time gets another one, and does not wait.
+    Jobs of tenants that have as many with workers as their `quota` are left out, and those that are to stay `apart`.
+    Whoever asks at the same time gets another one, and does not wait.
     """
     waiting = select(JobRow.id).where(
         JobRow.status == JobStatus.QUEUED.value,
@@ -173,10 +178,9 @@ def oldest_waiting(
         JobRow.cancel_requested_at.is_(None),
         JobRow.spec_version <= SPEC_VERSION,
     )
-    if most_running:
-        waiting = waiting.where(~of_full_tenants(most_running))
-    if apart is not None:
-        waiting = waiting.where(~apart)
+    for excluded in (held_back(quota), apart):
+        if excluded is not None:
+            waiting = waiting.where(~excluded)
     found = session.scalars(waiting.order_by(JobRow.submitted_at).limit(1).with_for_update(skip_locked=True))
     return found.one_or_none()
 

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from service.spec.queues import Queue
 from service.spec.status import LEASED, JobStatus
 from service.spec.workers import SparkState
+from service.store.jobs import RUN
 from service.store.quotas import of_full_tenants
 from service.store.tables import AttemptRow, JobRow, WorkerRow
 
@@ -50,11 +51,13 @@ def deaf_workers(session: Session, version: str, heard_since: int, since: int, m
     (milliseconds) although a job has waited in a queue of theirs all the time: no message reaches them.
 
     Jobs that wait for something else count for nothing: streams have places of their own, jobs that lost an attempt may
-    be kept apart from others, workers of another version may not know what a job asks for, and of a tenant no more than
-    `most_running` jobs run, or any number where that is 0.
+    be kept apart from others, workers of another version may not know what a job asks for, of a tenant no more than
+    `most_running` jobs run, or any number where that is 0, and explanations wait while others of their tenant are at
+    work.
     """
     waiting: tuple[ColumnElement[bool], ...] = (
         JobRow.status == JobStatus.QUEUED.value,
+        JobRow.kind == RUN,
         JobRow.queue != Queue.STREAM.value,
         JobRow.updated_at <= since,
         JobRow.cancel_requested_at.is_(None),

@@ -1,22 +1,44 @@
 """How much of the service a tenant takes, against how much it may.
 
-Explanations do not count: somebody waits for each, and it ends within seconds. Streams are counted apart from jobs that
-end by themselves.
+Streams are counted apart from jobs that end by themselves. So are explanations: somebody waits for each, which is why
+they are not held back behind jobs that take hours, and why a tenant may have a few of them only.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Integer, Select, bindparam, func, select, text
+from dataclasses import dataclass
+from enum import IntEnum
+
+from sqlalchemy import BigInteger, ColumnElement, Integer, Select, bindparam, func, or_, select, text
 from sqlalchemy.orm import Session
 
 from service.spec.queues import Queue
 from service.spec.status import LEASED, JobStatus
-from service.store.jobs import RUN
-from service.store.tables import JobRow
+from service.store.jobs import EXPLAIN, RUN
+from service.store.tables import InputStreamRow, JobRow
 
 _LEASED = tuple(sorted(status.value for status in LEASED))
-_LOCK_SPACE = 0x65766B
-"""Tells this lock from others on the same database server: any number does that nobody else takes."""
+
+
+class Counted(IntEnum):
+    """What of a tenant is counted under a lock: numbers that nobody else on the same database server takes."""
+
+    CLAIMS = 0x65766B
+    EXPLANATIONS = 0x65766C
+    STREAMS = 0x65766D
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What holds jobs back from a worker: of a tenant, `running_jobs` and as many streams are with workers at once, any
+    number where that is 0; and of those in `explained`, the worker begins no further explanation.
+    """
+
+    running_jobs: int = 0
+    explained: frozenset[str] = frozenset()
+
+
+NO_QUOTA = Quota()
 
 # Built once: every submission asks.
 _WAITING = select(func.count()).select_from(
@@ -25,6 +47,14 @@ _WAITING = select(func.count()).select_from(
     .limit(bindparam("at_most", type_=Integer))
     .subquery()
 )
+_EXPLAINED = select(func.count()).where(
+    JobRow.kind == EXPLAIN,
+    JobRow.status.in_((JobStatus.QUEUED.value, *_LEASED)),
+    # Where all of them are, which an index knows.
+    JobRow.queue == Queue.SHORT.value,
+    JobRow.submitted_at > bindparam("since", type_=BigInteger),
+    JobRow.tenant == bindparam("tenant"),
+)
 
 
 def count_waiting(session: Session, tenant: str, at_most: int) -> int:
@@ -32,26 +62,66 @@ def count_waiting(session: Session, tenant: str, at_most: int) -> int:
     return session.execute(_WAITING, {"tenant": tenant, "at_most": at_most}).scalar_one()
 
 
+def count_explanations(session: Session, tenant: str, since: int) -> int:
+    """How many explanations the tenant waits for that were asked for after `since`, in milliseconds."""
+    return session.execute(_EXPLAINED, {"tenant": tenant, "since": since}).scalar_one()
+
+
+def count_streams(session: Session, tenant: str) -> int:
+    """How many streams of posted rows the tenant has."""
+    return session.execute(select(func.count()).where(InputStreamRow.tenant == tenant)).scalar_one()
+
+
+def posted_bytes(session: Session, tenant: str) -> int:
+    """How large the files are of all rows that the tenant has posted, by what each of its streams has counted up."""
+    total = session.execute(select(func.sum(InputStreamRow.bytes)).where(InputStreamRow.tenant == tenant)).scalar_one()
+    return int(total or 0)
+
+
+def count_alone(session: Session, tenant: str, counted: Counted) -> None:
+    """Lets nobody else who asks for the same go on until this transaction ends, which writes: what is counted stays."""
+    # On SQLite, one transaction writes at a time anyway.
+    if session.get_bind().dialect.name == "postgresql":
+        statement = text("SELECT pg_advisory_xact_lock(:counted, hashtext(:tenant))")
+        session.execute(statement, {"counted": int(counted), "tenant": tenant})
+
+
 def is_full(session: Session, tenant: str, queue: str, most_running: int) -> bool:
     """Whether as many jobs of the tenant are with workers as may be, of those that `queue` counts among."""
     return session.execute(_full(most_running, queue).where(JobRow.tenant == tenant)).first() is not None
 
 
-def has_room(session: Session, job_id: str, most_running: int) -> bool:
-    """Whether the job's tenant may have one more with a worker. Nobody else claims one of the tenant's until this
-    transaction ends.
+def has_room(session: Session, job_id: str, quota: Quota) -> bool:
+    """Whether the job's tenant may have one more with the worker. Nobody else claims one of the tenant's that is
+    counted until this transaction ends.
     """
+    if quota == NO_QUOTA:
+        return True
     # The job first, then its tenant: two that claim would else wait for each other.
     looked_at = select(JobRow.tenant, JobRow.queue, JobRow.kind).where(JobRow.id == job_id)
     found = session.execute(looked_at.with_for_update()).one_or_none()
-    if found is None or found.kind != RUN:
+    if found is None:
         return True
-    _lock_claims(session, found.tenant)
-    return not is_full(session, found.tenant, found.queue, most_running)
+    if found.kind != RUN:
+        return found.tenant not in quota.explained
+    if not quota.running_jobs:
+        return True
+    count_alone(session, found.tenant, Counted.CLAIMS)
+    return not is_full(session, found.tenant, found.queue, quota.running_jobs)
+
+
+def held_back(quota: Quota) -> ColumnElement[bool] | None:
+    """Whether a job is one that must wait for another of its tenant to end; None where none must."""
+    conditions = []
+    if quota.running_jobs:
+        conditions.append(of_full_tenants(quota.running_jobs))
+    if quota.explained:
+        conditions.append((JobRow.kind == EXPLAIN) & JobRow.tenant.in_(sorted(quota.explained)))
+    return or_(*conditions) if conditions else None
 
 
 def of_full_tenants(most_running: int) -> ColumnElement[bool]:
-    """Whether a job is one that must wait for another of its tenant to end."""
+    """Whether a job, which is no explanation, must wait for another of its tenant to end."""
     streams, others = (
         JobRow.tenant.in_(_full(most_running, queue)) for queue in (Queue.STREAM.value, Queue.SHORT.value)
     )
@@ -70,10 +140,3 @@ def _full(most_running: int, queue: str) -> Select[str]:
 
 def _is_stream() -> ColumnElement[bool]:
     return JobRow.queue == Queue.STREAM.value
-
-
-def _lock_claims(session: Session, tenant: str) -> None:
-    # On SQLite, one transaction writes at a time anyway.
-    if session.get_bind().dialect.name == "postgresql":
-        statement = text("SELECT pg_advisory_xact_lock(:space, hashtext(:tenant))")
-        session.execute(statement, {"space": _LOCK_SPACE, "tenant": tenant})

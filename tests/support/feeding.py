@@ -163,11 +163,13 @@ def declare_over_http(client: JobClient, stream: str) -> None:
 
 def within(database: Database, settings: Settings, tenant: str, stream: str) -> Post:
     """Declares a stream of `DDL`, and posts as the API does, without one."""
-    declare_stream(database, settings.streams_dir, tenant, stream, DDL)
+    declare_stream(database, settings.streams_dir, settings.limits, tenant, stream, DDL)
 
     def post(batch_id: str, body: bytes) -> bool:
         try:
-            append_rows(database, settings.streams_dir, PostedRows(tenant, stream, batch_id, NDJSON, body))
+            append_rows(
+                database, settings.streams_dir, settings.limits, PostedRows(tenant, stream, batch_id, NDJSON, body)
+            )
         except SQLAlchemyError as error:
             if fault_of(error) is None:
                 raise

@@ -10,27 +10,29 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
 from service.spec import ends
 from service.spec.reports import EstimateReport, PlanReport, SkewReport
-from service.spec.status import AttemptStatus
+from service.spec.status import AttemptStatus, JobStatus
 from service.store import leases
 from service.store.attempts import attempts_of
 from service.store.jobs import EXPLAIN
 from service.store.plans import report_of
+from service.store.publication import Ending
 from service.store.session import Database
 from service.store.tables import AttemptRow, JobEventRow, JobRow, PlanRow, StageMetricsRow
 from tests.support.processes import wait_for
 from tests.support.tables import ENDLESS, USERS, parquet
-from workers.attempt import StopReason
+from workers.attempt import Attempt, StopReason
 from workers.cancellation import CancellationWatch
 from workers.cluster import SparkUnavailableError
 from workers.engine.spark.engine import Engine, PlannedQuery
 from workers.engine.spark.sinks import WrittenResult
+from workers.failures import Verdict
 from workers.heartbeat import Heartbeat, ProgressReporter
 from workers.runner import JobRunner
 
@@ -255,6 +257,49 @@ def test_explain_plans_and_runs_nothing(bench: Bench) -> None:
     with bench.database.read() as session:
         assert PlanReport.model_validate(session.scalars(select(PlanRow)).one().report).rules
     assert files_of(bench) == []
+
+
+def test_an_explanation_that_nobody_waits_for_any_more_is_not_planned(bench: Bench) -> None:
+    job_id = bench.submit(PER_USER, kind=EXPLAIN, timeout_ms=30_000)
+    with bench.database.write() as session:
+        session.execute(update(JobRow).values(submitted_at=JobRow.submitted_at - 30_000))
+    bench.runner.run(job_id)
+    assert bench.job(job_id).status == "TIMED_OUT"
+    with bench.database.read() as session:
+        assert session.scalars(select(PlanRow)).all() == []
+
+
+def test_explanations_leave_slots_to_other_jobs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    explained = [bench.submit(PER_USER, kind=EXPLAIN) for _ in range(3)]
+    other = bench.submit(PER_USER)
+    with bench.database.write() as session:
+        for waited, job_id in enumerate(reversed([*explained, other])):
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(submitted_at=JobRow.submitted_at - waited))
+    taken: list[str] = []
+    outcomes: list[bool] = []
+
+    def work(_runner: JobRunner, attempt: Attempt, _driver: Driver) -> Verdict:
+        """Another thread of the worker looks for a job while this one is at its own."""
+        taken.append(attempt.claim.job_id)
+        number = len(taken)
+        if number == 1:
+            # Its caller has gone; Spark plans on, and the slot is taken.
+            with bench.database.write() as session:
+                session.execute(delete(JobRow).where(JobRow.id == explained[0]))
+        if number < 3:
+            outcomes.append(bench.runner.run_oldest(["short"]))
+        if number == 3:
+            outcomes.append(bench.runner.run(explained[2]))
+        return Ending(JobStatus.SUCCEEDED)
+
+    monkeypatch.setattr(JobRunner, "_work", work)
+    assert bench.runner.run_oldest(["short"])
+    # Two of four slots, and the third explanation, though older, behind the other job.
+    assert taken == [*explained[:2], other]
+    assert outcomes == [False, True, True]
+    assert bench.job(explained[2]).status == "QUEUED"
+    assert bench.runner.run_oldest(["short"])
+    assert taken[-1] == explained[2]
 
 
 def test_a_setting_that_the_version_before_took_is_told_in_the_trace(bench: Bench) -> None:

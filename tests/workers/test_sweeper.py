@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from service.datasets.input_streams import stream_directory
 from service.ingest.segments import hidden_path, write_hidden
 from service.jobs.declare_stream import declare_stream
+from service.limit_settings import LimitSettings
 from service.settings import WorkerSettings
 from service.spec.job import SPEC_VERSION
 from service.store import ingest, leases, outbox, workers
@@ -128,7 +129,7 @@ def test_a_job_without_attempts_left_leaves_no_files(database: Database, clock: 
 
 
 def test_rows_that_a_process_left_hidden_are_shown(database: Database, clock: ManualClock, tmp_path: Path) -> None:
-    declare_stream(database, tmp_path, "default", "clicks", "uid INT")
+    declare_stream(database, tmp_path, LimitSettings(), "default", "clicks", "uid INT")
     segment = write_hidden(tmp_path, pa.table({"uid": pa.array([7], pa.int32())}))
     os.utime(hidden_path(tmp_path, segment.id), (1, 1))
     with database.write() as session:

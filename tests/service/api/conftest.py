@@ -74,6 +74,12 @@ def authentication() -> str:
 
 
 @pytest.fixture
+def tenant_limits() -> dict[str, str]:
+    """`EVENKEEL_LIMITS_...` for tests that parametrize it."""
+    return {}
+
+
+@pytest.fixture
 def settings(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -81,7 +87,10 @@ def settings(
     retry_seconds: float,
     database_url: str,
     authentication: str,
+    tenant_limits: dict[str, str],
 ) -> Settings:
+    for name, limit in tenant_limits.items():
+        monkeypatch.setenv(f"EVENKEEL_LIMITS_{name}", limit)
     monkeypatch.setenv("EVENKEEL_API_AUTHENTICATION", authentication)
     monkeypatch.setenv("EVENKEEL_DATABASE_RETRY_SECONDS", str(retry_seconds))
     monkeypatch.setenv("EVENKEEL_DATABASE_URL", database_url)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import islice
 from typing import Protocol
 
 import httpx
@@ -14,6 +15,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
 from service.settings import Settings
+from service.spec import ends
 from service.spec.status import JobStatus
 from service.store.leases import Claim
 from service.store.publication import Ending
@@ -108,6 +110,41 @@ class TestExplain:
         assert answer.headers["content-type"] == "application/problem+json"
         assert answer.json()["code"] == "engine_error"
         assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+    @pytest.mark.withstands(
+        "a tenant fills the workers with explanations",
+        kind="attack",
+        how="8 posts to `/v1/explain` at once where 3 may be",
+        times=1,
+        guaranteed="3 are planned, the others get a 429 with `Retry-After`",
+    )
+    @pytest.mark.parametrize(("tenant_limits", "explain_timeout_seconds"), [({"EXPLANATIONS": "3"}, 120)])
+    def test_a_tenant_waits_for_so_many_at_once(self, api: Api) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            asking = [pool.submit(api.client.post, "/v1/explain", json=SPEC) for _ in range(8)]
+            refused = [answer.result() for answer in islice(as_completed(asking, timeout=60), 5)]
+            for answer in refused:
+                assert (answer.status_code, answer.json()["code"]) == (429, "too_many_explanations")
+                assert int(answer.headers["retry-after"]) > 0
+            # A job that is run is no explanation.
+            assert api.client.post("/v1/jobs", json=SPEC).status_code == 202
+            with api.database.read() as session:
+                waiting = session.scalars(select(JobRow.id).where(JobRow.kind == "explain")).all()
+            for job_id in waiting:
+                held = lifecycle.claim(api.database, job_id)
+                lifecycle.plan(api.database, held)
+                lifecycle.end(api.database, held, Ending(JobStatus.SUCCEEDED))
+            statuses = sorted(answer.result(timeout=60).status_code for answer in asking)
+        assert statuses == [200] * 3 + [429] * 5
+        with api.database.read() as session:
+            assert session.scalar(select(func.count()).where(JobRow.kind == "explain")) == 0
+
+    def test_one_whose_worker_sees_the_time_over_first_is_503(self, api: Api) -> None:
+        def work(held: Claim) -> None:
+            lifecycle.end(api.database, held, Ending(JobStatus.TIMED_OUT, ends.timed_out(held.timeout_ms)))
+
+        answer = self.explained(api, work)
+        assert (answer.status_code, answer.json()["code"]) == (503, "worker_unavailable")
 
     @pytest.mark.parametrize("explain_timeout_seconds", [0.2])
     def test_without_a_worker_is_503(self, api: Api, explain_timeout_seconds: float) -> None:

@@ -221,6 +221,18 @@ class TestResuming:
         assert "for good" in refused(post(api, job_id, "resume"), 409, "not_stopped")["detail"]
         refused(post(api, api.submit().json()["id"], "resume"), 409, "not_a_stream")
 
+    @pytest.mark.parametrize("tenant_limits", [{"QUEUED_JOBS": "1"}])
+    def test_one_that_would_wait_beyond_its_tenant_s_limit_goes_on_resting(self, api: Api) -> None:
+        job_id = stopped(api)
+        waiting = submitted(api)
+        answer = post(api, job_id, "resume", {"settings": {"mini_batch.size": 7}})
+        assert "EVENKEEL_LIMITS_QUEUED_JOBS" in refused(answer, 429, "too_many_jobs")["detail"]
+        assert int(answer.headers["retry-after"]) > 0
+        assert read(api, job_id)["status"] == "STOPPED"
+        assert read(api, job_id)["spec"]["settings"]["mini_batch"]["size"] != 7
+        running(api, waiting)
+        assert post(api, job_id, "resume").status_code == 202
+
     @pytest.mark.parametrize("body", [{"from": "yesterday"}, {"form": "scratch"}, {"settings": {"nosuch": 1}}, []])
     def test_a_body_that_is_none(self, api: Api, body: Any) -> None:
         assert post(api, stopped(api), "resume", body).status_code == 422

@@ -11,8 +11,10 @@ from sqlalchemy import func, select, update
 
 from service.spec.queues import Queue
 from service.spec.status import LEASED
-from service.store import leases, quotas
+from service.store import ingest, leases, quotas
+from service.store.ingest import NewBatch
 from service.store.jobs import EXPLAIN
+from service.store.quotas import Quota
 from service.store.session import Database
 from service.store.tables import JobRow
 
@@ -29,14 +31,14 @@ class Clock(Protocol):
 def take(database: Database, job_id: str, most_running: int) -> bool:
     """What a worker does that is told of a job."""
     with database.write() as session:
-        if not quotas.has_room(session, job_id, most_running):
+        if not quotas.has_room(session, job_id, Quota(most_running)):
             return False
         return leases.claim(session, job_id, "w", database.now(session), LEASE) is not None
 
 
 def oldest(database: Database, most_running: int) -> str | None:
     with database.write() as session:
-        return leases.oldest_waiting(session, QUEUES, most_running)
+        return leases.oldest_waiting(session, QUEUES, Quota(most_running))
 
 
 def test_waiting_jobs_are_counted_for_their_tenant(database: Database, add_job: AddJob) -> None:
@@ -83,9 +85,51 @@ def test_streams_and_explanations_are_counted_apart(database: Database, add_job:
     assert oldest(database, 1) is None
 
 
+def test_a_tenant_whose_explanations_take_enough_slots_waits_with_further_ones_alone(
+    database: Database, clock: Clock, add_job: AddJob
+) -> None:
+    for job_id, tenant, kind in (("a1", "a", EXPLAIN), ("a2", "a", EXPLAIN), ("b1", "b", EXPLAIN), ("a3", "a", "run")):
+        add_job(job_id, tenant=tenant, kind=kind)
+        clock.ms += 1
+    full = Quota(explained=frozenset({"a"}))
+    with database.write() as session:
+        assert [quotas.has_room(session, job_id, full) for job_id in ("a1", "a2", "b1", "a3")] == [0, 0, 1, 1]
+        assert leases.oldest_waiting(session, QUEUES) == "a1"
+        assert leases.oldest_waiting(session, QUEUES, full) == "b1"
+        assert leases.oldest_waiting(session, QUEUES, Quota(1, frozenset({"a", "b"}))) == "a3"
+
+
+def test_explanations_that_somebody_waits_for_are_counted(database: Database, clock: Clock, add_job: AddJob) -> None:
+    add_job("late", kind=EXPLAIN)
+    since = clock.ms
+    clock.ms += 1
+    for job_id in ("waits", "at work", "ended"):
+        add_job(job_id, kind=EXPLAIN)
+    add_job("run")
+    add_job("another's", kind=EXPLAIN, tenant="b")
+    take(database, "at work", 0)
+    with database.write() as session:
+        session.execute(update(JobRow).where(JobRow.id == "ended").values(status="SUCCEEDED"))
+    with database.read() as session:
+        assert quotas.count_explanations(session, "default", since) == 2
+        assert quotas.count_explanations(session, "default", since - 1) == 3
+
+
+def test_what_was_posted_is_counted_over_all_streams_of_a_tenant(database: Database) -> None:
+    with database.write() as session:
+        for tenant, name in (("a", "one"), ("a", "two"), ("b", "one")):
+            ingest.insert_stream(session, tenant=tenant, name=name, stream_id=f"{tenant}-{name}", ddl="uid INT", now=1)
+            stream = ingest.find_stream(session, tenant, name)
+            assert stream is not None
+            assert ingest.insert_batch(session, stream, NewBatch("1", "0" * 64, f"{tenant}-{name}", 1, 1 << 40), 2)
+    with database.read() as session:
+        assert [quotas.posted_bytes(session, tenant) for tenant in ("a", "b", "c")] == [2 << 40, 1 << 40, 0]
+        assert [quotas.count_streams(session, tenant) for tenant in ("a", "b", "c")] == [2, 1, 0]
+
+
 def test_a_job_that_is_gone_is_nobody_s_quota(database: Database) -> None:
     with database.write() as session:
-        assert quotas.has_room(session, "gone", 1)
+        assert quotas.has_room(session, "gone", Quota(1))
 
 
 @pytest.mark.withstands(
@@ -101,8 +145,8 @@ def test_workers_that_claim_at_once_do_not_pass_the_quota(database: Database, ad
         if number % 2:
             return take(database, jobs[number // 2], 3)
         with database.write() as session:
-            job_id = leases.oldest_waiting(session, QUEUES, 3)
-            if job_id is None or not quotas.has_room(session, job_id, 3):
+            job_id = leases.oldest_waiting(session, QUEUES, Quota(3))
+            if job_id is None or not quotas.has_room(session, job_id, Quota(3)):
                 return False
             return leases.claim(session, job_id, "w", database.now(session), LEASE) is not None
 

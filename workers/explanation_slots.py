@@ -1,0 +1,47 @@
+"""Keeps explanations of one tenant from taking all slots of a worker."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from service.store.jobs import EXPLAIN
+from service.store.leases import Claim
+
+
+class ExplanationSlots:
+    """How many slots of a worker each tenant's explanations take, as long as a thread is at them: also one that nobody
+    waits for any more, whose row is gone while Spark still plans it. Safe to share between threads.
+    """
+
+    def __init__(self, slots: int, most: int) -> None:
+        """A tenant's explanations get half of `slots`, and no more than `most`; any number where that is 0."""
+        self._most = min(most, max(1, slots // 2))
+        self._taken: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def taken_up(self) -> frozenset[str]:
+        """The tenants of which no further explanation may begin."""
+        with self._lock:
+            return frozenset(tenant for tenant, taken in self._taken.items() if 0 < self._most <= taken)
+
+    def claimed(self, claim: Claim | None) -> Claim | None:
+        """Counts what was just claimed, until the end of `working` with it."""
+        if claim is not None and claim.kind == EXPLAIN:
+            with self._lock:
+                self._taken[claim.tenant] += 1
+        return claim
+
+    @contextmanager
+    def working(self, claim: Claim) -> Iterator[None]:
+        """The thread that claimed it is at the job inside."""
+        try:
+            yield
+        finally:
+            if claim.kind == EXPLAIN:
+                with self._lock:
+                    self._taken[claim.tenant] -= 1
+                    # Counter() keeps those that have none.
+                    self._taken += Counter()
