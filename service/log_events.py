@@ -49,7 +49,8 @@ LOG_EVENTS = (
         "spark_driver_stuck",
         "error",
         "worker",
-        "Work that was cancelled, or ran out of time, did not end, and its driver was ended; a new one is started.",
+        "Work that was cancelled, or ran out of time, did not end, and its driver was ended; the jobs beside it are "
+        "handed back, no attempt of theirs spent, and a new one is started.",
     ),
     LogEvent("spark_start_killed", "error", "worker", "Spark took too long to start and was ended."),
     LogEvent("attempt_failed", "error", "worker", "A job ended by mistake of ours; with the traceback."),

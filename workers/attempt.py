@@ -20,9 +20,16 @@ class StopReason(StrEnum):
     TIMED_OUT = "timed_out"
     LEASE_LOST = "lease_lost"
     DRIVER_LOST = "driver_lost"
+    DRIVER_ENDED = "driver_ended"
+    """By this worker, for the work of others."""
     WORKER_STOPPING = "worker_stopping"
     STOP_REQUESTED = "stop_requested"
     RESULT_TOO_LARGE = "result_too_large"
+
+
+def reason_of_loss(driver: Driver) -> StopReason:
+    """Why those attempts are to end whose driver is gone, and that had no part in it."""
+    return StopReason.DRIVER_ENDED if driver.ended else StopReason.DRIVER_LOST
 
 
 class AttemptStopped(Exception):  # noqa: N818 - an order to stop, no error
@@ -50,6 +57,8 @@ class Attempt:
         self._reason: StopReason | None = None
         self._told_at = 0.0
         self._settled = False
+        self._aside = 0
+        self._back_at = 0.0
         self._lock = threading.Lock()
 
     @property
@@ -60,6 +69,37 @@ class Attempt:
     def ignored_for(self) -> float:
         """Seconds since it was told to stop; 0 where it was not."""
         return 0.0 if self._reason is None else self._clock() - self._told_at
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it needs its driver no more."""
+        return self._settled
+
+    @property
+    def is_without_driver(self) -> bool:
+        """Whether it is to stop because its driver is gone, or about to be."""
+        return self._reason in {StopReason.DRIVER_LOST, StopReason.DRIVER_ENDED}
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What runs inside waits for the database, which may be away, and for nothing of the driver's."""
+        with self._lock:
+            self._aside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._aside -= 1
+                self._back_at = self._clock()
+
+    def deaf_for(self) -> float:
+        """Seconds for which it may have waited for its driver although it was told to stop: a driver that others use
+        is ended for them. 0 while it is at the database, or at nothing any more.
+        """
+        with self._lock:
+            if self._reason is None or self._settled or self._aside:
+                return 0.0
+            return self._clock() - max(self._told_at, self._back_at)
 
     def stop(self, reason: StopReason) -> bool:
         """Tells the attempt to end; the first reason stays. True where it is told for the first time and in time."""

@@ -17,7 +17,7 @@ from service.spec.status import AttemptStatus, JobStatus
 from service.store.faults import fault_of
 from service.store.publication import Ending
 from service.store.stream_state import StoppedBecause
-from workers.attempt import Attempt, AttemptStopped, StopReason
+from workers.attempt import Attempt, AttemptStopped, StopReason, reason_of_loss
 from workers.engine.spark.driver import Driver
 from workers.engine.spark.errors import problem_of_spark_error
 
@@ -56,7 +56,7 @@ def verdict_of(error: Exception, attempt: Attempt, told: Callable[[str], str | N
     `told` is as `problem_of_spark_error` takes it: what is not for clients is an `internal_error`.
     """
     if attempt.reason is None and attempt.driver is not None and _is_lost(error, attempt.driver):
-        attempt.stop(StopReason.DRIVER_LOST)
+        attempt.stop(reason_of_loss(attempt.driver))
     if attempt.reason is not None:
         return _verdict_of_reason(attempt.reason, attempt)
     if isinstance(error, SQLAlchemyError) and fault_of(error) is not None:
@@ -88,6 +88,8 @@ def _verdict_of_reason(reason: StopReason, attempt: Attempt) -> Verdict:
             return LeaseLost()
         case StopReason.DRIVER_LOST:
             return HandBack(AttemptStatus.CRASHED, ends.driver_lost(claim.worker))
+        case StopReason.DRIVER_ENDED:
+            return HandBack(AttemptStatus.CANCELLED, ends.driver_ended(claim.worker))
         case StopReason.WORKER_STOPPING:
             return HandBack(AttemptStatus.CANCELLED, ends.handed_back(claim.worker))
         case StopReason.RESULT_TOO_LARGE:

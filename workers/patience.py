@@ -11,6 +11,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.store.faults import fault_of
+from workers.attempt import Attempt
 
 _log = structlog.get_logger(__name__)
 
@@ -43,3 +44,9 @@ def patiently(
             _log.warning("database_away", fault=fault.value, tries=tried + 1, error=type(error).__name__)
             pause(min(0.5 * 2**tried, left))
     return write(_TRIES - 1)
+
+
+def patiently_aside(attempt: Attempt, write: Callable[[], T], pause: Callable[[float], object]) -> T:
+    """As `patiently`, for an attempt that is told to stop meanwhile, perhaps: it is not deaf for its driver's sake."""
+    with attempt.aside():
+        return patiently(lambda _: write(), pause=pause)

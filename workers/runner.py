@@ -42,7 +42,7 @@ from workers.failures import HandBack, LeaseLost, Rest, Verdict, verdict_of
 from workers.handing_back import hand_back_job
 from workers.measuring import measure
 from workers.metrics import WorkerMetrics
-from workers.patience import patiently
+from workers.patience import patiently, patiently_aside
 from workers.result_files import relative_path, remove_attempt, remove_older_attempts
 from workers.stream_attempt import StreamAttempt, resting_verdict
 from workers.stream_runner import HandedOver, StreamRunner
@@ -230,19 +230,19 @@ class JobRunner:
         planned = engine.plan(query, tables, spec.settings, crashes=attempt.claim.crashes)
         planning_ms = round((self._clock() - started) * 1000)
         self._metrics.planned(planning_ms)
-        if not patiently(lambda _: self._save_plan(attempt.claim, planned, planning_ms), pause=self._pause):
+        if not patiently_aside(attempt, lambda: self._save_plan(attempt, planned, planning_ms), self._pause):
             return LeaseLost()
         if attempt.claim.kind == jobs.EXPLAIN:
             return Ending(JobStatus.SUCCEEDED)
         attempt.check()
-        if not patiently(lambda _: self._mark_running(attempt), pause=self._pause):
+        if not patiently_aside(attempt, lambda: self._mark_running(attempt), self._pause):
             return LeaseLost()
         return self._execute(attempt, driver, spec, engine, _Run(planned, tables, planning_ms, self._clock()))
 
-    def _save_plan(self, claim: Claim, planned: PlannedQuery, planning_ms: int) -> bool:
+    def _save_plan(self, attempt: Attempt, planned: PlannedQuery, planning_ms: int) -> bool:
         with self._database.write() as session:
             now = self._database.now(session)
-            return publication.save_plan(session, claim, planned.report, planning_ms, now)
+            return publication.save_plan(session, attempt.claim, planned.report, planning_ms, now)
 
     def _mark_running(self, attempt: Attempt) -> bool:
         with self._database.write() as session:
@@ -299,7 +299,7 @@ class JobRunner:
     def _execute_again(self, attempt: Attempt, driver: Driver, spec: JobSpec, engine: Engine, run: _Run) -> Verdict:
         """Runs the plan that needs less memory, once: there is none to fall back to from it."""
         _log.warning("query_fell_back", to="sort-merge")
-        if not patiently(lambda _: self._save_plan(attempt.claim, run.planned, run.planning_ms), pause=self._pause):
+        if not patiently_aside(attempt, lambda: self._save_plan(attempt, run.planned, run.planning_ms), self._pause):
             return LeaseLost()
         attempt.check()
         # A tag and a directory of its own: what is left of the run that failed is neither counted nor published.

@@ -19,7 +19,7 @@ from service.store.publication import Ending
 from service.store.session import Database
 from service.store.stream_state import StoppedBecause
 from service.store.streams import BatchMeasures
-from workers.attempt import Attempt, StopReason
+from workers.attempt import Attempt
 from workers.dimensions import Dimensions, OtherVersionsError, Versions
 from workers.engine.plan.stream_shape import StreamPlanError
 from workers.engine.streaming.batches import StreamOverError
@@ -108,7 +108,7 @@ class StreamAttempt:
             self._look_at_tables()
             return None
         if reason is not None:
-            self._stop(reason)
+            self._stop()
         return self._verdict()
 
     def close(self) -> None:
@@ -148,8 +148,8 @@ class StreamAttempt:
         """Whether the stream has ended, now or within `seconds`."""
         return self._running.wait(seconds)
 
-    def _stop(self, reason: StopReason) -> None:
-        if reason is StopReason.DRIVER_LOST:
+    def _stop(self) -> None:
+        if self.attempt.is_without_driver:
             return
         if self.attempt.ends_gently:
             self._running.stop_between_batches(STOP_SECONDS, self._clock)
@@ -182,7 +182,7 @@ class StreamAttempt:
         if attempt.reason is None:
             # Nothing is decided before the driver is given up.
             return False
-        return attempt.reason is StopReason.DRIVER_LOST or attempt.driver is None or not attempt.driver.is_running()
+        return attempt.is_without_driver or attempt.driver is None or not attempt.driver.is_running()
 
     def _starts_again(self, error: Exception) -> bool:
         """Where an attempt that has lost its lease wrote the plan of the next mini-batch: it is this one's now."""
@@ -245,7 +245,7 @@ class StreamAttempt:
             _log.warning("versions_not_told", exc_info=True)
             told = self._told
         if told != self._told:
-            with self._database.write() as session:
+            with self.attempt.aside(), self._database.write() as session:
                 now = self._database.now(session)
                 streams.note_followed(session, self.attempt.claim, self._opened.generation, told, now)
             self._told = told
@@ -254,7 +254,7 @@ class StreamAttempt:
     def _note_steadiness(self) -> None:
         if self._is_steady or self._clock() - self._begun < _STEADY_SECONDS:
             return
-        with self._database.write() as session:
+        with self.attempt.aside(), self._database.write() as session:
             self._is_steady = streams.mark_steady(session, self.attempt.claim, self._database.now(session))
 
     def _tidy(self) -> None:
@@ -274,7 +274,7 @@ class StreamAttempt:
         if not told:
             return False
         told = replace(told, measures=tuple(map(self._with_versions, told.measures)))
-        with self._database.write() as session:
+        with self.attempt.aside(), self._database.write() as session:
             told.store(session, claim, opened.generation, self._database.now(session))
         if opened.measuring is not None:
             opened.measuring.stored(told)

@@ -8,22 +8,23 @@ from collections.abc import Callable
 from sqlalchemy.orm import Session
 
 from service.store import streams
-from service.store.leases import Claim
 from service.store.session import Database
 from service.store.streams import BatchFacts
+from workers.attempt import Attempt
 from workers.engine.streaming.batches import BatchDone
 from workers.engine.streaming.sinks.sink import FenceLostError
-from workers.patience import patiently
+from workers.patience import patiently_aside
 
 
 class StreamGuard:
-    """For one attempt, which holds `claim`; called on the stream's own thread. Waits for a database that is away."""
+    """For one attempt; called on the stream's own thread. Waits for a database that is away."""
 
     def __init__(
-        self, database: Database, claim: Claim, generation: int, pause: Callable[[float], object] = time.sleep
+        self, database: Database, attempt: Attempt, generation: int, pause: Callable[[float], object] = time.sleep
     ) -> None:
         self._database = database
-        self._claim = claim
+        self._attempt = attempt
+        self._claim = attempt.claim
         self._generation = generation
         self._pause = pause
 
@@ -39,11 +40,12 @@ class StreamGuard:
         )
 
     def _require(self, write: Callable[[Session, int], bool]) -> None:
-        def try_once(_: int) -> bool:
+        def try_once() -> bool:
             with self._database.write() as session:
                 return write(session, self._database.now(session))
 
-        if not patiently(try_once, pause=self._pause):
+        # Whoever stops the stream waits for this thread.
+        if not patiently_aside(self._attempt, try_once, self._pause):
             raise FenceLostError(
                 f"Attempt {self._claim.fence} of job {self._claim.job_id} has lost its lease: another one goes on."
             )

@@ -38,7 +38,7 @@ from workers.engine.streaming.staging import Stage
 from workers.failures import LeaseLost, Verdict, verdict_of
 from workers.followed_table import FollowedTable
 from workers.metrics import WorkerMetrics
-from workers.patience import patiently
+from workers.patience import patiently, patiently_aside
 from workers.stream_attempt import Following, Opened, StreamAttempt, resting_verdict
 from workers.stream_backlog import BacklogWatch, watched
 from workers.stream_guard import StreamGuard
@@ -98,11 +98,15 @@ class StreamRunner:
             return verdict_of(error, attempt, texts) if explained else resting_verdict(error, attempt, texts)
 
     def _to_its_end(self, stream: StreamAttempt) -> Verdict:
+        def pause(seconds: float) -> None:
+            with stream.attempt.aside():
+                self._pause(seconds)
+
         try:
             while True:
-                verdict = patiently(lambda _: stream.step(), pause=self._pause)
+                verdict = patiently(lambda _: stream.step(), pause=pause)
                 if verdict is not None:
-                    patiently(lambda _: stream.close(), pause=self._pause)
+                    patiently(lambda _: stream.close(), pause=pause)
                     return verdict
                 stream.wait(_LOOK_SECONDS)
         except BaseException:
@@ -113,7 +117,7 @@ class StreamRunner:
         begun = self._clock()
         attempt.check()
         explained = attempt.claim.kind == jobs.EXPLAIN
-        stream = None if explained else patiently(lambda _: self._open(attempt), pause=self._pause)
+        stream = None if explained else patiently_aside(attempt, lambda: self._open(attempt), self._pause)
         dimensions = None if stream is None else self._dimensions(attempt, spec, stream)
         if dimensions is not None:
             texts.of_copies = dimensions.of_own_files
@@ -127,17 +131,17 @@ class StreamRunner:
         planned = plans.plan(None if stream is None else stream.layout)
         planning_ms = round((self._clock() - begun) * 1000)
         self._metrics.planned(planning_ms)
-        if not patiently(lambda _: self._save_plan(attempt, planned, planning_ms), pause=self._pause):
+        if not patiently_aside(attempt, lambda: self._save_plan(attempt, planned, planning_ms), self._pause):
             return LeaseLost()
         if stream is None:
             return Ending(JobStatus.SUCCEEDED)
         check_layout(stream.layout, planned)
         attempt.check()
         # Before the sink: what it takes note of must not be another plan's than that of the next attempt.
-        if not patiently(lambda _: self._keep_layout(attempt, planned), pause=self._pause):
+        if not patiently_aside(attempt, lambda: self._keep_layout(attempt, planned), self._pause):
             return LeaseLost()
         opened = self._opened(attempt, driver, spec, stream, _Planned(plans, planned, versions), dimensions)
-        if not patiently(lambda _: self._mark_running(attempt), pause=self._pause):
+        if not patiently_aside(attempt, lambda: self._mark_running(attempt), self._pause):
             return LeaseLost()
         opened = replace(opened, let_go=lambda: driver.give_back(session), told=texts)
         return StreamAttempt(attempt, opened, self._database, self._clock)
@@ -217,7 +221,7 @@ class StreamRunner:
         _remove_older(directory)
         stage = Stage(directory / "stage", claim.fence)
         stage.clear_older()
-        guard = StreamGuard(self._database, claim, stream.generation, self._pause)
+        guard = StreamGuard(self._database, attempt, stream.generation, self._pause)
         trigger = _trigger(spec)
         reading = confined_reading(spec, self._roots, directory / "checkpoint", lambda: at_hand.plans.inputs)
 

@@ -2,6 +2,9 @@
 
 On a cluster Spark itself ends the executor of such a task (`spark.task.reaper`); in local mode it has nothing to end
 but the driver, and leaves it alone.
+
+Whose work it was keeps the end that it was told, or has had it long ago. The attempts beside it lose what they did, but
+none of their number: else whoever starts such jobs, one after the other, would bring any other job to its end.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Callable, Collection
 
 import structlog
 
-from workers.attempt import Attempt, AttemptsAtHand
+from workers.attempt import Attempt, AttemptsAtHand, StopReason
 from workers.engine.spark.driver import Driver
 from workers.spark_session import SparkRuntime
 
@@ -51,13 +54,14 @@ class StuckWork:
         if driver is None:
             self._since = None
             return
-        attempts = [attempt for attempt in self._at_hand.all() if attempt.driver is driver]
-        deaf = [one for one in attempts if one.reason is not None and not one.ends_gently]
+        # One that has come to its end needs the driver no more, however long it takes to publish it.
+        attempts = [one for one in self._at_hand.all() if one.driver is driver and not one.is_settled]
+        deaf = [one for one in attempts if _is_told(one)]
         left = driver.tasks_left_behind()
-        stuck = max([self._seconds_of_tasks(driver, left), *(one.ignored_for() for one in deaf)])
+        stuck = max([self._seconds_of_tasks(driver, left), *(one.deaf_for() for one in deaf)])
         others = len(attempts) > len(deaf) and left < driver.slots
         if is_to_end(stuck_seconds=stuck, patience_seconds=self._patience, are_others_at_work=others):
-            self._end(driver, left, deaf)
+            self._end(driver, left, attempts)
 
     def _seconds_of_tasks(self, driver: Driver, left: int) -> float:
         """How long there have been tasks left behind without a break."""
@@ -68,8 +72,22 @@ class StuckWork:
             self._since = (driver, now)
         return 0.0 if self._since is None else now - self._since[1]
 
-    def _end(self, driver: Driver, tasks: int, deaf: Collection[Attempt]) -> None:
-        jobs = [attempt.claim.job_id for attempt in deaf]
+    def _end(self, driver: Driver, tasks: int, attempts: Collection[Attempt]) -> None:
+        told = [one for one in attempts if _is_told(one)]
+        own = [one for one in attempts if one.reason is None and driver.tasks_left_behind_by(one.tag)]
+        jobs = [attempt.claim.job_id for attempt in (*told, *own)]
         _log.error("spark_driver_stuck", tasks=tasks, jobs=jobs, pid=driver.process.pid)
+        for attempt in own:
+            # What it ran at first went wrong and does not end, and would not the next time: this one counts.
+            attempt.stop(StopReason.DRIVER_LOST)
+        # Before it is killed: from then on whoever fails asks why. This goes for attempts that begin just now, too.
+        driver.ended = True
+        for attempt in attempts:
+            attempt.stop(StopReason.DRIVER_ENDED)
         driver.kill()
         self._since = None
+
+
+def _is_told(attempt: Attempt) -> bool:
+    """Whether it is to end at once."""
+    return attempt.reason is not None and not attempt.ends_gently

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from workers.attempt import AttemptsAtHand, StopReason
+from workers.attempt import AttemptsAtHand, reason_of_loss
 from workers.engine.spark.driver import Driver
 from workers.spark_session import SparkRuntime
 
@@ -71,7 +71,7 @@ class DriverWatch:
             driver = attempt.driver
             if driver is None or driver is self._runtime.current or driver.is_running():
                 continue
-            if attempt.stop(StopReason.DRIVER_LOST):
+            if attempt.stop(reason_of_loss(driver)):
                 _log.warning("attempt_left_behind", job_id=attempt.claim.job_id, pid=driver.process.pid)
 
     def _watch_start(self) -> None:
@@ -105,5 +105,5 @@ class DriverWatch:
         self._overdue = 0
         for attempt in self._at_hand.all():
             if attempt.driver is driver:
-                attempt.stop(StopReason.DRIVER_LOST)
+                attempt.stop(reason_of_loss(driver))
         self._runtime.discard(driver)

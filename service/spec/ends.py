@@ -57,6 +57,17 @@ def driver_lost(worker: str) -> Problem:
     )
 
 
+def driver_ended(worker: str) -> Problem:
+    """One attempt's Spark driver was ended because of another job's work; it does not count against the job."""
+    return _problem(
+        "driver_ended",
+        "Spark driver ended",
+        500,
+        f"Worker {worker} ended its Spark driver, since work of another job that had ended went on in it, and handed "
+        "the job back to the queue.",
+    )
+
+
 def handed_back(worker: str) -> Problem:
     """One attempt was given up by a worker that was told to stop; it does not count against the job."""
     return _problem(

@@ -61,7 +61,8 @@ HANDED_BACK = DeclaredMetric(
     "evenkeel_worker_attempts_handed_back_total",
     MetricType.COUNTER,
     ("reason",),
-    "Attempts given up before their end, by the code of the reason: `handed_back` (the worker stops) or `driver_lost`.",
+    "Attempts given up before their end, by the code of the reason: `handed_back` (the worker stops), `driver_lost`, "
+    "or `driver_ended` (for the work of another job).",
 )
 LEASES_LOST = DeclaredMetric(
     "evenkeel_worker_leases_lost_total",

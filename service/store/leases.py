@@ -258,9 +258,10 @@ def hand_back(session: Session, held: Claim, now: int, *, status: AttemptStatus,
     """Gives a job up before its end, so that another attempt may follow at once; gives what became of it.
 
     `status` CRASHED (the Spark driver was lost) counts against the job's attempts; CANCELLED (the worker is told to
-    stop) does not. The job becomes QUEUED, or CANCELLED or STOPPED where that was asked for, or CRASHED where its
-    attempts are spent; a stream is STOPPED then, since it may go on from where it is. None, and nothing changed, where
-    the lease is lost. The caller removes files and rings.
+    stop, or ended the driver for another job's work) does not. The
+    job becomes QUEUED, or CANCELLED or STOPPED where that was asked for, or CRASHED where its attempts are spent; a
+    stream is STOPPED then, since it may go on from where it is. None, and nothing changed, where the lease is lost. The
+    caller removes files and rings.
     """
     # The job first, as everywhere: events lock its row too, and two that do so in turn would wait for each other.
     standing = standings(session, [held], lock=True).get(held)

@@ -45,7 +45,16 @@ BACKTRACKING = {
     "tables": {"t": parquet("texts")},
     "sql": "SELECT COUNT(*) AS n FROM t WHERE s LIKE p",
 }
+# In both slots: nobody beside it gets on.
+EVERYWHERE = {**BACKTRACKING, "name": "everywhere", "tables": {"t": parquet("two_texts")}}
 COUNT = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
+STREAM = {
+    "name": "innocent",
+    "mode": "continuous",
+    "tables": {"o": {**parquet("orders"), "role": "stream"}},
+    "sql": "SELECT o.uid, o.price FROM o",
+    "limits": {"max_attempts": 1},
+}
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +66,11 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         (own.data / "pairs").mkdir()
         table = pa.table({"k": pa.array([1] * ROWS, pa.int64()), "v": pa.array(range(ROWS), pa.int64())})
         pq.write_table(table, own.data / "pairs" / "part.parquet")
-        (own.data / "texts").mkdir()
-        pq.write_table(pa.table({"s": ["a" * 200], "p": ["%a" * 20 + "%b"]}), own.data / "texts" / "part.parquet")
+        endless = pa.table({"s": ["a" * 200], "p": ["%a" * 20 + "%b"]})
+        for name, files in (("texts", 1), ("two_texts", 2)):
+            (own.data / name).mkdir()
+            for number in range(files):
+                pq.write_table(endless, own.data / name / f"part-{number}.parquet")
         yield own
 
 
@@ -253,3 +265,42 @@ def test_a_task_that_cannot_be_interrupted_loses_its_driver(workers: Fleet) -> N
     job_id = workers.submit(COUNT)
     workers.wait(job_id, "SUCCEEDED")
     assert jvm_of(worker).pid != driver
+
+
+@pytest.mark.withstands(
+    "a job beside which drivers are ended",
+    kind="attack",
+    how="fresh jobs of tasks that cannot be interrupted, cancelled beside a job and a stream of one attempt each",
+    times=2,
+    guaranteed="it is CANCELLED; the others are handed back with `driver_ended`, spend no attempt, and go on",
+)
+@pytest.mark.long
+def test_jobs_beside_one_whose_driver_is_ended_spend_no_attempt(workers: Fleet) -> None:
+    worker = workers.running_worker()
+    stream = workers.submit(STREAM)
+    for number in (1, 2):
+        workers.wait(stream, "RUNNING")
+        killer = workers.submit(EVERYWHERE)
+        workers.wait_for_tasks(killer)
+        wait_for("tasks in both slots", lambda: active_tasks(worker) == 2, 60)
+        innocent = workers.submit({**COUNT, "limits": {"max_attempts": 1}})
+        workers.wait(innocent, "RUNNING")
+        driver = jvm_of(worker).pid
+        workers.cancel(killer)
+        workers.wait(killer, "CANCELLED", 15)
+        wait_until_gone([driver])
+        workers.wait(innocent, "SUCCEEDED")
+        assert ends_of(workers, killer) == [("CANCELLED", "cancelled")]
+        assert ends_of(workers, innocent) == [("CANCELLED", "driver_ended"), ("SUCCEEDED", None)]
+        assert workers.rows(innocent) == [{"n": 10_000}]
+        wait_for("the stream to go on", lambda: workers.job(stream).fence > number, 60)  # noqa: B023 - called at once
+        assert ends_of(workers, stream)[:number] == [("CANCELLED", "driver_ended")] * number
+    workers.wait(stream, "RUNNING")
+    assert worker.poll() is None
+    workers.cancel(stream)
+    workers.wait(stream, "CANCELLED", 30)
+
+
+def ends_of(workers: Fleet, job_id: str) -> list[tuple[str, str | None]]:
+    """How its attempts ended, and with what code."""
+    return [(attempt.status, (attempt.error or {}).get("code")) for attempt in workers.attempts(job_id)]

@@ -116,7 +116,7 @@ class Lane:
         prepare_session(session, StateOptions(StateProvider.ROCKSDB, 1))
         frame = session.readStream.schema("v BIGINT").parquet(f"file://{self._rows}")
         batch = BatchFunction(
-            Stage(self._directory / "stage", 1), self.sink, StreamGuard(self._database, self.attempt.claim, 1)
+            Stage(self._directory / "stage", 1), self.sink, StreamGuard(self._database, self.attempt, 1)
         )
         return RunningStream.start(frame, OutputMode.APPEND, self.checkpoint, Trigger(every), batch)
 

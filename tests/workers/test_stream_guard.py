@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -16,6 +17,7 @@ from service.store.leases import Claim
 from service.store.session import Database
 from service.store.stream_state import Stream, find_stream
 from service.store.tables import StreamBatchRow
+from workers.attempt import Attempt
 from workers.engine.streaming.batches import BatchDone
 from workers.engine.streaming.sinks.sink import FenceLostError
 from workers.stream_guard import StreamGuard
@@ -63,7 +65,7 @@ def lose(database: Database, held: Claim) -> None:
 
 
 def test_a_mini_batch_is_begun_and_done(database: Database, held: Claim) -> None:
-    guard = StreamGuard(database, held, 1)
+    guard = StreamGuard(database, Attempt(held, math.inf), 1)
     guard.begin(0)
     begun = batch(database, 0)
     assert begun is not None
@@ -77,7 +79,7 @@ def test_a_mini_batch_is_begun_and_done(database: Database, held: Claim) -> None
 
 
 def test_one_that_the_sink_had_before_is_noted_once(database: Database, held: Claim) -> None:
-    guard = StreamGuard(database, held, 1)
+    guard = StreamGuard(database, Attempt(held, math.inf), 1)
     for rows in (4, None):
         guard.begin(0)
         guard.finish(BatchDone(0, rows, 7, 3))
@@ -85,7 +87,7 @@ def test_one_that_the_sink_had_before_is_noted_once(database: Database, held: Cl
 
 
 def test_an_attempt_without_its_lease_may_begin_and_note_nothing(database: Database, held: Claim) -> None:
-    guard = StreamGuard(database, held, 1)
+    guard = StreamGuard(database, Attempt(held, math.inf), 1)
     guard.begin(0)
     lose(database, held)
     with pytest.raises(FenceLostError, match="Attempt 1 of job job-1"):
@@ -98,7 +100,7 @@ def test_an_attempt_without_its_lease_may_begin_and_note_nothing(database: Datab
 
 def test_an_attempt_of_an_older_generation_may_not_either(database: Database, held: Claim) -> None:
     with pytest.raises(FenceLostError):
-        StreamGuard(database, held, 2).begin(0)
+        StreamGuard(database, Attempt(held, math.inf), 2).begin(0)
 
 
 class Away(Database):
@@ -118,6 +120,6 @@ class Away(Database):
 def test_a_database_that_is_away_is_waited_for(database: Database, held: Claim, database_url: str) -> None:
     pauses: list[float] = []
     with closing(Away(database_url)) as away:
-        StreamGuard(away, held, 1, pauses.append).begin(0)
+        StreamGuard(away, Attempt(held, math.inf), 1, pauses.append).begin(0)
     assert pauses == [0.5, 1.0, 2.0]
     assert batch(database, 0) is not None

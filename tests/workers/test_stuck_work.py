@@ -1,10 +1,151 @@
-"""When a driver is ended for work that does not end; `tests/e2e/test_worker_faults.py` has a real one."""
+"""When a driver is ended for work that does not end, and what that costs the jobs beside it; `tests/e2e/test_poison.py`
+and `tests/e2e/test_worker_faults.py` have real ones.
+"""
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 
-from workers.stuck_work import is_to_end
+from service.spec.status import AttemptStatus, JobStatus
+from service.store import leases, publication
+from service.store.attempts import attempts_of, crashed_attempts
+from service.store.jobs import NewJob, insert_job
+from service.store.leases import Claim
+from service.store.publication import Ending
+from service.store.session import Database
+from service.store.tables import JobRow
+from workers.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.engine.spark.driver import Driver
+from workers.failures import HandBack, Verdict, verdict_of
+from workers.handing_back import hand_back_job
+from workers.stuck_work import StuckWork, is_to_end
+from workers.watchdog import DriverWatch
+
+PATIENCE = 30
+CUT = ConnectionResetError("the JVM is gone")
+
+
+class Processes(Driver):
+    """A process that can be killed, and what Spark would tell of the tasks in it."""
+
+    left = 0
+    of_tags: tuple[str, ...] = ()
+
+    def tasks_left_behind(self) -> int:
+        """See `Driver`."""
+        return self.left
+
+    def tasks_left_behind_by(self, tag: str) -> int:
+        """See `Driver`."""
+        return self.left if tag in self.of_tags else 0
+
+
+@dataclass
+class Runtime:
+    """What has the driver."""
+
+    current: Any
+
+    def discard(self, _: object) -> None:
+        """See `SparkRuntime`."""
+        self.current = None
+
+
+class Bench:
+    """A driver, attempts on it, and a clock."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.at_hand = AttemptsAtHand()
+        self.runtime = Runtime(None)
+        self.stuck = StuckWork(self.runtime, self.at_hand, PATIENCE, self.clock)  # type: ignore[arg-type]
+        self.watch = DriverWatch(self.runtime, self.at_hand, 10, self.clock)  # type: ignore[arg-type]
+        self.driver = self.next_driver()
+
+    def clock(self) -> float:
+        """Seconds."""
+        return self.now
+
+    def next_driver(self) -> Processes:
+        """The driver from now on."""
+        if self.runtime.current is not None:
+            self.runtime.current.kill()
+        process = subprocess.Popen(["sleep", "600"])
+        nothing: Any = None
+        self.driver = Processes(nothing, nothing, process, slots=2, shuffle_partitions=4, monitor=nothing)
+        self.runtime.current = self.driver
+        return self.driver
+
+    def at_work(self, claim: Claim) -> Attempt:
+        """An attempt that is not at its driver yet."""
+        attempt = Attempt(claim, float("inf"), self.clock)
+        with self.at_hand.holding(attempt):
+            self.at_hand.keep(attempt)
+        return attempt
+
+    def on_driver(self, claim: Claim) -> Attempt:
+        """An attempt in the driver."""
+        attempt = self.at_work(claim)
+        attempt.driver = self.driver
+        return attempt
+
+    def later(self, seconds: float) -> bool:
+        """A look after so many seconds; whether the driver is left alone."""
+        self.now += seconds
+        self.stuck.step()
+        return self.driver.is_running()
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.driver.kill()
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    with closing(Database(database_url)) as database:
+        yield database
+
+
+def insert(database: Database, job_id: str, max_attempts: int) -> None:
+    with database.write() as session:
+        job = NewJob(job_id, "default", "run", "a job", {}, None, max_attempts, 0)
+        insert_job(session, job, database.now(session))
+
+
+def claimed(database: Database, job_id: str) -> Claim:
+    with database.write() as session:
+        claim = leases.claim(session, job_id, "w1", database.now(session), 60_000)
+        assert claim is not None
+        assert leases.mark_running(session, claim, database.now(session))
+    return claim
+
+
+def ended(database: Database, bench: Bench, attempt: Attempt, verdict: Verdict) -> JobStatus:
+    """What the runner makes of an attempt's end."""
+    bench.at_hand.release(attempt)
+    if isinstance(verdict, HandBack):
+        hand_back_job(database, attempt.claim, verdict, seconds=0)
+    else:
+        assert isinstance(verdict, Ending)
+        with database.write() as session:
+            assert publication.publish(session, attempt.claim, verdict, database.now(session))
+    with database.read() as session:
+        return JobStatus(session.get_one(JobRow, attempt.claim.job_id).status)
+
+
+def told(database: Database, job_id: str) -> list[tuple[str, str | None]]:
+    """Ends and codes of its attempts."""
+    with database.read() as session:
+        return [(row.status, (row.error or {}).get("code")) for row in attempts_of(session, job_id)]
 
 
 @pytest.mark.parametrize(
@@ -21,3 +162,109 @@ from workers.stuck_work import is_to_end
 def test_others_are_given_time(stuck_seconds: float, are_others_at_work: bool, ends: bool) -> None:
     told = is_to_end(stuck_seconds=stuck_seconds, patience_seconds=30, are_others_at_work=are_others_at_work)
     assert told is ends
+
+
+@pytest.mark.parametrize("asked", [StopReason.CANCELLED, StopReason.TIMED_OUT])
+def test_jobs_beside_one_that_is_deaf_spend_no_attempt_however_often(
+    bench: Bench, database: Database, asked: StopReason
+) -> None:
+    insert(database, "innocent", 2)
+    for number in range(4):
+        bench.next_driver()
+        insert(database, f"killer-{number}", 1)
+        innocent = bench.on_driver(claimed(database, "innocent"))
+        killer = bench.on_driver(claimed(database, f"killer-{number}"))
+        killer.stop(asked)
+        assert bench.later(10 * PATIENCE)
+        assert not bench.later(1)
+        bench.watch.watch()
+        assert ended(database, bench, killer, verdict_of(CUT, killer)) is JobStatus(asked.value.upper())
+        assert ended(database, bench, innocent, verdict_of(CUT, innocent)) is JobStatus.QUEUED
+    assert told(database, "innocent") == [("CANCELLED", "driver_ended")] * 4
+    assert told(database, "killer-3") == [(asked.value.upper(), asked.value)]
+    with database.read() as session:
+        assert crashed_attempts(session, "innocent") == 0
+    assert claimed(database, "innocent").crashes == 0
+
+
+def test_tasks_of_a_job_that_has_ended_cost_the_jobs_beside_them_nothing(bench: Bench, database: Database) -> None:
+    insert(database, "innocent", 1)
+    innocent = bench.on_driver(claimed(database, "innocent"))
+    bench.driver.left = 2
+    bench.later(0)
+    assert bench.later(PATIENCE)
+    # No slot is left for it.
+    assert not bench.later(1)
+    assert ended(database, bench, innocent, verdict_of(CUT, innocent)) is JobStatus.QUEUED
+    assert told(database, "innocent") == [("CANCELLED", "driver_ended")]
+
+
+def test_an_attempt_whose_own_tasks_were_left_behind_is_spent(bench: Bench, database: Database) -> None:
+    for job_id in ("own", "innocent"):
+        insert(database, job_id, 1)
+    own, innocent = (bench.on_driver(claimed(database, job_id)) for job_id in ("own", "innocent"))
+    bench.driver.left, bench.driver.of_tags = 2, (own.tag,)
+    bench.later(0)
+    assert not bench.later(PATIENCE + 1)
+    assert ended(database, bench, own, verdict_of(CUT, own)) is JobStatus.CRASHED
+    assert ended(database, bench, innocent, verdict_of(CUT, innocent)) is JobStatus.QUEUED
+    assert (told(database, "own"), told(database, "innocent")) == (
+        [("CRASHED", "driver_lost")],
+        [("CANCELLED", "driver_ended")],
+    )
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize("finds_out", ["itself", "watch"])
+def test_one_that_came_to_the_driver_as_it_was_ended_spends_none_either(
+    bench: Bench, database: Database, finds_out: str
+) -> None:
+    for job_id in ("killer", "late"):
+        insert(database, job_id, 1)
+    killer, late = bench.on_driver(claimed(database, "killer")), bench.at_work(claimed(database, "late"))
+    killer.stop(StopReason.CANCELLED)
+    assert not bench.later(PATIENCE + 1)
+    assert late.reason is None
+    late.driver = bench.driver
+    if finds_out == "watch":
+        bench.watch.watch()
+        assert late.reason is StopReason.DRIVER_ENDED
+    verdict = verdict_of(CUT, late)
+    assert isinstance(verdict, HandBack)
+    assert (verdict.status, verdict.error.code) == (AttemptStatus.CANCELLED, "driver_ended")
+
+
+@pytest.mark.one_database
+def test_a_driver_that_died_by_itself_costs_an_attempt(bench: Bench, database: Database) -> None:
+    insert(database, "a", 1)
+    attempt = bench.on_driver(claimed(database, "a"))
+    bench.driver.kill()
+    assert ended(database, bench, attempt, verdict_of(CUT, attempt)) is JobStatus.CRASHED
+
+
+@pytest.mark.one_database
+def test_who_waits_for_the_database_is_not_deaf(bench: Bench, database: Database) -> None:
+    insert(database, "a", 1)
+    attempt = bench.on_driver(claimed(database, "a"))
+    attempt.stop(StopReason.CANCELLED)
+    bench.now += 5
+    with attempt.aside():
+        assert bench.later(60)
+    # Back at its driver, which has done nothing yet.
+    assert bench.later(PATIENCE)
+    with attempt.aside():
+        assert bench.later(60)
+    assert not bench.later(PATIENCE + 1)
+
+
+@pytest.mark.one_database
+def test_who_publishes_its_end_is_not_deaf(bench: Bench, database: Database) -> None:
+    insert(database, "a", 1)
+    attempt = bench.on_driver(claimed(database, "a"))
+    attempt.stop(StopReason.TIMED_OUT)
+    attempt.settle()
+    assert bench.later(100 * PATIENCE)
+    # Tasks that it left behind are another thing.
+    bench.driver.left = 1
+    assert bench.later(0)
+    assert not bench.later(PATIENCE + 1)

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from workers.engine.spark.ended_tasks import tasks_left_behind
+from workers.engine.spark.ended_tasks import tasks_left_behind, tasks_left_behind_by
 from workers.engine.spark.executors import Executors, executors_of
 from workers.engine.spark.stage_metrics import SparkMonitor
 
@@ -42,6 +42,8 @@ class Driver:
     """As last seen by `look`; None before."""
     stopped: bool = False
     """Whether Spark had ended itself when last seen by `look`."""
+    ended: bool = False
+    """Whether this worker ended it for work that did not end: a loss to others that they had no part in."""
     sessions_at_rest: list[SparkSession] = field(default_factory=list)
     """Of streams that have ended."""
 
@@ -113,6 +115,13 @@ class Driver:
         if not self.on_cluster:
             with suppress(Py4JError, OSError):
                 return tasks_left_behind(self.context)
+        return 0
+
+    def tasks_left_behind_by(self, tag: str) -> int:
+        """Those of the jobs that carry `tag`. As above otherwise."""
+        if not self.on_cluster:
+            with suppress(Py4JError, OSError):
+                return tasks_left_behind_by(self.context, tag)
         return 0
 
     def is_running(self) -> bool:
