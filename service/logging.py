@@ -84,9 +84,16 @@ def _shared_processors() -> list[Processor]:
 
 def _renderers(settings: LogSettings) -> list[Processor]:
     if settings.format == "console":
-        return [_escape_all_controls, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
-    renderer = structlog.processors.JSONRenderer(ensure_ascii=False)
-    return [structlog.processors.format_exc_info, _escape_unseen, renderer]
+        # Not its own tracebacks: they show what local variables hold, secrets among it, and take seconds to draw.
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
+        return [_escape_all_controls, renderer]
+    return [
+        structlog.processors.format_exc_info,
+        _escape_unseen,
+        structlog.processors.JSONRenderer(ensure_ascii=False),
+    ]
 
 
 def _escaped(*ranges: tuple[int, int]) -> dict[int, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.class_archive import class_archive, reading
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 # JVMs of tests live for seconds: compiling thoroughly costs them twice the processor time that it saves.
 # Without the room, 48 MB by default then, the one of the session would sweep its code again and again.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m")
+
+# As it is without being configured, but for its tracebacks: they would take seconds to draw.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 settings.register_profile(
     "evenkeel",

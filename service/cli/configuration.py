@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from service.cli.errors import CliError, ExitCode
+from service.logging import configure_logging
 from service.settings import GROUPS, Settings
 from service.spec.locations import join_roots
 
@@ -16,9 +17,10 @@ _LOCATIONS = ("EVENKEEL_STATE_", "EVENKEEL_API_", "EVENKEEL_DATABASE_", "EVENKEE
 
 
 def read_settings() -> Settings:
-    """Settings from the environment. Raises CliError that names the variables which are out of bounds."""
+    """Settings from the environment, which logs obey from now on. Raises CliError that names the variables which are
+    out of bounds."""
     try:
-        return Settings()
+        settings = Settings()
     except ValidationError as error:
         prefixes = {group.__name__: group.model_config.get("env_prefix", "") for group in GROUPS}
         prefix = prefixes.get(error.title, "")
@@ -31,6 +33,8 @@ def read_settings() -> Settings:
         raise CliError("; ".join(lines), "The README lists every variable.", code=ExitCode.USAGE) from None
     except RuntimeError as error:  # `Path.home()` of a user who has none
         raise CliError(str(error), "Set EVENKEEL_STATE_DIR to a directory of yours.", code=ExitCode.USAGE) from None
+    configure_logging(settings.log)
+    return settings
 
 
 def isolate(environment: Mapping[str, str], state_dir: Path) -> dict[str, str]:

@@ -43,10 +43,8 @@ def run_purge(settings: Settings, limits: Limits, *, dry_run: bool) -> Purged:
     """Removes, or counts, and gives the sum. Raises CliError where the database is away or of another version."""
     from service.cli.migrate import opened_database
     from service.jobs import purge_jobs
-    from service.logging import configure_logging
     from service.store.migrate import require_current
 
-    configure_logging(settings.log)
     with opened_database(settings) as database:
         require_current(database)
         if dry_run:

@@ -17,10 +17,10 @@ from service.settings import LogSettings
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers, level, config = root.handlers[:], root.level, structlog.get_config()
     yield
     root.handlers[:], root.level = handlers, level
-    structlog.reset_defaults()
+    structlog.configure(**config)
 
 
 def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
@@ -115,3 +115,20 @@ def test_a_traceback_stays_readable(capsys: pytest.CaptureFixture[str], monkeypa
     except ValueError:
         structlog.get_logger("service.x").exception("failed")
     assert len(capsys.readouterr().err.splitlines()) > 3
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_traceback_does_not_tell_what_variables_hold(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setenv("EVENKEEL_LOG_FORMAT", form)
+    configure_logging(LogSettings())
+    password = "".join(("hun", "ter2"))
+    try:
+        raise ValueError(len(password))
+    except ValueError:
+        structlog.get_logger("service.x").exception("failed")
+        logging.getLogger("uvicorn.error").exception("failed too")
+    told = capsys.readouterr().err
+    assert "ValueError: 7" in told
+    assert password not in told
