@@ -27,6 +27,7 @@ from service.store.faults import fault_of
 from service.store.leases import Claim
 from service.store.publication import AttemptMetrics, Ending, PublishedResult
 from service.store.quotas import Quota
+from service.store.retries import publish_or_retry
 from service.store.session import Database
 from service.store.stream_state import StoppedBecause
 from service.store.suspects import holds_for
@@ -366,34 +367,34 @@ class JobRunner:
 
     def _publish(self, claim: Claim, ending: Ending) -> None:
         try:
-            published = self._publish_patiently(claim, ending)
+            became = self._publish_patiently(claim, ending)
         except Exception as error:
             if fault_of(error) is not None:
                 raise
             _log.error("publication_impossible", exc_info=error)
             ending = Ending(JobStatus.FAILED, ends.internal_error(claim.job_id, claim.fence))
-            published = self._publish_patiently(claim, ending)
-        if not published:
+            became = self._publish_patiently(claim, ending)
+        if became is None:
             _log.warning("publication_refused", status=ending.status.value)
-        if not published or ending.result is None:
+        if became is None or ending.result is None:
             remove_attempt(self._results, claim)
-        if published:
-            self._metrics.ended(claim, ending.status)
+        if became is not None:
+            if became.is_terminal:
+                self._metrics.ended(claim, became)
             remove_older_attempts(self._results, claim, None if ending.result is None else ending.result.path)
             _log.info(
                 "attempt_ended",
                 status=ending.status.value,
+                job_status=became.value,
                 code=None if ending.error is None else ending.error.code,
                 rows=None if ending.result is None else ending.result.rows,
             )
 
-    def _publish_patiently(self, claim: Claim, ending: Ending) -> bool:
+    def _publish_patiently(self, claim: Claim, ending: Ending) -> JobStatus | None:
         """Tries again while the database is away: a result that took an hour is worth a minute."""
 
-        def publish(tried: int) -> bool:
+        def publish(tried: int) -> JobStatus | None:
             with self._database.write() as session:
-                return publication.publish(session, claim, ending, self._database.now(session)) or (
-                    tried > 0 and publication.is_published(session, claim, ending.status)
-                )
+                return publish_or_retry(session, claim, ending, self._database.now(session), again=tried > 0)
 
         return patiently(publish, pause=self._pause)

@@ -66,7 +66,8 @@ WaitingText = Annotated[
             "description": "What a QUEUED job waits for: `slot`: workers listen to its queue, and it has its turn when "
             "one of them is free; `worker`: none that can run jobs listens, one has to be started or mended "
             "(`EVENKEEL_WORKER_QUEUES`); `tenant`: workers have as many jobs of its tenant as they may "
-            "(`EVENKEEL_LIMITS_RUNNING_JOBS`), and one of them is to end. "
+            "(`EVENKEEL_LIMITS_RUNNING_JOBS`), and one of them is to end; `retry`: it failed, and `next_run_at` tells "
+            "when it is tried again (`limits.failure_retries`). "
             "Null in every other state.",
         }
     ),
@@ -116,7 +117,9 @@ class JobSummary(Frozen):
     started_at: datetime | None = Field(description="When it was first started; a stream, since it was resumed.")
     finished_at: datetime | None
     stop_requested: bool = Field(description="Whether a stream was asked to stop, and has not been resumed since.")
-    next_run_at: datetime | None = Field(description="When an incremental job at rest runs again by itself.")
+    next_run_at: datetime | None = Field(
+        description="When an incremental job at rest runs again by itself, or one that failed is tried again."
+    )
     progress: Progress | None = Field(description="How far the running attempt is; null before it runs.")
     error: Problem | None = Field(
         description="Why it ended otherwise than SUCCEEDED, or why a stream rests that failed."
@@ -162,6 +165,10 @@ def _shown(stored: dict[str, Any]) -> dict[str, Any]:
         return stored
 
 
+def _waiting_for(row: JobRow, listening: Waiting) -> WaitingFor:
+    return WaitingFor.RETRY if row.next_run_at is not None else listening.waiting_for(row.tenant, row.queue)
+
+
 def _fields(row: JobRow, now: int, listening: Waiting) -> Mapping[str, object]:
     status = effective_status(row, now)
     waits = status is JobStatus.QUEUED
@@ -174,7 +181,7 @@ def _fields(row: JobRow, now: int, listening: Waiting) -> Mapping[str, object]:
         "finished": status.is_terminal,
         "version": row.version,
         "queue": row.queue,
-        "waiting_for": listening.waiting_for(row.tenant, row.queue) if waits else None,
+        "waiting_for": _waiting_for(row, listening) if waits else None,
         "attempts": row.fence,
         "submitted_at": timestamp(row.submitted_at),
         "updated_at": timestamp(row.updated_at),

@@ -16,11 +16,12 @@ from service.store.listeners import queues_listened_to
 
 class WaitingFor(StrEnum):
     """`SLOT`: a worker that listens to its queue is to become free. `WORKER`: none that could run it listens. `TENANT`:
-    a job of the same tenant is to end."""
+    a job of the same tenant is to end. `RETRY`: its attempt failed, and the pause before the next one is to pass."""
 
     SLOT = "slot"
     WORKER = "worker"
     TENANT = "tenant"
+    RETRY = "retry"
 
 
 class Waiting(Protocol):

@@ -24,17 +24,18 @@ from service.spec.tagged import told_apart_by
 MAX_SQL_LENGTH = 100_000
 MAX_SCHEMA_LENGTH = 100_000
 
-SPEC_VERSION = 6
+SPEC_VERSION = 7
 """Grows with everything that a job may hold and workers of the version before do not know; what a job needs is stored
 with it, so that they leave it to newer ones. 1: the first. 2: `queue`. 3: queries in FROM, UNION, grouping sets, more
 aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all joins or one. `skew.join_strategy`, which did
 nothing until then, is read as `join.skew`: a job that still waits with `forced` runs as ISOLATE, with the same result.
 4: streaming modes, and `state.*`. 5: `follow`, and joins of the rows of streams whose event time bounds
-them. 6: `multi_line` of CSV, which did nothing until then."""
+them. 6: `multi_line` of CSV, which did nothing until then. 7: `limits.failure_retries`."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
 _TIMED_VERSION = 5
+_MULTI_LINE_VERSION = 6
 
 
 class TableFormat(StrEnum):
@@ -137,6 +138,14 @@ class Limits(Frozen):
         le=10,
         description="How often the job is started before lost workers make it CRASHED.",
     )
+    failure_retries: int = Field(
+        default=0,
+        ge=0,
+        le=10,
+        description="How often a batch job is tried again, beside `max_attempts`, after it FAILED for a reason that "
+        "may pass: an error of status 500 or above, such as a store that is away or a full disk. After 10 s, 20 s and "
+        "so on up to 5 min, within its time limit.",
+    )
 
 
 _SQL_OR_QUERY: dict[str, Any] = {
@@ -215,8 +224,10 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The least SPEC_VERSION whose words cover this job."""
-        if any(_has_broken_lines(table) for table in self.tables.values()):
+        if self.limits.failure_retries:
             return SPEC_VERSION
+        if any(_has_broken_lines(table) for table in self.tables.values()):
+            return _MULTI_LINE_VERSION
         timed = [name for name in self.streams if self.tables[name].event_time is not None]
         if self.followed or len(timed) > 1:
             return _TIMED_VERSION
@@ -252,6 +263,8 @@ class JobSpec(Frozen):
         stored = self.model_dump(mode="json", by_alias=True)
         if self.queue is QueueChoice.AUTO:
             del stored["queue"]
+        if not self.limits.failure_retries:
+            del stored["limits"]["failure_retries"]
         if self.settings.state == StateSettings():
             del stored["settings"]["state"]
         for part, names in (

@@ -27,6 +27,12 @@ def mode_faults(spec: JobSpec) -> Iterator[Fault]:
     """Every place of `spec` that does not go with its mode."""
     yield from _role_faults(spec) if spec.mode.is_streaming else _words_of_streams(spec)
     yield from _schema_faults(spec)
+    if spec.mode.is_streaming and spec.limits.failure_retries:
+        detail = (
+            "A streaming job that failed rests, and goes on from there by its 'schedule' or when it is resumed: remove "
+            "'failure_retries'."
+        )
+        yield Fault(("limits", "failure_retries"), "retries_not_for_streams", detail)
     if spec.mode is Mode.CONTINUOUS and spec.schedule is not None:
         detail = "A continuous job runs until it is stopped: remove 'schedule', or use the mode 'incremental'."
         yield Fault(("schedule",), "schedule_not_applicable", detail)

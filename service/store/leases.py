@@ -85,8 +85,9 @@ class Standing:
 def claim(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -> Claim | None:
     """Takes a QUEUED job: QUEUED -> PLANNING with the next fencing token, a lease and an attempt.
 
-    None where there is nothing to take: another worker has the job, it has ended, it is gone, a newer version stored it
-    in words that this one does not know; or its cancellation was asked for, and it is now CANCELLED.
+    None where there is nothing to take: another worker has the job, it has ended, it is gone, it is to be tried again
+    later, a newer version stored it in words that this one does not know; or its cancellation was asked for, and it is
+    now CANCELLED.
     """
     row = session.execute(
         update(JobRow)
@@ -94,6 +95,7 @@ def claim(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -
             JobRow.id == job_id,
             _reaches(JobStatus.PLANNING),
             JobRow.cancel_requested_at.is_(None),
+            JobRow.next_run_at.is_(None),
             JobRow.spec_version <= SPEC_VERSION,
         )
         .values(
@@ -176,6 +178,7 @@ def oldest_waiting(
         JobRow.status == JobStatus.QUEUED.value,
         JobRow.queue.in_(queues),
         JobRow.cancel_requested_at.is_(None),
+        JobRow.next_run_at.is_(None),
         JobRow.spec_version <= SPEC_VERSION,
     )
     for excluded in (held_back(quota), apart):
@@ -258,10 +261,9 @@ def hand_back(session: Session, held: Claim, now: int, *, status: AttemptStatus,
     """Gives a job up before its end, so that another attempt may follow at once; gives what became of it.
 
     `status` CRASHED (the Spark driver was lost) counts against the job's attempts; CANCELLED (the worker is told to
-    stop, or ended the driver for another job's work) does not. The
-    job becomes QUEUED, or CANCELLED or STOPPED where that was asked for, or CRASHED where its attempts are spent; a
-    stream is STOPPED then, since it may go on from where it is. None, and nothing changed, where the lease is lost. The
-    caller removes files and rings.
+    stop, or ended the driver for another job's work) does not. The job becomes QUEUED, or CANCELLED or STOPPED where
+    that was asked for, or CRASHED where its attempts are spent; a stream is STOPPED then, since it may go on from where
+    it is. None, and nothing changed, where the lease is lost. The caller removes files and rings.
     """
     # The job first, as everywhere: events lock its row too, and two that do so in turn would wait for each other.
     standing = standings(session, [held], lock=True).get(held)

@@ -17,6 +17,7 @@ from service.spec.status import LEASED, AttemptStatus, JobStatus
 from service.store.attempts import end_attempt
 from service.store.jobs import LONGEST_LEASE_MS
 from service.store.leases import Claim, Standing, give_up
+from service.store.retries import release_due
 from service.store.session import NO_SYNC
 from service.store.stream_orders import due_streams
 from service.store.tables import JobRow, OutboxRow
@@ -49,7 +50,8 @@ def sweep(
     """Ends attempts whose lease expired and finds every job that workers must be told of, again.
 
     A lost attempt is CRASHED; its job is QUEUED again, or CRASHED where its attempts are spent, or CANCELLED where that
-    was asked for, or STOPPED. A stream whose next run is due is QUEUED.
+    was asked for, or STOPPED. A stream whose next run is due is QUEUED; a job that failed may be claimed again once its
+    pause is over.
 
     A job queued for `ring_again_ms` is announced again, each time after a longer pause, up to ten times as long:
     workers that are merely busy must not drown in messages. So of these the oldest alone are announced, as many as
@@ -63,6 +65,7 @@ def sweep(
     if end_lost:
         _end_lost_attempts(session, now, found)
     found.ring.extend(due_streams(session, now, _AT_ONCE))
+    found.ring.extend(release_due(session, now, _AT_ONCE))
     _collect_owed(session, now, found)
     for queue, slots in free.items():
         waits = JobRow.queue == queue if other_versions else (JobRow.queue == queue) & _UNDERSTOOD
@@ -156,7 +159,7 @@ def _collect_forgotten(
     )
     forgotten = (
         select(JobRow.id)
-        .where(JobRow.status == JobStatus.QUEUED.value, waits, due)
+        .where(JobRow.status == JobStatus.QUEUED.value, JobRow.next_run_at.is_(None), waits, due)
         .order_by(JobRow.submitted_at)
         .limit(at_most)
     )

@@ -86,7 +86,7 @@ class JobRow(Base):
     """A `Mode`."""
     stop_requested_at: Mapped[int | None] = mapped_column(BigInteger)
     next_run_at: Mapped[int | None] = mapped_column(BigInteger)
-    """When a STOPPED job is queued again by itself."""
+    """When a STOPPED job is queued again by itself, or one that is QUEUED after a failure may be claimed."""
     rung_at: Mapped[int] = mapped_column(BigInteger)
     """When workers were last told of this job."""
     fence: Mapped[int] = mapped_column(Integer, default=0)

@@ -219,6 +219,32 @@ def test_a_heap_that_is_exhausted(workers: Fleet) -> None:
 
 
 @pytest.mark.withstands(
+    "the disk of results is full for a while",
+    how="as below, with a job that may be tried again after a failure",
+    times=1,
+    guaranteed="it waits, is tried again, and SUCCEEDS; no lost attempt is charged to it",
+)
+@pytest.mark.long
+def test_a_job_that_fails_for_what_passes_is_tried_again(workers: Fleet) -> None:
+    worker = workers.running_worker()
+    assert_next_job_runs(workers)
+    jvm = jvm_of(worker)
+    before = jvm.rlimit(psutil.RLIMIT_FSIZE)
+    jvm.rlimit(psutil.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        limits = {"max_attempts": 1, "failure_retries": 2}
+        job_id = workers.submit({"tables": {"o": parquet("orders")}, "sql": ROWS, "limits": limits})
+        wait_for("the first attempt to fail", lambda: ends_of(workers, job_id) == ["FAILED"], 60)
+    finally:
+        jvm.rlimit(psutil.RLIMIT_FSIZE, before)
+    job = workers.job(job_id)
+    assert (job.status, job.error, job.next_run_at is not None) == ("QUEUED", None, True)
+    workers.wait(job_id, "SUCCEEDED", 60)
+    assert ends_of(workers, job_id) == ["FAILED", "SUCCEEDED"]
+    assert len(workers.rows(job_id)) == 10_000
+
+
+@pytest.mark.withstands(
     "the disk of results is full",
     how="RLIMIT_FSIZE of the JVM at 4 KB while a result is written, and while rows are sent between tasks",
     times=2,

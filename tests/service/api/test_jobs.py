@@ -18,9 +18,11 @@ from sqlalchemy import event, select, update
 
 from service.jobs.cursors import encode_cursor
 from service.settings import Settings
+from service.spec import ends
 from service.spec.status import JobStatus
 from service.store import leases, publication
 from service.store.attempts import attempts_of
+from service.store.retries import publish_or_retry
 from service.store.session import Database
 from service.store.tables import IdempotencyKeyRow, JobEventRow, JobRow
 from tests.support import lifecycle
@@ -566,6 +568,21 @@ class TestCancel:
             assert leases.renew(session, lifecycle.WORKER, [held], now, 1000) == set()
             ending = publication.Ending(JobStatus.FAILED, error=lifecycle.FAILURE)
             assert not publication.publish(session, held, ending, now)
+
+    def test_one_that_waits_for_its_next_try_is_told_so_and_ends_at_once(self, api: Api) -> None:
+        limits = {"failure_retries": 2}
+        posted = api.submit(limits=limits).json()
+        assert (posted["spec"]["limits"]["failure_retries"], posted["waiting_for"]) == (2, "worker")
+        held = lifecycle.claim(api.database, posted["id"])
+        with api.database.write() as session:
+            ending = publication.Ending(JobStatus.FAILED, ends.storage_unavailable("No answer."))
+            now = api.database.now(session)
+            assert publish_or_retry(session, held, ending, now) is JobStatus.QUEUED
+        job = api.client.get(f"/v1/jobs/{posted['id']}").json()
+        assert (job["status"], job["waiting_for"], job["finished"], job["error"]) == ("QUEUED", "retry", False, None)
+        assert job["next_run_at"] > job["updated_at"]
+        answer = api.client.post(f"/v1/jobs/{posted['id']}/cancel").json()
+        assert (answer["status"], answer["next_run_at"], answer["waiting_for"]) == ("CANCELLED", None, None)
 
     def test_a_finished_job_is_refused(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)

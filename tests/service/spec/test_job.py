@@ -94,6 +94,7 @@ def test_what_is_younger_is_not_stored_where_it_says_nothing() -> None:
     assert sorted(stored) == ["limits", "mode", "name", "query", "settings", "sink", "sql", "tables"]
     assert sorted(stored["tables"]["t"]) == ["format", "options", "path", "schema"]
     assert "state" not in stored["settings"]
+    assert sorted(stored["limits"]) == ["max_attempts", "timeout"]
     assert JobSpec.model_validate(stored) == job()
 
 
@@ -116,6 +117,7 @@ def test_what_is_younger_is_not_stored_where_it_says_nothing() -> None:
         ),
         ({"tables": {"t": {"format": "csv", "path": "t/", "schema": "a BIGINT", "options": {"multi_line": True}}}}, 6),
         ({"tables": {"t": {"format": "json", "path": "t/", "schema": "a BIGINT", "options": {"multi_line": True}}}}, 3),
+        ({"limits": {"failure_retries": 1}}, 7),
     ],
 )
 def test_a_job_is_for_the_oldest_workers_that_can_run_it(parts: dict[str, Any], version: int) -> None:

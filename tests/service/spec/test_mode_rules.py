@@ -87,6 +87,12 @@ def test_sinks(sink: dict[str, Any], kind: type[object]) -> None:
         ({"schedule": {"every": "1m"}}, "schedule_not_applicable", "schedule"),
         ({"limits": {"timeout": "1h"}}, "limits_timeout_not_for_streams", "limits.timeout"),
         ({"mode": "incremental", "limits": {"timeout": None}}, "timeout_required", "limits.timeout"),
+        ({"limits": {"failure_retries": 1}}, "retries_not_for_streams", "limits.failure_retries"),
+        (
+            {"mode": "incremental", "limits": {"failure_retries": 1}},
+            "retries_not_for_streams",
+            "limits.failure_retries",
+        ),
         ({"tables": {"t": {**FILES, "role": "static"}}}, "no_stream", "tables"),
         (
             {"tables": {"t": {**FILES, "role": "static"}, "u": {**FILES, "role": "static"}}},

@@ -50,13 +50,14 @@ def add_job(database: Database) -> Callable[..., str]:
         mode: Mode = Mode.BATCH,
         timeout_ms: int = 60_000,
         tenant: str = "default",
+        failure_retries: int = 0,
     ) -> str:
         job = NewJob(
             id=job_id,
             tenant=tenant,
             kind=kind,
             name="a job",
-            spec={"sql": "SELECT 1"},
+            spec={"sql": "SELECT 1"} | ({"limits": {"failure_retries": failure_retries}} if failure_retries else {}),
             request_id=None,
             max_attempts=max_attempts,
             timeout_ms=timeout_ms,
