@@ -13,7 +13,7 @@ from fastapi.middleware.cors import CORSMiddleware
 
 from service import __version__
 from service.access_errors import MissingScopeError, UnauthenticatedError
-from service.api import events, jobs, keys, operations, reports, results, streaming, streams, workers
+from service.api import dashboard, events, jobs, keys, operations, reports, results, streaming, streams, workers
 from service.api.authentication import Authentication
 from service.api.body_guard import BodyGuard
 from service.api.dependencies import Services
@@ -74,6 +74,8 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     for module in (jobs, streaming, results, events, reports, streams, workers, keys):
         app.include_router(module.router, responses=_WITH_A_KEY)
     app.include_router(operations.router, responses=problems(*_EVERYWHERE))
+    if settings.api.dashboard:
+        app.include_router(dashboard.router)
     add_problem_handlers(app)
     app.add_middleware(BodyGuard, settings=settings.api)
     app.add_middleware(Authentication, required=settings.authenticates)

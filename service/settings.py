@@ -72,6 +72,7 @@ class ApiSettings(_Group):
         description="Addresses or networks of proxies whose `X-Forwarded-For` tells the client's address, separated by "
         "commas; it is ignored by default.",
     )
+    dashboard: bool = Field(default=True, description="Whether the dashboard's page is served, at `/`.")
     max_body_bytes: int = Field(default=1 << 20, ge=1024, le=1 << 30, description="Largest request body.")
     max_rows_bytes: int = Field(
         default=32 << 20, ge=1024, le=1 << 30, description="Largest body of rows that are posted to a stream."

@@ -35,6 +35,10 @@ READINESS_PATH = "/readyz"
 OPEN_PATHS = frozenset({"/healthz", READINESS_PATH, "/openapi.json"})
 """What anybody may ask: whether the service is there, and how to talk to it."""
 
+DASHBOARD_PAGE = "/"
+DASHBOARD_FILES = "/dashboard/"
+"""The page, and what its files' paths begin with. They are the same for everybody and hold no data."""
+
 _STRANGERS_AT_ONCE = 2
 """Keys that are looked up at once of those that never opened anything."""
 
@@ -62,8 +66,9 @@ class Authentication:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if scope["path"] in OPEN_PATHS:
-            if scope["path"] == READINESS_PATH:
+        path: str = scope["path"]
+        if path in OPEN_PATHS or path == DASHBOARD_PAGE or path.startswith(DASHBOARD_FILES):
+            if path == READINESS_PATH:
                 await self._recognise(scope)
             await self._app(scope, receive, send)
             return

@@ -32,8 +32,11 @@ def job_response(
 
 def is_known(job: Job, known_tags: Sequence[str]) -> bool:
     """Whether one of the entity tags in these lines of If-None-Match is that of the job as it stands."""
-    # Compared weakly (RFC 9110, 13.1.2).
-    tag = _tag(job, _body(job))
+    return names_tag(known_tags, _tag(job, _body(job)))
+
+
+def names_tag(known_tags: Sequence[str], tag: str) -> bool:
+    """Whether these lines of If-None-Match name an entity tag. Compared weakly (RFC 9110, 13.1.2)."""
     return any(line.strip() == "*" or tag in _TAG.findall(line) for line in known_tags)
 
 

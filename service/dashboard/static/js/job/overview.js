@@ -1,0 +1,105 @@
+// How the job came to where it is: its states and attempts over time, its settings, its SQL before and after.
+import { html, useMemo } from "../../vendor/preact.js";
+import { getUnlessKnown } from "../api.js";
+import { clock, duration } from "../format.js";
+import { Listing, numeric, Table, useNow } from "../parts/basics.js";
+import { Failure } from "../parts/problem.js";
+import { isAtRest, Status } from "../parts/status.js";
+import { usePolled } from "../polling.js";
+import { defaultsOf, flat } from "../settings.js";
+import { useSchema } from "../schema.js";
+import { useReport } from "./reports.js";
+
+/** The section. */
+export function OverviewSection({ job }) {
+  const plan = useReport(job, "plan");
+  return html`
+    <${Timeline} job=${job} />
+    <${Settings} job=${job} />
+    <section>
+      <h2>SQL</h2>
+      <div class="pair">
+        <div>
+          <h3>${job.spec.sql ? "As posted" : "Before the rules"}</h3>
+          ${job.spec.sql || plan.value?.before.sql
+            ? html`<${Listing} text=${job.spec.sql || plan.value.before.sql} label="SQL before" />`
+            : html`<p class="quiet">It was posted as a structured query: see its specification.</p>`}
+        </div>
+        <div>
+          <h3>As it runs</h3>
+          ${plan.value?.after.sql
+            ? html`<${Listing} text=${plan.value.after.sql} label="SQL after the rules" />`
+            : html`<p class="quiet">${plan.missing ?? "Not planned yet."}</p>`}
+        </div>
+      </div>
+      <${Failure} error=${plan.error} hasValue=${plan.value} />
+    </section>
+  `;
+}
+
+function Timeline({ job }) {
+  const path = `v1/jobs/${job.id}/events`;
+  const { value: events = [], error } = usePolled(
+    async (known = [], signal) => {
+      const headers = known.length ? { "Last-Event-ID": String(known.at(-1).id) } : {};
+      const { value: page } = await getUnlessKnown(path, null, { headers, signal });
+      return page.events.length ? [...known, ...page.events] : known;
+    },
+    isAtRest(job) ? 0 : 2000,
+    `${path} ${isAtRest(job) ? job.version : "live"}`,
+  );
+  const states = useMemo(() => events.filter((event) => event.type === "status"), [events]);
+  const live = !isAtRest(job);
+  const now = useNow(live);
+  const until = (at) => Date.parse(states[at + 1]?.at ?? (live ? new Date(now).toISOString() : states[at].at));
+  const length = (at) => Math.max(0, until(at) - Date.parse(states[at].at));
+  const total = states.reduce((sum, _, at) => sum + length(at), 0);
+  return html`<section>
+    <h2>Timeline</h2>
+    <${Failure} error=${error} hasValue=${events.length > 0} />
+    ${total > 0 &&
+    html`<div class="timeline" role="img" aria-label=${states.map((state, at) => `${state.data.status} ${duration(length(at))}`).join(", ")}>
+      ${states.map((state, at) => html`<span key=${state.id} class=${`span-${state.data.status}`} style=${{ flexGrow: length(at) / total }} title=${`${state.data.status} ${duration(length(at))}`}></span>`)}
+    </div>`}
+    <${Table} label="States and attempts" head=${["At", "What", numeric("Attempt"), numeric("Lasted")]}>
+      ${events.filter((event) => event.type !== "progress").map((event) => html`<tr key=${event.id}>
+        <td class="quiet">${clock(event.at)}</td>
+        <td><${What} event=${event} /></td>
+        <td class="numeric">${event.data.attempt ?? ""}</td>
+        <td class="numeric">${event.type === "status" && !isLast(states, event) ? duration(length(states.indexOf(event))) : ""}</td>
+      </tr>`)}
+    <//>
+  </section>`;
+}
+
+const isLast = (states, event) => states.at(-1) === event;
+
+function What({ event }) {
+  const { data, type } = event;
+  if (type === "status") return html`<${Status} value=${data.status} />`;
+  if (type === "plan") {
+    const fired = data.rules_fired ?? [];
+    return html`Planned: ${fired.length ? fired.map((rule) => html`<code class="tag" key=${rule}>${rule}</code> `) : "no rule fired"}`;
+  }
+  if (type === "attempt") return html`<span class="quiet">Attempt ${data.attempt} ${data.status === "PLANNING" ? "began" : `ended ${data.status}`}</span>`;
+  return html`<span class="quiet">${type}</span>`;
+}
+
+function Settings({ job }) {
+  const schema = useSchema();
+  const defaults = defaultsOf(schema);
+  const rows = Object.entries(flat(job.spec.settings));
+  const own = rows.filter(([name, value]) => String(value) !== String(defaults[name]));
+  return html`<section>
+    <h2>Settings</h2>
+    ${own.length
+      ? html`<ul class="chips">${own.map(([name, value]) => html`<li key=${name}><code>${name} = ${String(value)}</code></li>`)}</ul>`
+      : html`<p class="quiet">All as they are by default.</p>`}
+    <details>
+      <summary>All ${rows.length} settings</summary>
+      <${Table} label="All settings" head=${["Setting", "Value", "Default"]}>
+        ${rows.map(([name, value]) => html`<tr key=${name}><td><code>${name}</code></td><td>${String(value)}</td><td class="quiet">${String(defaults[name] ?? "")}</td></tr>`)}
+      <//>
+    </details>
+  </section>`;
+}

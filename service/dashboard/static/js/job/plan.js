@@ -1,0 +1,126 @@
+// The plan before and after the rules, what each rule did and why, and what the cost model weighed.
+import { html, useMemo, useState } from "../../vendor/preact.js";
+import { duration, number, shortNumber, size } from "../format.js";
+import { Listing, Loading, numeric, Table } from "../parts/basics.js";
+import { PlanGraph } from "../parts/plan_graph.js";
+import { Failure } from "../parts/problem.js";
+import { useReport } from "./reports.js";
+
+/** The section. */
+export function PlanSection({ job }) {
+  const plan = useReport(job, "plan");
+  const metrics = useReport(job, "metrics");
+  if (!plan.value) {
+    if (plan.error) return html`<${Failure} error=${plan.error} />`;
+    return plan.missing ? html`<p class="empty">${plan.missing}</p>` : html`<${Loading} />`;
+  }
+  return html`<${PlanReport} report=${plan.value} metrics=${metrics.value} />`;
+}
+
+/** A plan report, with what was measured where the job has run. */
+export function PlanReport({ report, metrics }) {
+  const [view, setView] = useState("both");
+  const before = useMemo(() => marksBefore(report), [report]);
+  const after = useMemo(() => marksAfter(report), [report]);
+  const figures = useMemo(() => byId(metrics?.nodes), [metrics]);
+  const scans = useMemo(() => tableBytes(report), [report]);
+  const operators = metrics?.operators;
+  const views = [["both", "Before and after"], ["before", "Before"], ["after", "After"], ...(operators?.length ? [["run", "As Spark ran it"]] : [])];
+  return html`
+    <section>
+      <div class="section-head">
+        <h2>Plan</h2>
+        <div class="buttons" role="group" aria-label="Which plan">
+          ${views.map(([name, text]) => html`<button type="button" key=${name} class="plain small" aria-pressed=${view === name} onClick=${() => setView(name)}>${text}</button>`)}
+        </div>
+      </div>
+      <div class=${view === "both" ? "pair" : ""}>
+        ${(view === "both" || view === "before") && html`<div><h3>Before the rules</h3><${PlanGraph} nodes=${report.before.nodes} marks=${before} figures=${scans.before} label="Plan before the rules" /></div>`}
+        ${(view === "both" || view === "after") && html`<div><h3>After the rules</h3><${PlanGraph} nodes=${report.after.nodes} marks=${after} figures=${figures ?? scans.after} label="Plan after the rules" /></div>`}
+        ${view === "run" && html`<div><h3>Operators as Spark ran them</h3><${PlanGraph} nodes=${operators} figures=${byId(operators)} label="Spark's operators" /></div>`}
+      </div>
+      ${!metrics && html`<p class="quiet small">Rows marked ≈ are estimates; what was measured is shown once the job has run.</p>`}
+    </section>
+    <${Rules} rules=${report.rules} />
+    <${Statistics} report=${report} />
+    <section>
+      <h2>Texts</h2>
+      <details><summary>Plan after the rules</summary><${Listing} text=${report.after.text} label="Plan after the rules, as text" /></details>
+      <details><summary>SQL after the rules</summary><${Listing} text=${report.after.sql} label="SQL after the rules" /></details>
+      ${report.physical_plan && html`<details><summary>Spark's physical plan</summary><${Listing} text=${report.physical_plan} label="Spark's physical plan" /></details>`}
+    </section>
+  `;
+}
+
+function Rules({ rules }) {
+  return html`<section>
+    <h2>Rules</h2>
+    <ul class="rules">
+      ${rules.map(
+        (trace, at) => html`<li key=${at} class=${`rule-${trace.outcome}`}>
+          <p><span class="tag">${trace.outcome}</span> <code>${trace.rule}</code></p>
+          <p>${trace.reason}</p>
+          <p class="quiet small cut" title=${trace.node}>${trace.node}</p>
+          ${trace.alternatives.length > 0 && html`<${Alternatives} trace=${trace} />`}
+        </li>`,
+      )}
+    </ul>
+  </section>`;
+}
+
+function Alternatives({ trace }) {
+  const most = Math.max(...trace.alternatives.map((one) => one.cost), 1);
+  return html`<details open=${trace.outcome === "fired"}>
+    <summary>${trace.alternatives.length} ways were weighed</summary>
+    <${Table} label=${`Ways that ${trace.rule} weighed`} head=${["Way", numeric("Cost"), "", numeric("Rows shuffled"), numeric("Rows on the hottest task")]}>
+      ${trace.alternatives.map(
+        (one) => html`<tr key=${one.name} class=${one.chosen ? "is-chosen" : ""}>
+          <th scope="row">${one.name}${one.chosen && html` <span class="tag">chosen</span>`}</th>
+          <td class="numeric">${shortNumber(one.cost)}</td>
+          <td class="bar-cell"><span class="bar" style=${{ width: `${(100 * one.cost) / most}%` }}></span></td>
+          <td class="numeric">${shortNumber(one.rows_shuffled)}</td>
+          <td class="numeric">${shortNumber(one.rows_on_hottest_task)}</td>
+        </tr>`,
+      )}
+    <//>
+    <p class="quiet small">Cost: rows that the slowest task handles, all phases added; lower is better.</p>
+  </details>`;
+}
+
+function Statistics({ report }) {
+  return html`<section>
+    <h2>Statistics</h2>
+    <p class="quiet small">Gathered in ${duration(report.statistics_ms)}.</p>
+    <${Table} label="Tables" head=${["Table", numeric("Files"), numeric("Size"), numeric("Rows")]}>
+      ${report.tables.map(
+        (table) => html`<tr key=${table.table}><th scope="row">${table.table}</th><td class="numeric">${number(table.files)}</td><td class="numeric">${size(table.bytes)}</td><td class="numeric">${table.rows_are_exact ? "" : "≈ "}${number(table.rows)}</td></tr>`,
+      )}
+    <//>
+  </section>`;
+}
+
+/** A node of the plan before is marked where a rule fired that looked at it. */
+function marksBefore(report) {
+  const fired = new Map(report.rules.filter((trace) => trace.outcome === "fired").map((trace) => [trace.node, trace.rule]));
+  const marks = {};
+  for (const node of report.before.nodes) {
+    const rule = fired.get(`${node.operator} ${node.detail}`);
+    if (rule) marks[node.id] = rule;
+  }
+  return marks;
+}
+
+const marksAfter = (report) =>
+  Object.fromEntries(report.after.nodes.filter((node) => node.changed_by).map((node) => [node.id, node.changed_by]));
+
+const byId = (figures) => (figures?.length ? Object.fromEntries(figures.map((one) => [one.id, one])) : null);
+
+/** The size of the files that a scan reads is known before anything runs. */
+function tableBytes(report) {
+  const sizes = new Map(report.tables.map((table) => [table.table, table.bytes]));
+  const figures = (tree) =>
+    Object.fromEntries(tree.nodes.filter((node) => node.operator === "Scan").map((node) => [node.id, { bytes: sizes.get(alias(node.detail)) }]));
+  return { before: figures(report.before), after: figures(report.after) };
+}
+
+const alias = (detail) => /^\S+(?: AS (\S+))?/.exec(detail)?.[1] ?? /^\S+/.exec(detail)?.[0];

@@ -1,0 +1,125 @@
+// Is the job skewed, by which keys, what does that cost, and what would change it.
+import { html, useState } from "../../vendor/preact.js";
+import { change } from "../api.js";
+import { useCaller } from "../caller.js";
+import { duration, factor, number, share } from "../format.js";
+import { Loading, numeric, Table } from "../parts/basics.js";
+import { Failure } from "../parts/problem.js";
+import { address, go } from "../router.js";
+import { withSetting } from "../settings.js";
+import { useReport } from "./reports.js";
+
+/** The section. */
+export function SkewSection({ job }) {
+  const [slots, setSlots] = useState("");
+  const metrics = useReport(job, slots ? `metrics?slots=${slots}` : "metrics");
+  if (!metrics.value) {
+    if (metrics.error) return html`<${Failure} error=${metrics.error} />`;
+    return metrics.missing ? html`<p class="empty">${metrics.missing}</p>` : html`<${Loading} />`;
+  }
+  const { skew, stages } = metrics.value;
+  return html`
+    <section class=${`verdict ${skew.skewed ? "is-skewed" : "is-even"}`}>
+      <h2>${skew.skewed ? "Skewed" : "Not skewed"}</h2>
+      <p class="lead">${skew.advice}</p>
+      ${skew.lost_ms > 0 && html`<p>Its slowest tasks cost <strong>${duration(skew.lost_ms)}</strong> of ${duration(metrics.value.execution_ms)}.</p>`}
+      ${skew.setting && html`<${Resubmit} job=${job} setting=${skew.setting} value=${skew.value} />`}
+    </section>
+    <${Savings} metrics=${metrics.value} slots=${slots} onSlots=${setSlots} />
+    <${HotKeys} keys=${skew.keys} />
+    <${Stages} stages=${stages} skewed=${skew.stages} />
+  `;
+}
+
+function Resubmit({ job, setting, value }) {
+  const { maySubmit } = useCaller();
+  const [failure, setFailure] = useState(null);
+  const [sent, setSent] = useState(false);
+
+  async function resubmit() {
+    setSent(true);
+    const spec = { ...job.spec, settings: withSetting(job.spec.settings, setting, value), compare_with: job.id };
+    try {
+      const next = await change("POST", "v1/jobs", { body: spec, headers: { "Idempotency-Key": crypto.randomUUID?.() ?? String(Math.random()) } });
+      go(address(["jobs", next.id]));
+    } catch (error) {
+      setFailure(error);
+      setSent(false);
+    }
+  }
+
+  return html`<div>
+    <p>Setting to change: <code>${setting} = ${value}</code></p>
+    ${maySubmit && html`<button type="button" onClick=${resubmit} disabled=${sent}>Run again with ${setting} = ${value}</button>`}
+    <${Failure} error=${failure} />
+  </div>`;
+}
+
+function Savings({ metrics, slots, onSlots }) {
+  const { simulated, comparison } = metrics;
+  if (!simulated && !comparison) return null;
+  return html`<section>
+    <h2>Saving</h2>
+    ${comparison && html`<p>Measured against <a href=${address(["jobs", comparison.job_id])}>the job before</a>: ${duration(comparison.before_ms)} then, ${duration(comparison.after_ms)} now, <strong>${comparison.saved_ms >= 0 ? `${duration(comparison.saved_ms)} saved` : `${duration(-comparison.saved_ms)} lost`}</strong> (${factor(comparison.ratio)}).</p>`}
+    ${simulated && html`
+      <p>On ${number(simulated.slots)} slots, its stages take <strong>${duration(simulated.as_is_ms)}</strong> as they are, and ${duration(simulated.even_ms)} with even tasks: <strong>${duration(simulated.saved_ms)}</strong> to be saved. Simulated from the task times below.</p>
+      <label class="inline">Slots <input type="number" min="1" max="100000" value=${slots || simulated.slots} onChange=${(event) => event.target.validity.valid && onSlots(event.target.value)} /></label>
+    `}
+  </section>`;
+}
+
+function HotKeys({ keys }) {
+  const found = keys.filter((key) => key.hot_keys.length);
+  return html`<section>
+    <h2>Hot keys</h2>
+    ${found.length === 0 && html`<p class="quiet">No key stands out in the samples taken.</p>`}
+    ${found.map(
+      (key) => html`<${Table} key=${key.table + key.columns + key.role} caption=${`${key.columns.join(", ")} of ${key.table}, a ${key.role}`} head=${["Key", numeric("Share of the rows"), "", numeric("Rows, about")]}>
+        ${key.hot_keys.map(
+          (hot) => html`<tr key=${hot.value + hot.is_null}>
+            <th scope="row" class="key">${hot.is_null ? html`<em>${hot.value}</em>` : hot.value}</th>
+            <td class="numeric">${share(hot.share)}</td>
+            <td class="bar-cell"><span class="bar is-hot" style=${{ width: `${100 * hot.share}%` }}></span></td>
+            <td class="numeric">${number(hot.estimated_rows)}</td>
+          </tr>`,
+        )}
+      <//>`,
+    )}
+  </section>`;
+}
+
+function Stages({ stages, skewed }) {
+  const worst = new Map(skewed.map((one) => [one.stage_id, one]));
+  const longest = Math.max(...stages.map((stage) => stage.duration_ms?.max ?? 0), 1);
+  return html`<section>
+    <h2>Task times of each stage</h2>
+    <${Table} label="Task times of each stage" head=${["Stage", numeric("Tasks"), "Fastest to slowest task", numeric("Median"), numeric("Slowest"), numeric("Slowest / median"), numeric("Share of the stage"), numeric("Rows read"), numeric("Spilled")]}>
+      ${stages.map((stage) => {
+        const times = stage.duration_ms;
+        const one = worst.get(stage.stage_id);
+        return html`<tr key=${`${stage.stage_id}.${stage.stage_attempt}`} class=${one ? "is-skewed" : ""}>
+          <th scope="row">${stage.stage_id} <span class="quiet">${stage.name}</span></th>
+          <td class="numeric">${number(stage.tasks)}</td>
+          <td class="spread-cell">${times && html`<${Spread} times=${times} longest=${longest} />`}</td>
+          <td class="numeric">${times ? duration(times.median) : ""}</td>
+          <td class="numeric">${times ? duration(times.max) : ""}</td>
+          <td class="numeric">${times?.median ? factor(times.max / times.median) : ""}</td>
+          <td class="numeric">${times && stage.wall_ms ? share(Math.min(times.max / stage.wall_ms, 1)) : ""}</td>
+          <td class="numeric">${number(stage.input_rows + stage.shuffle_read_rows)}</td>
+          <td class="numeric">${stage.spilled_bytes ? `${number(Math.round(stage.spilled_bytes / 1e6))} MB` : ""}</td>
+        </tr>`;
+      })}
+    <//>
+    <p class="quiet small">The bar spans the fastest to the slowest task, its dark part the middle half, the mark the median.</p>
+  </section>`;
+}
+
+function Spread({ times, longest }) {
+  const at = (value) => `${(100 * value) / longest}%`;
+  const told = `fastest ${duration(times.min)}, quarter ${duration(times.p25)}, median ${duration(times.median)}, three quarters ${duration(times.p75)}, slowest ${duration(times.max)}`;
+  return html`<span class="spread" role="img" aria-label=${told} title=${told}>
+    <span class="whole" style=${{ left: at(times.min), width: at(times.max - times.min) }}></span>
+    <span class="middle" style=${{ left: at(times.p25), width: at(times.p75 - times.p25) }}></span>
+    <span class="median" style=${{ left: at(times.median) }}></span>
+  </span>`;
+}

@@ -1,0 +1,69 @@
+// The tables of a job: a row each.
+import { html, useState } from "../../vendor/preact.js";
+
+const FILES = ["parquet", "csv", "json"];
+const FORMATS = [...FILES, "stream", "rate"];
+
+/** `tables` as a job has them, by name; `onChange` gets them whole. Errors stand at their table. */
+export function TablesForm({ tables, issues, onChange }) {
+  const rows = Object.entries(tables);
+  const [added, setAdded] = useState(0);
+
+  function rename(old, name) {
+    if (name !== old && name in tables) return;
+    onChange(Object.fromEntries(rows.map(([key, table]) => [key === old ? name : key, table])));
+  }
+
+  function add() {
+    let at = rows.length + 1;
+    while (`t${at}` in tables) at += 1;
+    onChange({ ...tables, [`t${at}`]: { format: "parquet", path: "" } });
+    setAdded(added + 1);
+  }
+
+  return html`<fieldset class="field-group">
+    <legend><h2>Tables</h2></legend>
+    ${rows.length === 0 && html`<p class="quiet">A query reads at least one table.</p>`}
+    ${rows.map(
+      ([name, table], at) => html`<${TableRow}
+        key=${at}
+        name=${name}
+        table=${table}
+        issues=${issues.filter((one) => (one.pointer ?? "").startsWith(`/tables/${name.replaceAll("~", "~0").replaceAll("/", "~1")}`))}
+        onRename=${(next) => rename(name, next)}
+        onChange=${(next) => onChange({ ...tables, [name]: next })}
+        onRemove=${() => onChange(Object.fromEntries(rows.filter(([key]) => key !== name)))}
+      />`,
+    )}
+    <button type="button" class="plain small" onClick=${add}>Add a table</button>
+  </fieldset>`;
+}
+
+function TableRow({ name, table, issues, onRename, onChange, onRemove }) {
+  const isFiles = FILES.includes(table.format);
+  const set = (part) => onChange({ ...table, ...part });
+  return html`<div class="table-row">
+    <label>Name <input value=${name} onChange=${(event) => onRename(event.target.value.trim())} spellcheck=${false} /></label>
+    <label>Format
+      <select value=${table.format} onChange=${(event) => onChange(fresh(event.target.value, table))}>
+        ${FORMATS.map((format) => html`<option key=${format} value=${format}>${format}</option>`)}
+      </select>
+    </label>
+    ${isFiles && html`<label class="grow">Path <input value=${table.path} placeholder="orders/" onInput=${(event) => set({ path: event.target.value })} spellcheck=${false} /></label>`}
+    ${table.format === "stream" && html`<label class="grow">Stream <input value=${table.stream} placeholder="clicks" onInput=${(event) => set({ stream: event.target.value })} spellcheck=${false} /></label>`}
+    ${table.format === "rate" && html`<label>Rows per second <input type="number" min="1" value=${table.rows_per_second ?? 1} onInput=${(event) => set({ rows_per_second: Number(event.target.value) })} /></label>`}
+    <button type="button" class="plain small" onClick=${onRemove} aria-label=${`Remove table ${name}`}>Remove</button>
+    ${isFiles && table.format !== "parquet" && html`
+      <label class="whole">Columns, or none to have them inferred <input value=${table.schema ?? ""} placeholder="uid BIGINT, name STRING" onInput=${(event) => set({ schema: event.target.value || undefined })} spellcheck=${false} /></label>
+      ${table.format === "csv" && html`<label class="check"><input type="checkbox" checked=${table.options?.header ?? false} onChange=${(event) => set({ options: { ...table.options, header: event.target.checked } })} /> The first line has the names</label>`}
+    `}
+    ${issues.map((one) => html`<p key=${one.detail} class="field-error whole" role="alert">${one.detail}</p>`)}
+  </div>`;
+}
+
+/** The table with another format, without what that does not have. */
+function fresh(format, { path = "", schema }) {
+  if (format === "stream") return { format, stream: "" };
+  if (format === "rate") return { format, rows_per_second: 1 };
+  return format === "parquet" ? { format, path } : { format, path, schema };
+}

@@ -1,0 +1,68 @@
+// The jobs seen so far, kept up to date by as few requests as it takes.
+import { get, withQuery } from "./api.js";
+
+const FIRST_PAGE = 50;
+const NEXT_PAGE = 200;
+const LOOKED_UP_AT_ONCE = 10;
+const ACTIVE = ["QUEUED", "PLANNING", "RUNNING", "CANCELLING", "STOPPING"];
+
+/** What the filter's groups of states stand for. */
+export const STATES = {
+  active: ACTIVE,
+  succeeded: ["SUCCEEDED"],
+  failed: ["FAILED", "TIMED_OUT", "CRASHED"],
+  cancelled: ["CANCELLED"],
+  stopped: ["STOPPED"],
+};
+
+const isActive = (job) => ACTIVE.includes(job.status);
+
+/** The list before anything was asked: `{jobs, next}`; jobs newest first, `next` the cursor of what follows them. */
+export const EMPTY = { jobs: [], next: undefined };
+
+/**
+ * The list after a look: the newest jobs, and those that were active when they were last seen. A job that is deleted
+ * meanwhile stays until the page is opened anew, unless it was active.
+ */
+export async function look(list, filter, signal) {
+  const page = await get(query(filter, { page_size: FIRST_PAGE }), { signal });
+  const fresh = new Map(page.jobs.map((job) => [job.id, job]));
+  const unsure = list.jobs.filter((job) => isActive(job) && !fresh.has(job.id)).slice(0, LOOKED_UP_AT_ONCE);
+  const gone = new Set();
+  await Promise.all(
+    unsure.map(async ({ id }) => {
+      try {
+        fresh.set(id, await get(`v1/jobs/${id}`, { signal }));
+      } catch (error) {
+        if (error.status !== 404) throw error;
+        gone.add(id);
+      }
+    }),
+  );
+  const next = list.next === undefined ? page.next_cursor : list.next;
+  return { jobs: merged(list.jobs, fresh, gone, filter), next };
+}
+
+/** The list with the page that follows what it has. */
+export async function more(list, filter, signal) {
+  const page = await get(query(filter, { page_size: NEXT_PAGE, cursor: list.next }), { signal });
+  const fresh = new Map(page.jobs.map((job) => [job.id, job]));
+  return { jobs: merged(list.jobs, fresh, new Set(), filter), next: page.next_cursor };
+}
+
+function query({ state, name, queue }, page) {
+  return withQuery("v1/jobs", { status: STATES[state] ?? [], name, queue, ...page });
+}
+
+function merged(known, fresh, gone, { state }) {
+  const wanted = STATES[state];
+  const all = new Map(known.map((job) => [job.id, job]));
+  for (const [id, job] of fresh) {
+    const before = all.get(id);
+    // The same object again lets its row be as it is.
+    if (!before || before.version !== job.version || before.waiting_for !== job.waiting_for) all.set(id, job);
+  }
+  return [...all.values()]
+    .filter((job) => !gone.has(job.id) && (!wanted || wanted.includes(job.status)))
+    .sort((a, b) => (a.submitted_at === b.submitted_at ? (a.id < b.id ? 1 : -1) : a.submitted_at < b.submitted_at ? 1 : -1));
+}

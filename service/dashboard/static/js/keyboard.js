@@ -1,0 +1,23 @@
+// Shortcuts of one key, where nobody is typing.
+import { useEffect } from "../vendor/preact.js";
+
+/** Calls the function that `shortcuts` has for a key; without modifiers, and not within fields. */
+export function useShortcuts(shortcuts) {
+  useEffect(() => {
+    function pressed(event) {
+      if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.composedPath()[0])) return;
+      if (document.querySelector("dialog[open]")) return;
+      const act = shortcuts[event.key];
+      if (act) {
+        event.preventDefault();
+        act();
+      }
+    }
+    addEventListener("keydown", pressed);
+    return () => removeEventListener("keydown", pressed);
+  });
+}
+
+function isTyping(target) {
+  return target instanceof Element && target.closest("input, textarea, select, [contenteditable='true']") !== null;
+}

@@ -1,0 +1,99 @@
+// The workers and what else the service needs, and whether it is there.
+import { html, useState } from "../../vendor/preact.js";
+import { ApiError, change, get } from "../api.js";
+import { useCaller } from "../caller.js";
+import { ago, moment, number, size } from "../format.js";
+import { Confirm, Facts, Heading, Loading, useNow } from "../parts/basics.js";
+import { Failure } from "../parts/problem.js";
+import { Status } from "../parts/status.js";
+import { usePolled } from "../polling.js";
+import { address } from "../router.js";
+
+const AGAIN_MS = 5000;
+
+/** The page. */
+export function WorkersPage() {
+  const { value, error, refresh } = usePolled(
+    async (_, signal) => {
+      const [workers, readiness] = await Promise.all([get("v1/workers", { signal }), ready(signal)]);
+      return { workers: workers.workers, readiness };
+    },
+    AGAIN_MS,
+    "workers",
+  );
+  if (!value) return html`<${Heading} title="Workers" />${error ? html`<${Failure} error=${error} />` : html`<${Loading} />`}`;
+  return html`
+    <div class="page-head"><${Heading} title="Workers" /></div>
+    <${Failure} error=${error} hasValue=${true} />
+    <${Health} readiness=${value.readiness} />
+    ${value.workers.length === 0 && html`<p class="empty">No worker has been heard of lately. Start one with <code>evenkeel worker</code>; jobs wait for it.</p>`}
+    ${value.workers.map((worker) => html`<${Worker} key=${worker.id} worker=${worker} onChanged=${refresh} />`)}
+  `;
+}
+
+/** Readiness, also where it is refused: then as the problem that says why. */
+async function ready(signal) {
+  try {
+    return await get("readyz", { signal });
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 503) return { status: "not ready", workers: 0, warnings: error.problem.errors?.length ? error.problem.errors : [{ code: error.code, detail: error.message }] };
+    throw error;
+  }
+}
+
+function Health({ readiness }) {
+  const good = readiness.status === "ready";
+  return html`<section class=${`verdict ${good ? "is-even" : "is-skewed"}`}>
+    <h2>${good ? "Ready" : "Not ready"}</h2>
+    <p class="lead">${good ? "Jobs posted now would run." : "Jobs posted now would wait, or be refused."}</p>
+    <ul>${(readiness.warnings ?? []).map((one) => html`<li key=${one.code + one.detail}>${one.detail}</li>`)}</ul>
+  </section>`;
+}
+
+function Worker({ worker, onChanged }) {
+  const { isAdmin } = useCaller();
+  const now = useNow(true);
+  const [asked, setAsked] = useState(false);
+  const [failure, setFailure] = useState(null);
+
+  async function drain(yes) {
+    setAsked(false);
+    if (!yes) return;
+    try {
+      await change("POST", `v1/workers/${encodeURIComponent(worker.id)}/drain`);
+      onChanged();
+    } catch (error) {
+      setFailure(error);
+    }
+  }
+
+  return html`<section class="card">
+    <div class="section-head">
+      <h2>${worker.host ?? worker.id} <${Status} value=${worker.status} /></h2>
+      ${isAdmin && ["READY", "STARTING", "UNAVAILABLE"].includes(worker.status) && html`<button type="button" class="plain small" onClick=${() => setAsked(true)}>Drain</button>`}
+    </div>
+    ${worker.fault && html`<p class="field-error">${worker.fault}</p>`}
+    <${Facts}
+      entries=${[
+        ["Id", html`<code>${worker.id}</code>`],
+        ["Cluster", html`<code>${worker.cluster}</code>`],
+        ["Application", worker.app_id],
+        ["Slots", number(worker.slots)],
+        ["Jobs at once", number(worker.concurrency)],
+        ["Queues", worker.queues.join(", ")],
+        ["Memory", size(worker.memory_bytes)],
+        ["Version", worker.version],
+        ["Started", moment(worker.started_at)],
+        ["Last sign of life", ago(worker.heartbeat_at, now)],
+      ]}
+    />
+    ${worker.jobs.length + worker.other_jobs === 0
+      ? html`<p class="quiet">Nothing to do.</p>`
+      : html`<ul>
+          ${worker.jobs.map((job) => html`<li key=${job.id}><a href=${address(["jobs", job.id])}>${job.name}</a></li>`)}
+          ${worker.other_jobs > 0 && html`<li class="quiet">${number(worker.other_jobs)} more, of others or explanations</li>`}
+        </ul>`}
+    <${Failure} error=${failure} />
+    ${asked && html`<${Confirm} question=${`Drain ${worker.id}? It takes no more jobs, and ends once its own have.`} action="Drain" onAnswer=${drain} />`}
+  </section>`;
+}

@@ -1,0 +1,73 @@
+// Time series, by uPlot.
+import { html, useEffect, useRef } from "../../vendor/preact.js";
+import UPlot from "../../vendor/uplot.js";
+
+const HEIGHT = 180;
+
+/**
+ * Lines or bars over time. `times` are in seconds; `series` are `{label, values, format, kind}` with values of the same
+ * length, null where there is none. `summary` says in words what the chart shows, for whoever cannot see it.
+ */
+export function Chart({ title, times, series, summary }) {
+  const place = useRef(null);
+  const chart = useRef(null);
+  const shape = series.map((one) => `${one.label}|${one.kind ?? ""}`).join();
+
+  useEffect(() => {
+    function draw() {
+      chart.current?.destroy();
+      chart.current = new UPlot(options(place.current.clientWidth, series), data(times, series), place.current);
+    }
+    draw();
+    const observer = new ResizeObserver(() => chart.current?.setSize({ width: place.current.clientWidth, height: HEIGHT }));
+    observer.observe(place.current);
+    addEventListener("themechange", draw);
+    return () => {
+      removeEventListener("themechange", draw);
+      observer.disconnect();
+      chart.current?.destroy();
+      chart.current = null;
+    };
+  }, [shape]);
+
+  useEffect(() => chart.current?.setData(data(times, series)), [times, series]);
+
+  return html`<figure class="chart">
+    <figcaption>${title}</figcaption>
+    <div ref=${place} role="img" aria-label=${`${title}. ${summary}`}></div>
+  </figure>`;
+}
+
+const data = (times, series) => [times, ...series.map((one) => one.values)];
+
+function options(width, series) {
+  const style = getComputedStyle(document.documentElement);
+  const color = (name) => style.getPropertyValue(name).trim();
+  const axis = {
+    stroke: color("--quiet"),
+    font: "11px system-ui, sans-serif",
+    grid: { stroke: color("--line"), width: 1 },
+    ticks: { stroke: color("--line"), width: 1 },
+  };
+  const format = series[0].format;
+  return {
+    width,
+    height: HEIGHT,
+    cursor: { y: false, drag: { setScale: false } },
+    legend: { live: true },
+    axes: [axis, { ...axis, size: 64, values: (_, ticks) => ticks.map(format) }],
+    scales: { y: { range: (_, __, most) => [0, most > 0 ? most * 1.1 : 1] } },
+    series: [
+      { value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" },
+      ...series.map((one, place) => ({
+        label: one.label,
+        stroke: color(`--series-${place + 1}`),
+        fill: one.kind === "bars" ? color(`--series-${place + 1}`) : undefined,
+        width: one.kind === "bars" ? 0 : 1.5,
+        paths: one.kind === "bars" ? UPlot.paths.bars({ size: [0.7, 24] }) : undefined,
+        points: { size: 4 },
+        value: (_, value) => one.format(value),
+      })),
+    ],
+  };
+}

@@ -1,0 +1,29 @@
+// What went wrong, in the service's own words.
+import { html } from "../../vendor/preact.js";
+
+/** A problem as the service told it, with each of its errors that says more. */
+export function Problem({ problem, compact = false }) {
+  const errors = (problem.errors ?? []).filter((one) => one.detail !== problem.detail || one.line);
+  return html`<div class="problem" role="alert">
+    <strong>${problem.title ?? "It did not work"}</strong>
+    <p>${problem.detail}</p>
+    ${errors.length > 0 &&
+    !compact &&
+    html`<ul>
+      ${errors.map((one) => html`<li key=${one.pointer + one.detail}>${place(one)}${one.detail}</li>`)}
+    </ul>`}
+    ${problem.code && html`<p class="quiet small">Code <code>${problem.code}</code>${problem.request_id && html`, request <code>${problem.request_id}</code>`}</p>`}
+  </div>`;
+}
+
+/** The problem of a failed request, unless what is shown is only out of date: then a line. */
+export function Failure({ error, hasValue = false }) {
+  if (!error) return null;
+  if (hasValue) return html`<p class="stale" role="status">Not up to date: ${error.message}</p>`;
+  return html`<${Problem} problem=${error.problem ?? { detail: error.message }} />`;
+}
+
+function place(issue) {
+  if (issue.line) return html`<span class="place">Line ${issue.line}, column ${issue.column}: </span>`;
+  return issue.pointer ? html`<code class="place">${issue.pointer}</code> ` : null;
+}

@@ -1,0 +1,2 @@
+// Layout of plan graphs.
+export { Graph, layout } from "@dagrejs/dagre";

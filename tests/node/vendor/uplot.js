@@ -1,0 +1,2 @@
+// Charts of time series.
+export { default } from "uplot";
