@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from service.spec.mode_rules import mode_faults
-from service.spec.model import Flag, Frozen
+from service.spec.model import Flag, Frozen, Whole
 from service.spec.modes import Mode, OutputMode
 from service.spec.options import JobSettings, StateSettings
 from service.spec.quantities import Bounds, Duration
@@ -132,13 +132,13 @@ class Limits(Frozen):
         "of its run. A continuous job has none.",
         json_schema_extra={"default": "1h"},
     )
-    max_attempts: int = Field(
+    max_attempts: Whole = Field(
         default=3,
         ge=1,
         le=10,
         description="How often the job is started before lost workers make it CRASHED.",
     )
-    failure_retries: int = Field(
+    failure_retries: Whole = Field(
         default=0,
         ge=0,
         le=10,

@@ -20,5 +20,15 @@ def _no_number(value: Any) -> Any:
     return value
 
 
+def refuse_flag(value: Any) -> Any:
+    """A value that is to be a whole number, as a validator before its type's own: true and false are none."""
+    if isinstance(value, bool):
+        raise PydanticKnownError("int_type")
+    return value
+
+
 Flag = Annotated[bool, BeforeValidator(_no_number)]
 """True or false, also as the text that Flink writes; 0 and 1 are refused, as the specification says."""
+
+Whole = Annotated[int, BeforeValidator(refuse_flag)]
+"""A whole number, also as the text that Flink writes; true and false are refused, as the specification says."""

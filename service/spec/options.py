@@ -14,13 +14,13 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic import Field, GetJsonSchemaHandler, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from service.spec.errors import did_you_mean, nearest_names
-from service.spec.model import Flag, Frozen
+from service.spec.model import Flag, Frozen, Whole, refuse_flag
 from service.spec.quantities import Bounds, ByteSize, Duration, format_bytes, format_duration
 from service.spec.strategies import AggPhase, DistinctMethod, JoinLocal, JoinShip, JoinSkew, Toggle
 
@@ -66,6 +66,8 @@ class MiniBatchSettings(Frozen):
         json_schema_extra=_aliases("table.exec.mini-batch.size", "sql.exec.mini-batch.size"),
     )
 
+    _size_is_no_flag = field_validator("size", mode="before")(refuse_flag)
+
 
 class DistinctSplitSettings(Frozen):
     """Splitting a distinct aggregate into buckets of its distinct values."""
@@ -78,7 +80,7 @@ class DistinctSplitSettings(Frozen):
             "table.optimizer.distinct-agg.split.enabled", "sql.optimizer.data-skew.distinct-agg"
         ),
     )
-    bucket_num: int = Field(
+    bucket_num: Whole = Field(
         default=1024,
         ge=1,
         le=65536,
@@ -151,6 +153,8 @@ class StateSettings(Frozen):
         description="Parts of the state, each with a task of its own in every mini-batch; by default as many as the "
         "worker runs tasks at once. Kept until the job starts from scratch.",
     )
+
+    _partitions_are_no_flag = field_validator("partitions", mode="before")(refuse_flag)
 
 
 class JobSettings(Frozen):

@@ -11,9 +11,9 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from service.spec.model import Flag, Frozen
+from service.spec.model import Flag, Frozen, refuse_flag
 from service.spec.quantities import Bounds, Duration
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 
@@ -252,6 +252,8 @@ class Query(Frozen):
     select: tuple[NamedExpression, ...] = Field(default=(), max_length=MAX_COLUMNS)
     order_by: tuple[SortKey, ...] = Field(default=(), max_length=64)
     limit: int | None = Field(default=None, ge=0, le=MAX_LIMIT)
+
+    _limit_is_no_flag = field_validator("limit", mode="before")(refuse_flag)
 
 
 for _model in (QueryRef, UnionRef, Join, Query):

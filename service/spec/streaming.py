@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from service.spec.model import Frozen
+from service.spec.model import Frozen, Whole
 from service.spec.quantities import Bounds, Duration
 from service.spec.query import Identifier
 
@@ -52,7 +52,7 @@ class RateTable(Frozen):
     """Made-up rows for trials: `value BIGINT`, which counts from 0, and `timestamp TIMESTAMP`."""
 
     format: Literal["rate"]
-    rows_per_second: int = Field(default=1, ge=1, le=10_000_000)
+    rows_per_second: Whole = Field(default=1, ge=1, le=10_000_000)
     role: Literal[TableRole.STREAM] = TableRole.STREAM
     event_time: EventTime | None = None
 

@@ -122,3 +122,19 @@ def test_what_is_younger_is_not_stored_where_it_says_nothing() -> None:
 )
 def test_a_job_is_for_the_oldest_workers_that_can_run_it(parts: dict[str, Any], version: int) -> None:
     assert job(**parts).needs_version == version
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"limits": {"failure_retries": False}},
+        {"limits": {"max_attempts": True}},
+        {"settings": {"distinct_split": {"bucket_num": True}}},
+        {"settings": {"mini_batch": {"size": True}}},
+        {"settings": {"state": {"partitions": True}}},
+    ],
+    ids=str,
+)
+def test_a_flag_is_no_number(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="int_type"):
+        job(**changes)

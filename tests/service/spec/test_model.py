@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from service.spec.model import Flag, Frozen
+from service.spec.model import Flag, Frozen, Whole
 
 
 class Switch(Frozen):
@@ -21,3 +21,18 @@ def test_a_flag_may_be_a_text(given: object, is_on: bool) -> None:
 def test_a_flag_is_no_number(given: object) -> None:
     with pytest.raises(ValidationError):
         Switch.model_validate({"is_on": given})
+
+
+class Counted(Frozen):
+    number: Whole
+
+
+@pytest.mark.parametrize(("given", "number"), [(0, 0), (7, 7), ("7", 7), (7.0, 7)])
+def test_a_whole_number_may_be_a_text(given: object, number: int) -> None:
+    assert Counted.model_validate({"number": given}).number == number
+
+
+@pytest.mark.parametrize("given", [True, False, 1.5, None, "x", []])
+def test_a_whole_number_is_no_flag(given: object) -> None:
+    with pytest.raises(ValidationError):
+        Counted.model_validate({"number": given})
