@@ -29,15 +29,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import httpx
 import psutil
-from sqlalchemy import insert, select
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from service.store.tables import JobRow
 from tests.support.burst import small_job, write_small
 from tests.support.machine import machine
 from tests.support.production import Production, running_production, running_servers
@@ -206,7 +203,7 @@ def main() -> None:
 
 async def _measure(production: Production, arguments: argparse.Namespace, database: str) -> None:
     load = Load([api.address for api in production.apis], production.key(tenant="default"), arguments)
-    finished = _add_finished(production, await load.submit_one(), arguments.finished)
+    finished = add_finished(production.database, await load.submit_one(), arguments.finished)
     waiting = [await load.submit_one() for _ in range(arguments.streams)]
     processes = [psutil.Process(api.part.process.pid) for api in production.apis]
     cpu, own = _cpu(processes), time.process_time()
@@ -234,20 +231,6 @@ async def _measure(production: Production, arguments: argparse.Namespace, databa
 def _cpu(processes: Sequence[psutil.Process]) -> float:
     times = [one.cpu_times() for one in processes]
     return sum(one.user + one.system for one in times)
-
-
-def _add_finished(production: Production, like: str, number: int) -> list[str]:
-    """So many jobs as if they had ended well, made from one that waits; gives their ids."""
-    with production.database.write() as session:
-        row = session.execute(select(JobRow.__table__).where(JobRow.id == like)).mappings().one()
-        ended = {**row, "status": "SUCCEEDED", "version": 5, "fence": 1, "started_at": row["submitted_at"]}
-        jobs = [
-            {**ended, "id": str(uuid4()), "submitted_at": at, "finished_at": at + 500, "updated_at": at + 500}
-            for at in (row["submitted_at"] - 1_000 * (number - place) for place in range(number))
-        ]
-        for start in range(0, number, 1_000):
-            session.execute(insert(JobRow), jobs[start : start + 1_000])
-    return [job["id"] for job in jobs]
 
 
 if __name__ == "__main__":

@@ -1,24 +1,11 @@
 // The service's own description: forms are made from it, so that they offer what this service takes.
-import { useEffect, useState } from "../vendor/preact.js";
 import { get } from "./api.js";
+import { usePolled } from "./polling.js";
 
-let asked = null;
+let known = null;
 
-/** `components.schemas` of /openapi.json; null until it is there. */
+/** `components.schemas` of /openapi.json; null until it is there. It is asked for once. */
 export function useSchema() {
-  const [schemas, setSchemas] = useState(null);
-  useEffect(() => {
-    let wanted = true;
-    asked ??= get("openapi.json").then((document) => document.components.schemas);
-    asked.then(
-      (found) => wanted && setSchemas(found),
-      () => {
-        asked = null;
-      },
-    );
-    return () => {
-      wanted = false;
-    };
-  }, []);
-  return schemas;
+  const { value } = usePolled(async (_, signal) => (known ??= (await get("openapi.json", { signal })).components.schemas), 0, "schema");
+  return value ?? known;
 }

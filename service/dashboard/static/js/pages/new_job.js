@@ -68,7 +68,8 @@ function Editor({ initial, isDraft }) {
       go(address(["jobs", job.id]));
     });
 
-  const issues = problem?.errors ?? [];
+  const issues = useMemo(() => problem?.errors ?? [], [problem]);
+  const inSql = useMemo(() => issues.filter((one) => one.pointer === "/sql"), [issues]);
   return html`
     <p class="crumbs"><a href="#/jobs">Jobs</a></p>
     <div class="page-head"><${Heading} title="New job" /></div>
@@ -80,7 +81,7 @@ function Editor({ initial, isDraft }) {
           ? html`<${Problem} problem=${{ title: "A structured query", detail: "This job was posted as a structured query, which is kept as it is. Change it through the API." }} />`
           : html`<div class="field-group">
               <h2 id="sql-label">SQL</h2>
-              <${SqlEditor} text=${spec.sql ?? ""} onChange=${(sql) => update({ sql })} issues=${issues.filter((one) => one.pointer === "/sql")} tables=${completions(spec.tables)} onRun=${explain} label="SQL of the job" />
+              <${SqlEditor} text=${spec.sql ?? ""} onChange=${(sql) => update({ sql })} issues=${inSql} tables=${completions(spec.tables)} onRun=${explain} label="SQL of the job" />
               <p class="quiet small">Ctrl-Enter explains it.</p>
             </div>`}
         ${problem && html`<${Problem} problem=${problem} />`}

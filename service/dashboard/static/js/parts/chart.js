@@ -3,6 +3,15 @@ import { html, useEffect, useRef } from "../../vendor/preact.js";
 import UPlot from "../../vendor/uplot.js";
 
 const HEIGHT = 180;
+// Ticks by their distance in seconds, with what is shown beside them where the minute, the hour or the day is another.
+const DAY = "\n{DD} {MMM}";
+const TIMES = [
+  [3600 * 24, "{DD} {MMM}", "\n{YYYY}", null, null, null, null, null, 1],
+  [3600, "{HH}:{mm}", DAY, null, DAY, null, null, null, 1],
+  [60, "{HH}:{mm}", DAY, null, DAY, null, null, null, 1],
+  [1, "{HH}:{mm}:{ss}", DAY, null, DAY, null, null, null, 1],
+  [0.001, "{HH}:{mm}:{ss}.{fff}", DAY, null, DAY, null, null, null, 1],
+];
 
 /**
  * Lines or bars over time. `times` are in seconds; `series` are `{label, values, format, kind}` with values of the same
@@ -14,13 +23,15 @@ export function Chart({ title, times, series, summary }) {
   const shape = series.map((one) => `${one.label}|${one.kind ?? ""}`).join();
 
   useEffect(() => {
+    // The reference is empty by the time that the last of these is called.
+    const element = place.current;
     function draw() {
       chart.current?.destroy();
-      chart.current = new UPlot(options(place.current.clientWidth, series), data(times, series), place.current);
+      chart.current = new UPlot(options(element.clientWidth, series), data(times, series), element);
     }
     draw();
-    const observer = new ResizeObserver(() => chart.current?.setSize({ width: place.current.clientWidth, height: HEIGHT }));
-    observer.observe(place.current);
+    const observer = new ResizeObserver(() => chart.current?.setSize({ width: element.clientWidth, height: HEIGHT }));
+    observer.observe(element);
     addEventListener("themechange", draw);
     return () => {
       removeEventListener("themechange", draw);
@@ -55,7 +66,7 @@ function options(width, series) {
     height: HEIGHT,
     cursor: { y: false, drag: { setScale: false } },
     legend: { live: true },
-    axes: [axis, { ...axis, size: 64, values: (_, ticks) => ticks.map(format) }],
+    axes: [{ ...axis, values: TIMES }, { ...axis, size: 64, values: (_, ticks) => ticks.map(format) }],
     scales: { y: { range: (_, __, most) => [0, most > 0 ? most * 1.1 : 1] } },
     series: [
       { value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" },

@@ -2,13 +2,14 @@
 import { html } from "../../vendor/preact.js";
 
 /** A problem as the service told it, with each of its errors that says more. */
-export function Problem({ problem, compact = false }) {
-  const errors = (problem.errors ?? []).filter((one) => one.detail !== problem.detail || one.line);
+export function Problem({ problem }) {
+  const errors = problem.errors ?? [];
+  const isOne = errors.length === 1 && errors[0].detail === problem.detail;
   return html`<div class="problem" role="alert">
     <strong>${problem.title ?? "It did not work"}</strong>
-    <p>${problem.detail}</p>
+    <p>${isOne && place(errors[0])}${problem.detail}</p>
     ${errors.length > 0 &&
-    !compact &&
+    !isOne &&
     html`<ul>
       ${errors.map((one) => html`<li key=${one.pointer + one.detail}>${place(one)}${one.detail}</li>`)}
     </ul>`}

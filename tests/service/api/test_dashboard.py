@@ -1,0 +1,85 @@
+"""The dashboard's page over HTTP."""
+
+from __future__ import annotations
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service.dashboard.bundle import bundle
+from service.main import create_app
+from service.settings import Settings
+from tests.service.api.conftest import Api
+
+pytestmark = pytest.mark.one_database("sqlite")
+SCRIPT = f"/dashboard/{bundle().version}/js/main.js"
+
+
+def test_the_page_is_there_with_a_policy_that_lets_nothing_in(api: Api) -> None:
+    answer = api.client.get("/")
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "*" not in policy
+    assert answer.headers["X-Frame-Options"] == "DENY"
+    assert answer.headers["Cache-Control"] == "no-cache"
+
+
+def test_a_file_is_kept_for_good_under_its_version_alone(api: Api) -> None:
+    assert "immutable" in api.client.get(SCRIPT).headers["Cache-Control"]
+    of_another_release = api.client.get("/dashboard/0123456789abcdef/js/main.js")
+    assert (of_another_release.status_code, of_another_release.headers["Cache-Control"]) == (200, "no-cache")
+
+
+def test_what_the_browser_has_is_not_sent_again(api: Api) -> None:
+    tag = api.client.get("/").headers["ETag"]
+    again = api.client.get("/", headers={"If-None-Match": tag})
+    assert (again.status_code, again.content) == (304, b"")
+    assert api.client.get("/", headers={"If-None-Match": '"another"'}).status_code == 200
+
+
+def test_it_is_compressed_for_whoever_takes_that(api: Api) -> None:
+    plain = api.client.get(SCRIPT, headers={"Accept-Encoding": "identity"})
+    small = api.client.get(SCRIPT, headers={"Accept-Encoding": "gzip"})
+    assert "Content-Encoding" not in plain.headers
+    assert small.headers["Content-Encoding"] == "gzip"
+    assert small.content == plain.content
+    assert int(small.headers["Content-Length"]) < int(plain.headers["Content-Length"])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "nothing.js",
+        "index.html",
+        "../bundle.py",
+        "..%2f..%2f..%2fsettings.py",
+        "js/../../bundle.py",
+        "%2fetc%2fpasswd",
+        "js",
+        "",
+    ],
+)
+def test_nothing_else_is_there(api: Api, path: str) -> None:
+    answer = api.client.get(f"/dashboard/{bundle().version}/{path}")
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize("authentication", ["on"])
+def test_it_asks_for_no_key_since_it_holds_no_data(api: Api) -> None:
+    assert api.client.get("/").status_code == 200
+    assert api.client.get(SCRIPT).status_code == 200
+    assert api.client.get("/v1/jobs").status_code == 401
+    assert api.client.get("//v1/jobs").status_code in (401, 404)
+
+
+def test_it_is_no_part_of_the_specification(api: Api) -> None:
+    assert not {path for path in api.client.get("/openapi.json").json()["paths"] if "dashboard" in path or path == "/"}
+
+
+def test_it_can_be_left_out(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_API_DASHBOARD", "false")
+    with TestClient(create_app(Settings(), api.database), base_url="http://localhost") as client:
+        assert client.get("/").status_code == 404
+        assert client.get(SCRIPT).status_code == 404
+        assert client.get("/healthz").status_code == 200

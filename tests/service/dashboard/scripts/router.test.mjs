@@ -1,0 +1,19 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { address, read } from "../../../../service/dashboard/static/js/router.js";
+
+test("an address is read as it was written", () => {
+  for (const parts of [["jobs"], ["jobs", "a/b #?&%", "plan"], ["new"]]) {
+    for (const parameters of [{}, { name: "a&b=c#d", state: "failed" }]) {
+      assert.deepEqual(read(address(parts, parameters)), { parts, parameters });
+    }
+  }
+});
+
+test("empty parameters are left out", () => {
+  assert.equal(address(["jobs"], { name: "", state: undefined }), "#/jobs");
+});
+
+test("no address at all is the first page", () => {
+  assert.deepEqual(read(""), { parts: [], parameters: {} });
+});

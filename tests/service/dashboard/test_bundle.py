@@ -1,0 +1,59 @@
+"""The dashboard's files as they are sent."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from importlib.resources import files
+
+import pytest
+
+from service.dashboard.bundle import INDEX, bundle
+
+OTHER_HOST = re.compile(rb"""(?:src|href|url|import|from|fetch)\s*[=(]?\s*["'`]?\s*(?:https?:)?//[a-z0-9]""", re.IGNORECASE)
+INLINE = re.compile(rb"""<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=""", re.IGNORECASE)
+OURS = sorted(path for path in bundle().assets if not path.startswith("vendor/"))
+
+
+def test_every_file_of_the_package_is_there() -> None:
+    assert {"index.html", "js/main.js", "vendor/LICENSES.txt"} <= set(bundle().assets)
+
+
+def test_the_page_names_its_files_by_their_version() -> None:
+    page = bundle().assets[INDEX].content.decode()
+    named = re.findall(r'(?:href|src)="dashboard/([0-9a-f]{16})/([^"]+)"', page)
+    assert len(named) > 3
+    assert {version for version, _ in named} == {bundle().version}
+    assert {path for _, path in named} <= set(bundle().assets)
+
+
+@pytest.mark.parametrize("path", OURS)
+def test_a_file_of_ours_loads_nothing_from_elsewhere_and_has_nothing_inline(path: str) -> None:
+    content = bundle().assets[path].content
+    assert not OTHER_HOST.search(content)
+    if path.endswith(".html"):
+        assert not INLINE.search(content)
+
+
+@pytest.mark.parametrize("path", [path for path in OURS if path.endswith(".js")])
+def test_a_module_imports_what_is_there(path: str) -> None:
+    folder = path.rpartition("/")[0].split("/")
+    for target in re.findall(r'(?:from|import\()\s*"(\.[^"]+)"', bundle().assets[path].content.decode()):
+        parts = list(folder)
+        for step in target.split("/"):
+            if step == "..":
+                parts.pop()
+            elif step != ".":
+                parts.append(step)
+        assert "/".join(parts) in bundle().assets, target
+
+
+def test_what_is_compressed_is_the_same() -> None:
+    for path, asset in bundle().assets.items():
+        assert asset.compressed is None or gzip.decompress(asset.compressed) == asset.content, path
+
+
+def test_vendored_libraries_have_their_licences() -> None:
+    told = (files("service.dashboard") / "static" / "vendor" / "LICENSES.txt").read_text(encoding="utf-8")
+    for library in ("preact", "htm", "uplot", "@dagrejs/dagre", "@codemirror/view", "@codemirror/lang-sql"):
+        assert re.search(rf"^{re.escape(library)} [0-9.]+ \((MIT|Apache-2\.0)\)$", told, re.MULTILINE), library

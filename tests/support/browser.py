@@ -1,0 +1,107 @@
+"""A real browser for tests of the dashboard: Chromium, headless, with a watch on everything that a page may do wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+
+from tests.support.node import node_packages
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+# As root in a container it has no sandbox to build, and it is to ask no host of its own for anything.
+_FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+_SERIOUS = frozenset({"serious", "critical"})
+DESKTOP = {"width": 1280, "height": 900}
+PHONE = {"width": 390, "height": 844}
+
+
+@contextmanager
+def running_browser() -> Iterator[Browser]:
+    """A browser. AssertionError that says what to install where there is none."""
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None:
+        raise AssertionError("These tests need Chromium: `apt-get install chromium`, or have it on PATH.")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=list(_FLAGS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Watched:
+    """A page of a service in a tab of its own, and what it did that none may."""
+
+    def __init__(self, browser: Browser, address: str, *, downloads: bool = False, **options: Any) -> None:
+        self._address = address
+        self._context = browser.new_context(viewport=options.pop("viewport", DESKTOP), accept_downloads=downloads, **options)
+        self._context.set_default_timeout(20_000)
+        self.page: Page = self._context.new_page()
+        self.faults: list[str] = []
+        self.addresses: list[str] = []
+        self._expected: set[int] = set()
+        self.page.on("console", self._on_console)
+        self.page.on("pageerror", lambda error: self.faults.append(f"exception: {error}"))
+        self.page.on("dialog", lambda dialog: (self.faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on("request", self._on_request)
+
+    def open(self, route: str = "") -> Page:
+        """Goes to a page of the dashboard, such as `#/jobs`, and waits until its heading is there."""
+        self.page.goto(f"{self._address}/{route}")
+        self.page.get_by_role("heading", level=1).wait_for()
+        return self.page
+
+    def expect_refusals(self, *statuses: int) -> None:
+        """A browser writes every refused request to its console; these are meant."""
+        self._expected |= set(statuses)
+
+    def check(self) -> None:
+        """AssertionError for messages on the console, exceptions, and requests to other hosts."""
+        assert not self.faults, "\n".join(self.faults)
+
+    def check_accessibility(self) -> None:
+        """AssertionError for what axe-core finds serious or critical on the page as it is."""
+        self.page.evaluate((node_packages() / "axe-core" / "axe.min.js").read_text(encoding="utf-8"))
+        found = self.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
+        serious = [
+            f"{one['id']} ({one['impact']}): {one['help']}\n  " + "\n  ".join(node["html"][:200] for node in one["nodes"][:5])
+            for one in found["violations"]
+            if one["impact"] in _SERIOUS
+        ]
+        assert not serious, f"{self.page.url}\n" + "\n".join(serious)
+
+    def keep_picture(self, path: Path) -> None:
+        """Writes what is seen, the whole page of it, as PNG."""
+        self.page.screenshot(path=path, full_page=True)
+
+    def close(self) -> None:
+        """Closes the tab."""
+        self._context.close()
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type not in ("error", "warning"):
+            return
+        if any(f"status of {status} " in message.text for status in self._expected):
+            return
+        self.faults.append(f"console {message.type}: {message.text} {json.dumps(message.location)}")
+
+    def _on_request(self, request: Request) -> None:
+        self.addresses.append(request.url)
+        here = urlsplit(self._address).netloc
+        if urlsplit(request.url).netloc != here and not request.url.startswith(("data:", "blob:")):
+            self.faults.append(f"request to another host: {request.url}")
