@@ -48,7 +48,8 @@ _SCROLL = """async (selector) => {
   return frames;
 }"""
 _LOAD_ALL = """async (wanted) => {
-  while (document.querySelectorAll('.job-name').length < wanted) {
+  const loaded = () => Number(document.querySelector('.jobs').dataset.loaded);
+  while (loaded() < wanted) {
     document.querySelector('.list-end button')?.click();
     await new Promise((resolve) => setTimeout(resolve, 20));
   }

@@ -6,6 +6,7 @@ import { useShortcuts } from "../keyboard.js";
 import { Heading, Loading, useNow } from "../parts/basics.js";
 import { Failure } from "../parts/problem.js";
 import { isAtRest, ProgressBar, Status } from "../parts/status.js";
+import { useVisible } from "../parts/window.js";
 import { usePolled } from "../polling.js";
 import { address, go } from "../router.js";
 
@@ -75,6 +76,8 @@ function JobsList({ filter, about }) {
   const [failure, setFailure] = useState(null);
   const latest = useRef(list);
   const end = useRef(null);
+  const body = useRef(null);
+  const shown = useVisible(body, list.jobs.length);
   latest.current = list;
 
   const polled = usePolled(
@@ -117,13 +120,15 @@ function JobsList({ filter, about }) {
   if (list.jobs.length === 0) return html`<${Nothing} filter=${filter} />`;
   return html`
     <${Failure} error=${polled.error ?? failure} hasValue=${true} />
-    <div class="jobs" role="table" aria-label="Jobs, newest first" aria-rowcount=${list.next ? -1 : list.jobs.length + 1}>
+    <div class="jobs" data-loaded=${list.jobs.length} role="table" aria-label="Jobs, newest first" aria-rowcount=${list.next ? -1 : list.jobs.length + 1}>
       <div role="rowgroup">
         <div class="job-row job-head" role="row">
           ${["State", "Name", "Progress", "Submitted", "Took", "Rows"].map((name) => html`<span role="columnheader" key=${name}>${name}</span>`)}
         </div>
       </div>
-      <div role="rowgroup">${list.jobs.map((job) => html`<${Row} key=${job.id} job=${job} />`)}</div>
+      <div role="rowgroup" class="job-rows" ref=${body} style=${{ paddingTop: `${shown.before}px`, paddingBottom: `${shown.after}px` }}>
+        ${list.jobs.slice(shown.first, shown.last).map((job, at) => html`<${Row} key=${job.id} job=${job} at=${shown.first + at} />`)}
+      </div>
     </div>
     ${list.next
       ? html`<p ref=${end} class="list-end"><button type="button" class="plain" onClick=${load} disabled=${waiting}>${waiting ? "Loading …" : "Show more"}</button></p>`
@@ -131,11 +136,11 @@ function JobsList({ filter, about }) {
   `;
 }
 
-const Row = memo(function Row({ job }) {
-  return html`<div class="job-row" role="row">
+const Row = memo(function Row({ job, at }) {
+  return html`<div class="job-row" role="row" aria-rowindex=${at + 2}>
     <span role="cell"><${Status} value=${job.status} /></span>
     <span role="cell" class="job-name">
-      <a href=${address(["jobs", job.id])}>${job.name}</a>
+      <a class="cut" href=${address(["jobs", job.id])} title=${job.name}>${job.name}</a>
       ${job.mode !== "batch" && html`<span class="tag">${job.mode}</span>`}
     </span>
     <span role="cell">${job.error && job.status !== "CANCELLED" ? html`<span class="quiet cut" title=${job.error.detail}>${job.error.detail}</span>` : html`<${ProgressBar} job=${job} />`}</span>
