@@ -7,8 +7,8 @@ const MODES = [
   ["continuous", "Continuous: until it is stopped"],
 ];
 
-/** `onChange` gets the parts that change, or all of them. */
-export function MoreForm({ spec, onChange }) {
+/** `onChange` gets the parts that change, `onReplace` all of them at once. */
+export function MoreForm({ spec, onChange, onReplace }) {
   const sink = spec.sink ?? { kind: "managed" };
   const limits = spec.limits ?? {};
   const limit = (name, value) => onChange({ limits: { ...limits, [name]: value === "" ? undefined : value } });
@@ -29,11 +29,11 @@ export function MoreForm({ spec, onChange }) {
       </select>
     </label>
     ${["delta", "parquet"].includes(sink.kind) && html`<label>Directory <input value=${sink.path} placeholder="out/uniques" onInput=${(event) => onChange({ sink: { ...sink, path: event.target.value } })} spellcheck=${false} /></label>`}
-    <${AsJson} spec=${spec} onChange=${onChange} />
+    <${AsJson} spec=${spec} onReplace=${onReplace} />
   </fieldset>`;
 }
 
-function AsJson({ spec, onChange }) {
+function AsJson({ spec, onReplace }) {
   const text = JSON.stringify(spec, null, 2);
   const [typed, setTyped] = useState(text);
   const [failure, setFailure] = useState("");
@@ -44,7 +44,7 @@ function AsJson({ spec, onChange }) {
       const read = JSON.parse(typed);
       if (read === null || typeof read !== "object" || Array.isArray(read)) throw new Error("A job is an object: { … }");
       const gone = Object.fromEntries(Object.keys(spec).filter((name) => !(name in read)).map((name) => [name, undefined]));
-      onChange({ ...gone, tables: {}, ...read });
+      onReplace({ ...gone, tables: {}, ...read });
       setFailure("");
     } catch (error) {
       setFailure(error.message);

@@ -37,7 +37,12 @@ function Editor({ initial, isDraft }) {
   const [busy, setBusy] = useState("");
   const attempt = useRef(null);
   const settings = useMemo(() => declared(schemas), [schemas]);
+  const [revision, setRevision] = useState(0);
   const update = (part) => setSpec((before) => ({ ...before, ...part }));
+  const replace = (part) => {
+    update(part);
+    setRevision(revision + 1);
+  };
 
   useEffect(() => {
     if (isDraft) sessionStorage.setItem(DRAFT, JSON.stringify(spec));
@@ -81,7 +86,7 @@ function Editor({ initial, isDraft }) {
           ? html`<${Problem} problem=${{ title: "A structured query", detail: "This job was posted as a structured query, which is kept as it is. Change it through the API." }} />`
           : html`<div class="field-group">
               <h2 id="sql-label">SQL</h2>
-              <${SqlEditor} text=${spec.sql ?? ""} onChange=${(sql) => update({ sql })} issues=${inSql} tables=${completions(spec.tables)} onRun=${explain} label="SQL of the job" />
+              <${SqlEditor} key=${revision} text=${spec.sql ?? ""} onChange=${(sql) => update({ sql })} issues=${inSql} tables=${completions(spec.tables)} onRun=${explain} label="SQL of the job" />
               <p class="quiet small">Ctrl-Enter explains it.</p>
             </div>`}
         ${problem && html`<${Problem} problem=${problem} />`}
@@ -93,7 +98,7 @@ function Editor({ initial, isDraft }) {
       </div>
       <div class="editor-side">
         <${SettingsForm} declared=${settings} values=${flat(spec.settings)} issues=${issues} streams=${(spec.mode ?? "batch") !== "batch"} onChange=${(name, value) => update({ settings: withSetting(spec.settings, name, value) })} />
-        <${MoreForm} spec=${spec} onChange=${update} />
+        <${MoreForm} spec=${spec} onChange=${update} onReplace=${replace} />
       </div>
     </form>
     ${report && html`<div aria-live="polite"><${PlanReport} report=${report} /></div>`}

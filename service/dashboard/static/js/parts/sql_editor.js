@@ -48,8 +48,9 @@ const COLOURS = syntaxHighlighting(
 );
 
 /**
- * `text` is what it begins with; `onChange(text)` gets every change. `issues` are the service's, with line and column;
- * `tables` are names with their columns, for completion. Ctrl-Enter calls `onRun`.
+ * `text` is what it begins with, and nothing later: a text from elsewhere is another editor, by its key; otherwise what is
+ * being typed would be undone by what was known before. `onChange(text)` gets every change. `issues` are the service's,
+ * with line and column; `tables` are names with their columns, for completion. Ctrl-Enter calls `onRun`.
  */
 export function SqlEditor({ text, onChange, issues, tables, onRun, label }) {
   const place = useRef(null);
@@ -91,11 +92,6 @@ export function SqlEditor({ text, onChange, issues, tables, onRun, label }) {
     });
     return () => view.current.destroy();
   }, []);
-
-  useEffect(() => {
-    const current = view.current.state.doc.toString();
-    if (text !== current) view.current.dispatch({ changes: { from: 0, to: current.length, insert: text } });
-  }, [text]);
 
   useEffect(() => {
     view.current.dispatch({ effects: language.current.reconfigure(dialect(tables)) });
