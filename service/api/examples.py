@@ -40,3 +40,14 @@ JOB_EXAMPLES: dict[str, Any] = {
         },
     },
 }
+
+PROFILE_EXAMPLES: dict[str, Any] = {
+    "keys": {
+        "summary": "Two keys of a table, for 200 tasks",
+        "value": {
+            "table": {"format": "parquet", "path": "flights/"},
+            "keys": [["tailnum"], ["origin", "dest"]],
+            "slots": 200,
+        },
+    },
+}

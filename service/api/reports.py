@@ -1,13 +1,16 @@
-"""What a job's worker found out: its plan and its metrics; and the plan of a job that is not run."""
+"""What a job's worker found out: its plan and its metrics; and what is found out without a job: a plan, hot keys."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Request
 
 from service.access_errors import TooManyExplanationsError
 from service.api.authentication import ReaderTenant, SubmitterTenant
 from service.api.body_errors import BODY_ERRORS
 from service.api.dependencies import JobId, ServicesDep
+from service.api.examples import PROFILE_EXAMPLES
 from service.api.jobs import JobBody
 from service.api.problems import problems, request_id_of
 from service.api.retries import SteadyRoute
@@ -22,11 +25,22 @@ from service.errors import (
 from service.jobs.explain_job import explain_job as explain
 from service.jobs.get_metrics import get_metrics as read_metrics
 from service.jobs.get_plan import get_plan as read_plan
+from service.jobs.profile_table import profile_table as profile
 from service.jobs.submit_job import Submission
+from service.spec.profiles import ProfileReport, ProfileRequest
 from service.spec.reports import MetricsReport, PlanReport
 from service.store.jobs import EXPLAIN
 
 router = APIRouter(prefix="/v1", tags=["reports"], route_class=SteadyRoute)
+
+_PLANNED = problems(
+    *BODY_ERRORS,
+    TooManyExplanationsError,
+    DatabaseUnavailableError,
+    StorageUnavailableError,
+    WorkerUnavailableError,
+    spec=True,
+)
 
 
 @router.get("/jobs/{job_id}/plan", summary="Read a job's plan", responses=problems(JobNotFoundError, PlanNotReadyError))
@@ -45,19 +59,29 @@ def get_metrics(job_id: JobId, services: ServicesDep, tenant: ReaderTenant) -> M
     return read_metrics(services.database, tenant, job_id)
 
 
-@router.post(
-    "/explain",
-    summary="Explain a job",
-    responses=problems(
-        *BODY_ERRORS,
-        TooManyExplanationsError,
-        DatabaseUnavailableError,
-        StorageUnavailableError,
-        WorkerUnavailableError,
-        spec=True,
-    ),
-)
+@router.post("/explain", summary="Explain a job", responses=_PLANNED)
 async def explain_job(body: JobBody, request: Request, services: ServicesDep, tenant: SubmitterTenant) -> PlanReport:
     """Plans a job without running or keeping it. A worker does it: 503 when none is free in time."""
     submission = Submission(tenant, body, "", request_id_of(request.scope), kind=EXPLAIN)
     return await explain(services.database, services.watcher, services.doorbell, services.settings, submission)
+
+
+@router.post("/profiles", summary="Profile keys of a table", responses=_PLANNED)
+async def profile_keys(
+    body: Annotated[ProfileRequest, Body(openapi_examples=PROFILE_EXAMPLES)],
+    request: Request,
+    services: ServicesDep,
+    tenant: SubmitterTenant,
+) -> ProfileReport:
+    """Hot keys of a table before any job reads it, from a sample of its files, and how a shuffle by each key would load
+    its tasks. A worker does it: 503 when none is free in time. It counts as an explanation.
+    """
+    return await profile(
+        services.database,
+        services.watcher,
+        services.doorbell,
+        services.settings,
+        body,
+        tenant,
+        request_id_of(request.scope),
+    )

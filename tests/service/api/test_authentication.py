@@ -45,6 +45,7 @@ SCOPES: Mapping[str, set[KeyScope]] = {
     "GET /v1/workers/{worker_id}": {READ},
     "POST /v1/jobs": {SUBMIT},
     "POST /v1/explain": {SUBMIT},
+    "POST /v1/profiles": {SUBMIT},
     "POST /v1/jobs/{job_id}/cancel": {SUBMIT},
     "POST /v1/jobs/{job_id}/resume": {SUBMIT},
     "POST /v1/jobs/{job_id}/stop": {SUBMIT},
@@ -63,6 +64,7 @@ SCOPES: Mapping[str, set[KeyScope]] = {
 BODIES: Mapping[str, dict[str, Any]] = {
     "POST /v1/jobs": {"json": SPEC},
     "POST /v1/explain": {"json": {**SPEC, "sql": "nothing"}},
+    "POST /v1/profiles": {"json": {"table": {"format": "parquet", "path": "nothing"}, "keys": [["a"]]}},
     "PATCH /v1/jobs/{job_id}/settings": {"json": {}},
     "PUT /v1/streams/{name}": {"json": {"schema": "a BIGINT"}},
     "POST /v1/streams/{name}/rows": {

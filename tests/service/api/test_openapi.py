@@ -71,6 +71,7 @@ def test_operations_read_well_in_clients(document: dict[str, Any]) -> None:
         "get_plan",
         "get_metrics",
         "explain_job",
+        "profile_keys",
         "declare_stream",
         "list_streams",
         "get_stream",

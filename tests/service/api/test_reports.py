@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import islice
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import httpx
 import pyarrow as pa
@@ -16,6 +17,7 @@ from sqlalchemy import func, select
 
 from service.settings import Settings
 from service.spec import ends
+from service.spec.reports import TableStatistics
 from service.spec.status import JobStatus
 from service.store.leases import Claim
 from service.store.publication import Ending
@@ -24,6 +26,7 @@ from service.store.tables import JobRow
 from tests.support import lifecycle
 from tests.support.lifecycle import SPEC
 
+ORDERS = TableStatistics(table="k0", files=1, bytes=900, rows=3, rows_are_exact=True)
 RESULT = pa.table({"uid": pa.array([1, 2], pa.int64())})
 
 
@@ -31,6 +34,25 @@ class Api(Protocol):
     client: TestClient
     database: Database
     settings: Settings
+
+
+def explained(api: Api, path: str, body: Mapping[str, object], work: Callable[[Claim], None]) -> httpx.Response:
+    """The answer to `body` when a worker does `work` on the explanation that it asks for."""
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(api.client.post, path, json=body)
+        job_id = None
+        deadline = time.monotonic() + 10
+        while job_id is None:
+            assert time.monotonic() < deadline
+            with api.database.read() as session:
+                job_id = session.scalars(select(JobRow.id).where(JobRow.kind == "explain")).one_or_none()
+        assert api.client.get(f"/v1/jobs/{job_id}").json()["code"] == "job_not_found"
+        assert api.client.get("/v1/jobs").json()["jobs"] == []
+        work(lifecycle.claim(api.database, job_id))
+        answer: httpx.Response = asking.result(timeout=10)
+    with api.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(JobRow)) == 0
+    return answer
 
 
 class TestPlan:
@@ -77,35 +99,17 @@ class TestMetrics:
 
 
 class TestExplain:
-    def explained(self, api: Api, work: Callable[[Claim], None]) -> httpx.Response:
-        """The answer when a worker does `work` on the explanation."""
-        with ThreadPoolExecutor(1) as pool:
-            asking = pool.submit(api.client.post, "/v1/explain", json=SPEC)
-            job_id = None
-            deadline = time.monotonic() + 10
-            while job_id is None:
-                assert time.monotonic() < deadline
-                with api.database.read() as session:
-                    job_id = session.scalars(select(JobRow.id).where(JobRow.kind == "explain")).one_or_none()
-            assert api.client.get(f"/v1/jobs/{job_id}").json()["code"] == "job_not_found"
-            assert api.client.get("/v1/jobs").json()["jobs"] == []
-            work(lifecycle.claim(api.database, job_id))
-            answer: httpx.Response = asking.result(timeout=10)
-        with api.database.read() as session:
-            assert session.scalar(select(func.count()).select_from(JobRow)) == 0
-        return answer
-
     def test_answers_with_the_workers_plan(self, api: Api) -> None:
         def work(held: Claim) -> None:
             lifecycle.plan(api.database, held)
             lifecycle.end(api.database, held, Ending(JobStatus.SUCCEEDED))
 
-        answer = self.explained(api, work)
+        answer = explained(api, "/v1/explain", SPEC, work)
         assert answer.status_code == 200
         assert answer.json() == lifecycle.REPORT.model_dump(mode="json")
 
     def test_answers_with_the_workers_problem(self, api: Api) -> None:
-        answer = self.explained(api, lambda held: lifecycle.fail(api.database, held))
+        answer = explained(api, "/v1/explain", SPEC, lambda held: lifecycle.fail(api.database, held))
         assert answer.status_code == 422
         assert answer.headers["content-type"] == "application/problem+json"
         assert answer.json()["code"] == "engine_error"
@@ -143,7 +147,7 @@ class TestExplain:
         def work(held: Claim) -> None:
             lifecycle.end(api.database, held, Ending(JobStatus.TIMED_OUT, ends.timed_out(held.timeout_ms)))
 
-        answer = self.explained(api, work)
+        answer = explained(api, "/v1/explain", SPEC, work)
         assert (answer.status_code, answer.json()["code"]) == (503, "worker_unavailable")
 
     @pytest.mark.parametrize("explain_timeout_seconds", [0.2])
@@ -152,5 +156,54 @@ class TestExplain:
         assert answer.status_code == 503
         assert answer.json()["code"] == "worker_unavailable"
         assert int(answer.headers["retry-after"]) > 0
+        with api.database.read() as session:
+            assert session.scalar(select(func.count()).select_from(JobRow)) == 0
+
+
+class TestProfiles:
+    BODY: ClassVar[dict[str, object]] = {
+        "table": {"format": "parquet", "path": "orders.parquet"},
+        "keys": [["uid"], ["uid", "amount"]],
+        "slots": 8,
+    }
+
+    def test_a_worker_plans_the_query_that_groups_by_the_keys(self, api: Api) -> None:
+        seen: list[object] = []
+
+        def work(held: Claim) -> None:
+            seen.append(held.spec)
+            lifecycle.plan(api.database, held, lifecycle.REPORT.model_copy(update={"tables": (ORDERS,)}))
+            lifecycle.end(api.database, held, Ending(JobStatus.SUCCEEDED))
+
+        answer = explained(api, "/v1/profiles", self.BODY, work)
+        assert answer.status_code == 200, answer.text
+        assert [key["columns"] for key in answer.json()["keys"]] == [["uid"], ["uid", "amount"]]
+        assert [key["slots"] for key in answer.json()["keys"]] == [8, 8]
+        assert "k1.`amount`" in json.dumps(seen)
+
+    @pytest.mark.parametrize(
+        ("changes", "code", "pointer"),
+        [
+            ({"keys": [["uid"], ["uid", "amont"]]}, "unknown_column", "/keys/1/1"),
+            ({"keys": [["amont"]]}, "unknown_column", "/keys/0/0"),
+            ({"keys": [["uid`, (SELECT 1)"]]}, "unknown_column", "/keys/0/0"),
+            ({"table": {"format": "parquet", "path": "missing/"}}, "path_not_found", "/table/path"),
+            ({"table": {"format": "parquet", "path": "../x"}}, "path_outside_data_roots", "/table/path"),
+            ({"keys": []}, "invalid_request", "/keys"),
+        ],
+        ids=str,
+    )
+    def test_a_refusal_names_what_was_posted(
+        self, api: Api, changes: dict[str, object], code: str, pointer: str
+    ) -> None:
+        answer = api.client.post("/v1/profiles", json={**self.BODY, **changes})
+        assert (answer.status_code, answer.json()["code"]) == (422, code)
+        assert answer.json()["errors"][0]["pointer"] == pointer
+        assert "k0." not in answer.text
+
+    @pytest.mark.parametrize("explain_timeout_seconds", [0.2])
+    def test_without_a_worker_it_is_refused_and_forgotten(self, api: Api) -> None:
+        answer = api.client.post("/v1/profiles", json=self.BODY)
+        assert (answer.status_code, answer.json()["code"]) == (503, "worker_unavailable")
         with api.database.read() as session:
             assert session.scalar(select(func.count()).select_from(JobRow)) == 0

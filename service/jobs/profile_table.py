@@ -1,0 +1,72 @@
+"""Profiles keys of a table: a worker plans a query that groups by them, on the way that every explanation takes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from service.jobs.check_readiness import worker_silence_ms
+from service.jobs.doorbell import Doorbell
+from service.jobs.explain_job import explain_job
+from service.jobs.submit_job import Submission
+from service.jobs.watch import JobWatcher
+from service.settings import Settings
+from service.spec.errors import Issue, SpecError
+from service.spec.profiles import TABLE, ProfileReport, ProfileRequest, job_of, profile_of
+from service.store import workers
+from service.store.jobs import EXPLAIN
+from service.store.session import Database
+
+_KEY = re.compile(r"\bk(\d+)\.")
+_IN_QUERY = re.compile(r"^/query(?:/source/queries/(?P<place>\d+))?(?:/group_by/(?P<column>\d+).*|.*)$")
+
+
+async def profile_table(
+    database: Database,
+    watcher: JobWatcher,
+    doorbell: Doorbell,
+    settings: Settings,
+    request: ProfileRequest,
+    tenant: str,
+    request_id: str | None,
+) -> ProfileReport:
+    """What a sample tells of the keys. Nothing of it is kept.
+
+    Raises SpecError for columns that are not there and tables that cannot be read, TooManyExplanationsError where the
+    tenant waits for as many as it may, and WorkerUnavailableError where no worker answered in time.
+    """
+    try:
+        submission = Submission(tenant, job_of(request), "", request_id, kind=EXPLAIN)
+        plan = await explain_job(database, watcher, doorbell, settings, submission)
+    except SpecError as error:
+        raise SpecError([_as_posted(issue) for issue in error.issues]) from None
+    if request.slots is not None:
+        return profile_of(request, plan, request.slots)
+    return profile_of(request, plan, await asyncio.to_thread(_largest_worker, database, settings))
+
+
+def _largest_worker(database: Database, settings: Settings) -> int:
+    """Slots of the live worker that has most of them; 1 where none tells."""
+    with database.read() as session:
+        silent_before = database.now(session) - worker_silence_ms(settings)
+        return max((row.slots or 1 for row in workers.list_workers(session, silent_before)), default=1)
+
+
+def _as_posted(issue: Issue) -> Issue:
+    """An issue of the query that was made of the request, told of the request."""
+    pointer = issue.pointer or ""
+    if pointer.startswith("/query"):
+        found = _IN_QUERY.match(pointer)
+        place = found["place"] if found and found["place"] else "0"
+        pointer = f"/keys/{place}" + (f"/{found['column']}" if found and found["column"] else "")
+    else:
+        pointer = pointer.replace(f"/tables/{TABLE}", "/table", 1)
+    return issue.model_copy(
+        update={
+            "pointer": pointer or None,
+            "detail": _KEY.sub("", issue.detail),
+            "suggestions": tuple(_KEY.sub("", one) for one in issue.suggestions),
+            "line": None,
+            "column": None,
+        }
+    )
