@@ -21,7 +21,7 @@ from service.api.head import HeadAsGet
 from service.api.metrics import HttpMetrics, ServiceGauges
 from service.api.openapi import TITLE, operation_id, specification
 from service.api.problems import add_problem_handlers, problems
-from service.api.request_context import RequestContext
+from service.api.request_context import RequestContext, UnderWay
 from service.api.retries import Outage
 from service.api.site_guard import SiteGuard, origins_of
 from service.dispatch import Dispatcher
@@ -47,6 +47,7 @@ _ASKED_WITH = (
     "X-Request-Id",
 )
 _TOLD_IN = ("ETag", "Idempotency-Replayed", "Location", "Preference-Applied", "Retry-After", "X-Request-Id")
+_LAST_WORDS_SECONDS = 3.0
 _EVERYWHERE = (HostNotAllowedError, OriginNotAllowedError, DatabaseUnavailableError, StoppingError)
 _WITH_A_KEY = problems(*_EVERYWHERE, UnauthenticatedError, MissingScopeError)
 
@@ -70,6 +71,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     )
     metrics = HttpMetrics()
     app.state.metrics = metrics
+    app.state.under_way = UnderWay()
     app.state.outage = Outage(settings.database.retry_seconds)
     for module in (jobs, streaming, results, events, reports, streams, workers, keys):
         app.include_router(module.router, responses=_WITH_A_KEY)
@@ -81,7 +83,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     app.add_middleware(Authentication, required=settings.authenticates)
     app.add_middleware(SiteGuard, settings=settings.api)
     _share_with_other_sites(app, origins_of(settings.api))
-    app.add_middleware(RequestContext, metrics=metrics)
+    app.add_middleware(RequestContext, metrics=metrics, under_way=app.state.under_way)
     app.add_middleware(HeadAsGet)
     _cache_specification(app)
     return app
@@ -118,6 +120,8 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
     try:
         yield
     finally:
+        # The server gives up requests that take too long, and does not wait until they have told so.
+        await app.state.under_way.ended(_LAST_WORDS_SECONDS)
         app.state.metrics.registry.unregister(gauges)
         await cancelled.stop()
         await watcher.stop()

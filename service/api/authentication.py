@@ -48,6 +48,11 @@ _SHOW_A_KEY = (
 KEY_ENDED = "The API key has expired or was revoked."
 """What whoever waited for long is told."""
 
+_KEYS = (
+    "An API key: `ek_…`. Whoever runs the service makes one (`evenkeel keys create`), or a key with the scope `admin` "
+    "does (`create_key`). `x-scopes` of an operation are the scopes of which the key needs one. A service that is used "
+    "on its own machine alone asks for no key, and takes any."
+)
 _NO_KEY = "This API key is unknown, expired or revoked. Show another."
 _UNCHECKED = "The database did not answer in time, so the API key could not be checked. Nothing was changed; try again."
 
@@ -137,7 +142,7 @@ class _Caller(SecurityBase):
     """
 
     def __init__(self, *scopes: KeyScope) -> None:
-        self.model = HTTPBearerModel(description="An API key: `ek_…`.")
+        self.model = HTTPBearerModel(description=_KEYS)
         self.scheme_name = "ApiKey"
         self._scopes = frozenset(scopes)
         self._refusal = f"This API key may not do that: it takes one with the scope {_either(scopes)}."

@@ -16,7 +16,6 @@ from service.api.authentication import KEY_ENDED, ReaderTenant, SubmitterTenant,
 from service.api.body_errors import BODY_ERRORS
 from service.api.conditional import is_known, job_response, wait_seconds
 from service.api.dependencies import Cursor, IfNoneMatch, JobId, Prefer, ServicesDep, lines_of
-from service.api.examples import JOB_EXAMPLES
 from service.api.problems import problems, request_id_of
 from service.api.retries import SteadyRoute
 from service.errors import (
@@ -44,7 +43,7 @@ from service.store.jobs import JobFilter
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=SteadyRoute)
 
-JobBody = Annotated[JobSpec, Body(openapi_examples=JOB_EXAMPLES)]
+JobBody = Annotated[JobSpec, Body()]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _IDEMPOTENCY_KEY = r'^("([\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])+"|[\x21\x23-\x7e][\x21-\x7e]*)$'
@@ -71,6 +70,9 @@ RETRY_HEADER = {
     "Retry-After": _header("Seconds after which to ask again; absent once the job has finished or is STOPPED.", "1")
 }
 _APPLIED = {"Preference-Applied": _header("The wait that was granted.", "wait=10")}
+_REPLAYED = {
+    "Idempotency-Replayed": _header("`true` where the Idempotency-Key had made this job before; else absent.", "true")
+}
 _LOCATION = {"Location": _header("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a")}
 
 
@@ -80,7 +82,10 @@ _LOCATION = {"Location": _header("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7
     response_model=Job,
     summary="Submit a job",
     responses={
-        202: {"description": "The job is stored and queued.", "headers": {**_LOCATION, **ETAG_HEADER, **RETRY_HEADER}},
+        202: {
+            "description": "The job is stored and queued.",
+            "headers": {**_LOCATION, **_REPLAYED, **ETAG_HEADER, **RETRY_HEADER},
+        },
         **problems(
             *BODY_ERRORS,
             IdempotencyKeyReusedError,

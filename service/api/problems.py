@@ -44,6 +44,26 @@ _UNKNOWN = (
 _OF_TABLE = len(("tables", "its name", "its field"))
 _SUGGESTED = 20
 """Of more unknown fields than these, nobody wants to know which were meant."""
+_RETRY_AFTER = {
+    "Retry-After": {
+        "description": "Seconds after which the same request may succeed.",
+        "schema": {"type": "string"},
+        "example": "5",
+    }
+}
+_CHALLENGE = {
+    "WWW-Authenticate": {
+        "description": "How to show a key.",
+        "schema": {"type": "string"},
+        "example": 'Bearer realm="evenkeel"',
+    }
+}
+_HEADERS: Mapping[int, Mapping[str, Any]] = {
+    401: {"headers": _CHALLENGE},
+    429: {"headers": _RETRY_AFTER},
+    503: {"headers": _RETRY_AFTER},
+}
+"""What problems of these statuses carry besides."""
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 
@@ -143,6 +163,7 @@ def _documented(status: int, titles: Mapping[str, str]) -> dict[str, Any]:
     }
     return {
         "description": "; ".join(f"`{code}`" for code in titles),
+        **_HEADERS.get(status, {}),
         "content": {MEDIA_TYPE: {"schema": {"$ref": PROBLEM_REF}, "examples": examples}},
     }
 

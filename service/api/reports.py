@@ -10,7 +10,6 @@ from service.access_errors import TooManyExplanationsError
 from service.api.authentication import ReaderTenant, SubmitterTenant
 from service.api.body_errors import BODY_ERRORS
 from service.api.dependencies import JobId, ServicesDep
-from service.api.examples import PROFILE_EXAMPLES
 from service.api.jobs import JobBody
 from service.api.problems import problems, request_id_of
 from service.api.retries import SteadyRoute
@@ -68,7 +67,7 @@ async def explain_job(body: JobBody, request: Request, services: ServicesDep, te
 
 @router.post("/profiles", summary="Profile keys of a table", responses=_PLANNED)
 async def profile_keys(
-    body: Annotated[ProfileRequest, Body(openapi_examples=PROFILE_EXAMPLES)],
+    body: Annotated[ProfileRequest, Body()],
     request: Request,
     services: ServicesDep,
     tenant: SubmitterTenant,

@@ -6,6 +6,8 @@ import asyncio
 import re
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -42,12 +44,40 @@ _HEADERS = {
 _log = structlog.get_logger(__name__)
 
 
+class UnderWay:
+    """The requests that are not answered yet. For one thread, that of the event loop."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Around a request."""
+        self._number += 1
+        self._none.clear()
+        try:
+            yield
+        finally:
+            self._number -= 1
+            if not self._number:
+                self._none.set()
+
+    async def ended(self, seconds: float) -> None:
+        """Waits until there is none, for so long at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._none.wait()
+
+
 class RequestContext:
     """ASGI middleware around all that answers. Keeps a sane `X-Request-Id`, replaces any other, and sends it back."""
 
-    def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics, under_way: UnderWay) -> None:
         self._app = app
         self._metrics = metrics
+        self._under_way = under_way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs the application; an exception that nobody handled is logged and answered with 500, a request that the
@@ -56,6 +86,10 @@ class RequestContext:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        with self._under_way.one():
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _ACCEPTED_ID.fullmatch(given) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id

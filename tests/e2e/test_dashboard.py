@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.support.browser import DESKTOP, PHONE, Watched, running_browser
 from tests.support.processes import wait_for
-from tests.support.service import Service
+from tests.support.service import Service, running_service
 from tests.support.tables import ENDLESS, parquet
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -269,3 +269,30 @@ def test_a_service_that_goes_away_is_said_to_and_comes_back(open_tab: Open, jobs
     page.unroute("**/v1/**")
     expect(page.get_by_text("Not up to date")).to_have_count(0, timeout=60_000)
     tab.faults[:] = [fault for fault in tab.faults if "ERR_CONNECTION_REFUSED" not in fault]
+
+
+def test_a_key_opens_the_page_and_stays_in_its_tab(browser: Browser, tmp_path: Path) -> None:
+    with running_service(tmp_path, {"EVENKEEL_API_AUTHENTICATION": "on"}) as service:
+        key = re.search(r"ek_\w+", service.output.read_text())
+        assert key is not None
+        tab = Watched(browser, service.address)
+        tab.expect_refusals(401)
+        page = tab.open("#/workers")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Evenkeel")
+        tab.check_accessibility()
+        page.get_by_label("API key").fill("ek_nonsense")
+        page.get_by_role("button", name="Show it").click()
+        expect(page.get_by_text("unknown, expired or revoked")).to_be_visible()
+        page.get_by_label("API key").fill(key[0])
+        page.get_by_role("button", name="Show it").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Workers")
+        page.reload()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Workers")
+        assert page.evaluate("sessionStorage.getItem('evenkeel.key')") == key[0]
+        assert not page.evaluate("JSON.stringify(localStorage) + document.cookie").count(key[0])
+        assert not [address for address in tab.addresses if key[0] in address]
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_label("API key")).to_be_visible()
+        assert page.evaluate("sessionStorage.getItem('evenkeel.key')") is None
+        tab.check()
+        tab.close()

@@ -71,7 +71,9 @@ def run_node(
 def _check_node() -> None:
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
-        raise AssertionError(f"These tests need Node {OLDEST} or newer with npm (nodejs.org, or `apt install nodejs npm`).")
+        raise AssertionError(
+            f"These tests need Node {OLDEST} or newer with npm (nodejs.org, or `apt install nodejs npm`)."
+        )
     version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True, timeout=30).stdout
     major = re.match(r"v(\d+)\.", version)
     if major is None or int(major[1]) < OLDEST:
@@ -90,4 +92,6 @@ def _install() -> None:
         check=False,
     )
     if done.returncode != 0:
-        raise AssertionError(f"npm could not install what tests/node/package-lock.json pins:\n{done.stdout}{done.stderr}")
+        raise AssertionError(
+            f"npm could not install what tests/node/package-lock.json pins:\n{done.stdout}{done.stderr}"
+        )

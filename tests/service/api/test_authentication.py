@@ -120,9 +120,13 @@ def test_every_operation_says_what_it_takes(api: Api) -> None:
     found = dict(operations(api.app))
     open_to_all = {operation for operation in found if operation.split(" ")[1] in OPEN_PATHS}
     assert set(found) == set(SCOPES) | open_to_all
-    assert {operation for operation, about in found.items() if "security" in about} == set(SCOPES)
+    assert {operation for operation, about in found.items() if about["security"]} == set(SCOPES)
     for operation in SCOPES:
         assert {"401", "403"} <= set(found[operation]["responses"]), operation
+        assert found[operation]["security"] == [{"ApiKey": []}], operation
+        # What any key may do names none.
+        scopes = found[operation].get("x-scopes", list(KeyScope))
+        assert set(scopes) == SCOPES[operation], operation
 
 
 @pytest.mark.withstands(

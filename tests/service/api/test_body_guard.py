@@ -45,7 +45,8 @@ def test_a_merge_patch_is_for_patches_alone(api: Api) -> None:
     assert answer.status_code == 415
     assert "'Content-Type: application/merge-patch+json'" in answer.json()["detail"]
     told = api.client.get("/openapi.json").json()["paths"]["/v1/jobs/{job_id}/settings"]["patch"]["requestBody"]
-    assert set(told["content"]) == {"application/json", "application/merge-patch+json"}
+    # Of two types, generators of clients choose badly.
+    assert set(told["content"]) == {"application/merge-patch+json"}
 
 
 def test_json_may_name_its_encoding(api: Api) -> None:

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.metrics import HttpMetrics
-from service.api.request_context import RequestContext
+from service.api.request_context import RequestContext, UnderWay
 from service.keys.issue_key import KeyRequest, issue_key
 from service.main import create_app
 from service.settings import Settings
@@ -39,7 +39,7 @@ async def given_up(begins: bool) -> tuple[list[Message], bool]:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    task = asyncio.create_task(RequestContext(wait_for_ever, HttpMetrics())(dict(SCOPE), receive, send))
+    task = asyncio.create_task(RequestContext(wait_for_ever, HttpMetrics(), UnderWay())(dict(SCOPE), receive, send))
     await waiting.wait()
     task.cancel()
     try:
@@ -60,6 +60,56 @@ def test_a_request_that_the_server_gives_up_is_told_so() -> None:
 def test_an_answer_that_has_begun_is_cut_off() -> None:
     (start,), cancelled = asyncio.run(given_up(begins=True))
     assert (start["status"], cancelled) == (200, True)
+
+
+async def told_before_the_end(seconds: float) -> list[str]:
+    """In which order a request that is given up is answered, and the application ends that waits for it so long."""
+    course: list[str] = []
+    under_way, given_up_on = UnderWay(), asyncio.Event()
+
+    async def slow_to_end(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            # As an explanation is forgotten in the database.
+            await given_up_on.wait()
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        course.append(message["type"])
+
+    task = asyncio.create_task(RequestContext(slow_to_end, HttpMetrics(), under_way)(dict(SCOPE), receive, send))
+    await asyncio.sleep(0)
+    task.cancel()
+    asyncio.get_running_loop().call_later(0.01, given_up_on.set)
+    await under_way.ended(seconds)
+    course.append("end")
+    await task
+    return course
+
+
+@pytest.mark.withstands(
+    "the API stops before a request has ended",
+    kind="fault",
+    how="the server gives up a request that takes longer to end than the application does",
+    times=1,
+    guaranteed="503 `stopping` is sent before the process ends",
+)
+def test_the_application_ends_behind_the_last_answer() -> None:
+    answered = ["http.response.start", "http.response.body"]
+    assert asyncio.run(told_before_the_end(60)) == [*answered, "end"]
+    assert asyncio.run(told_before_the_end(0)) == ["end", *answered]
+
+
+async def waited_for_nothing() -> None:
+    await UnderWay().ended(60)
+
+
+@pytest.mark.timeout(30)
+def test_without_requests_it_ends_at_once() -> None:
+    asyncio.run(waited_for_nothing())
 
 
 class Api(Protocol):

@@ -1,0 +1,32 @@
+"""The Python client as openapi-python-client makes it of openapi.yaml."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATION = ROOT / "tests" / "clients" / "python_client.yaml"
+PACKAGE = "evenkeel_client"
+
+_SECONDS = 120
+
+
+def generate_python_client(directory: Path) -> Path:
+    """Generates it below `directory`; gives the directory from which the package can be imported.
+
+    AssertionError where the generator has so much as a warning.
+    """
+    project = directory / "evenkeel-client"
+    options = ["--path", ROOT / "openapi.yaml", "--config", CONFIGURATION, "--output-path", project]
+    run = subprocess.run(
+        [sys.executable, "-m", "openapi_python_client", "generate", "--fail-on-warning", *map(str, options)],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+    assert run.returncode == 0, f"{run.stdout}{run.stderr}"
+    return project

@@ -1,0 +1,130 @@
+"""The situations in which a real service tells of problems; importable where the generated client is."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from service.spec.scopes import KeyScope
+from tests.support.processes import wait_for
+from tests.support.production import Production, running_production
+from tests.support.tables import write_orders
+
+if TYPE_CHECKING:
+    from tests.clients.python.situations import Situation
+
+_NARROW = {
+    "EVENKEEL_API_AUTHENTICATION": "on",
+    "EVENKEEL_API_MAX_BODY_BYTES": "20000",
+    # Longer than an API that stops lets requests end.
+    "EVENKEEL_API_EXPLAIN_TIMEOUT_SECONDS": "10",
+    "EVENKEEL_LIMITS_QUEUED_JOBS": "2",
+    "EVENKEEL_LIMITS_EXPLANATIONS": "1",
+    "EVENKEEL_LIMITS_STREAMS": "2",
+    "EVENKEEL_LIMITS_POSTED_BYTES": "1000",
+    "EVENKEEL_DATABASE_LOCK_TIMEOUT_SECONDS": "0.5",
+    "EVENKEEL_DATABASE_RETRY_SECONDS": "0",
+    "EVENKEEL_WORKER_LEASE_SECONDS": "3",
+    # A store that nothing listens for.
+    "EVENKEEL_DATA_S3_ENDPOINT": "http://127.0.0.1:9",
+    "EVENKEEL_DATA_S3_REGION": "us-east-1",
+    "EVENKEEL_DATA_S3_ACCESS_KEY": "flights",
+    "EVENKEEL_DATA_S3_SECRET_KEY": "flights-2013",
+    "EVENKEEL_DATA_STORE_CONNECT_TIMEOUT_SECONDS": "0.5",
+    "EVENKEEL_DATA_STORE_ATTEMPTS": "1",
+}
+LATE = ("job_already_finished", "result_missing", "state_not_compatible")
+"""Codes that take a job which has run."""
+
+LAST = ("worker_silent", "stopping")
+"""Codes behind all others: they take a service that a worker was heard of, or end it."""
+
+_STORE = "s3a://flights"
+
+_NEWCOMER = (KeyScope.READ, KeyScope.SUBMIT, KeyScope.METRICS)
+_TENANTS = count(1)
+_TRIES = 5
+_UNKNOWN = "00000000-0000-4000-8000-000000000000"
+
+
+@contextmanager
+def idle_service(directory: Path) -> Iterator[Production]:
+    """A service without a worker, in which little suffices for a refusal."""
+    settings = {**_NARROW, "EVENKEEL_DATA_ROOTS": f"{directory / 'data'},{_STORE}"}
+    with running_production(directory, None, apis=1, workers=0, environment=settings) as running:
+        write_orders(running.data)
+        yield running
+
+
+def provocations() -> dict[str, Callable[[Situation], object]]:
+    """By code."""
+    for module in ("provocations", "late_provocations"):
+        import_module(f"tests.clients.python.{module}")
+    from tests.clients.python.situations import PROVOCATIONS
+
+    return dict(PROVOCATIONS)
+
+
+def situation_of(production: Production) -> Situation:
+    """What provocations need of a service with one API."""
+    from tests.clients.python.journey import client_of
+    from tests.clients.python.situations import Situation
+
+    (api,) = production.apis
+
+    def newcomer(**headers: str) -> Any:
+        client = client_of(api.address, production.key(tenant=f"tenant-{next(_TENANTS)}", scopes=_NEWCOMER))
+        return client.with_headers(headers)
+
+    def silent_worker() -> str:
+        part = production.start_worker({"EVENKEEL_SPARK_WARM_UP": "false"})
+        (worker,) = wait_for("the worker", lambda: api.http.get("/v1/workers").json()["workers"], 120)
+        production.kill(part)
+        path = f"/v1/workers/{worker['id']}"
+        wait_for("its silence", lambda: api.http.get(path).json()["status"] == "SILENT", 60)
+        return str(worker["id"])
+
+    def stopped(request: Callable[[], object]) -> object:
+        for _ in range(_TRIES):
+            with ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(request)
+                # Asked behind it, and answered once it is under way as well.
+                api.http.get(f"/v1/jobs/{_UNKNOWN}")
+                production.stop(api.part)
+                gone = waiting.exception()
+            production.start_again(api.part)
+            if gone is None:
+                return waiting.result()
+            # It came when nobody listened any more.
+            assert isinstance(gone, httpx.TransportError), gone
+        raise AssertionError(f"in {_TRIES} tries, no request was under way when the API stopped")
+
+    return Situation(
+        address=api.address,
+        admin=client_of(api.address, api.http.headers["Authorization"].removeprefix("Bearer ")),
+        newcomer=newcomer,
+        key=production.key,
+        stuck=lambda: _locked(production),
+        silent_worker=silent_worker,
+        stopped=stopped,
+        lost=lambda job_id: shutil.rmtree(production.results / job_id),
+    )
+
+
+@contextmanager
+def _locked(production: Production) -> Iterator[None]:
+    """Another writer that does not end."""
+    path = production.database.engine.url.database
+    with closing(sqlite3.connect(str(path), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
