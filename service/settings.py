@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.broker_settings import BrokerSettings
+from service.client_settings import ClientSettings
 from service.data_settings import DataSettings
 from service.limit_settings import LimitSettings
 from service.spark_settings import SparkSettings
@@ -361,5 +362,6 @@ GROUPS: tuple[type[BaseSettings], ...] = (
     LimitSettings,
     BackupSettings,
     LogSettings,
+    ClientSettings,
 )
 """In the order of the README's table."""

@@ -58,6 +58,8 @@ def child_environment(
         "EVENKEEL_PARENT_PID": str(os.getpid() if parent_pid is None else parent_pid),
         "PYTHONUNBUFFERED": "1",
     }
+    # What the user asks services with is none of the service's business, and would stand in Spark's environment.
+    child.pop("EVENKEEL_API_KEY", None)
     files = {
         "EVENKEEL_SPARK_PROPERTIES_FILE": settings.spark.properties_file,
         "EVENKEEL_BROKER_TLS_CA_FILE": settings.broker.tls_ca_file,

@@ -1,20 +1,11 @@
-"""How commands fail: in one or two lines that say what to do, with a documented exit code and no traceback.
-
-Exit codes
-    0    done
-    1    the answer is no: a check failed, a number was wrong, a job did not succeed
-    2    the command line or an EVENKEEL_ variable is wrong
-    3    something needed is missing or in the way: Java, pyspark, a free port, a writable directory
-    4    a child process could not be started or did not become ready
-    130  interrupted before the work was done
-"""
+"""How commands fail: in one or two lines that say what to do, with a documented exit code and no traceback."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from enum import IntEnum
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Self, TypeVar
 
 import typer
 
@@ -23,14 +14,30 @@ R = TypeVar("R")
 
 
 class ExitCode(IntEnum):
-    """What the process tells its caller."""
+    """What the process tells its caller; the README's table is made from this."""
 
-    OK = 0
-    FAILED = 1
-    USAGE = 2
-    MISSING = 3
-    CHILD = 4
-    INTERRUPTED = 130
+    meaning: str
+
+    def __new__(cls, number: int, meaning: str) -> Self:
+        """A member: the number, and when a command ends with it."""
+        member = int.__new__(cls, number)
+        member._value_ = number
+        member.meaning = meaning
+        return member
+
+    OK = 0, "done; the job that was waited for SUCCEEDED, or is at rest STOPPED"
+    FAILED = 1, "the answer is no: the job FAILED, a check failed, a number was wrong"
+    USAGE = 2, "the command line, a variable or what was posted is wrong: told with code, line and column"
+    MISSING = 3, "something needed here is missing or in the way: Java, pyspark, a free port, a writable file"
+    CHILD = 4, "a process could not be started or did not become ready"
+    CANCELLED = 5, "the job was CANCELLED"
+    TIMED_OUT = 6, "the job TIMED_OUT"
+    CRASHED = 7, "the job CRASHED, or the service failed to answer as it should: no fault of the caller"
+    NOT_FOUND = 8, "there is no such job, key or worker, or no plan, metrics or files of it"
+    DENIED = 9, "no API key, one that does not hold, or one that may not do that"
+    UNREACHABLE = 10, "the service cannot be reached or is too busy, also after some tries: try again later"
+    CONFLICT = 11, "as the job stands, that cannot be done: it has no result yet, or has ended already"
+    INTERRUPTED = 130, "interrupted before the work was done; a job that was waited for goes on"
 
 
 class CliError(Exception):

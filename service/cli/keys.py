@@ -1,20 +1,27 @@
-"""`evenkeel keys`: makes, lists and revokes API keys in the database, for whoever may read its password."""
+"""`evenkeel keys`: makes, lists and revokes API keys, in the database for whoever may read its password, or over the
+API of a service that is named."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.cli.client.options import AsJson, KeyFile
 from service.cli.errors import CliError, ExitCode, told_plainly
 
 if TYPE_CHECKING:
     from service.keys.issue_key import KeyRequest
-    from service.keys.views import ApiKey
 
 app = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True, add_completion=False)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url", metavar="URL", help="Address of a service to ask.", show_default="EVENKEEL_URL, else the database"
+    ),
+]
 _PAGE = 200
 
 
@@ -30,15 +37,24 @@ def create(
         ),
     ] = None,
     expires_in: Annotated[str | None, typer.Option(help="How long it holds, such as 90d; for good by default.")] = None,
+    url: Url = None,
+    key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a key and print it, this once."""
+    from service.cli.client import keys as over_api
+
+    given = {"name": name, "tenant": tenant, "scopes": scope or None, "expires_in": expires_in}
+    body = {field: value for field, value in given.items() if value is not None}
+    if over_api.is_over_api(url, key_file):
+        over_api.create(url, key_file, body, as_json=as_json)
+        return
     from service.cli.configuration import read_settings
     from service.cli.migrate import opened_database
     from service.keys.issue_key import issue_key
     from service.store.migrate import require_current
 
-    asked = _request(name, tenant, scope, expires_in)
+    asked = _request(body)
     with opened_database(read_settings()) as database:
         require_current(database)
         issued = issue_key(database, asked, None)
@@ -48,49 +64,63 @@ def create(
 @app.command("list")
 @told_plainly
 def list_keys(
-    tenant: Annotated[str | None, typer.Option(help="Only keys of this tenant.")] = None, as_json: AsJson = False
+    tenant: Annotated[str | None, typer.Option(help="Only keys of this tenant.")] = None,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """List keys, without their secrets, oldest first."""
-    import json
+    from service.cli.client import keys as over_api
 
-    from rich.console import Console
-
+    if over_api.is_over_api(url, key_file):
+        over_api.list_all(url, key_file, tenant, as_json=as_json)
+        return
+    from service.cli.client.answers import KeyPage, read
+    from service.cli.client.output import Output
     from service.cli.configuration import read_settings
     from service.cli.migrate import opened_database
     from service.keys.list_keys import list_keys as list_page
     from service.store.migrate import require_current
 
-    found: list[ApiKey] = []
+    found: list[dict[str, object]] = []
     with opened_database(read_settings()) as database:
         require_current(database)
         cursor = ""
         while True:
             page = list_page(database, tenant, cursor, _PAGE)
-            found += page.keys
+            found += [key.model_dump(mode="json") for key in page.keys]
             cursor = page.next_cursor
             if not cursor:
                 break
+    output = Output(as_json=as_json)
     if as_json:
-        typer.echo(json.dumps([key.model_dump(mode="json") for key in found]))
+        output.document(found)
     else:
-        Console(soft_wrap=True, highlight=False, markup=False).print(_table(found))
+        over_api.show_keys(output, read(KeyPage, {"keys": found}).keys)
 
 
 @app.command("revoke")
 @told_plainly
 def revoke(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key, or the key itself.")],
+    url: Url = None,
+    key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
     """End a key for good. API processes take it for a few seconds more."""
+    from service.cli.client import keys as over_api
+    from service.keys.secrets import read_secret
+
+    shown = read_secret(key_id)
+    if over_api.is_over_api(url, key_file):
+        over_api.revoke(url, key_file, shown.id if shown else key_id, as_json=as_json)
+        return
     from service.access_errors import KeyNotFoundError
     from service.cli.configuration import read_settings
     from service.cli.migrate import opened_database
     from service.keys.revoke_key import revoke_key
-    from service.keys.secrets import read_secret
     from service.store.migrate import require_current
 
-    shown = read_secret(key_id)
     with opened_database(read_settings()) as database:
         require_current(database)
         try:
@@ -100,28 +130,13 @@ def revoke(
     typer.echo(revoked.model_dump_json() if as_json else f"Revoked {revoked.id} ({revoked.name}).")
 
 
-def _request(name: str, tenant: str, scopes: list[str] | None, expires_in: str | None) -> KeyRequest:
+def _request(body: Mapping[str, object]) -> KeyRequest:
     from pydantic import ValidationError
 
     from service.keys.issue_key import KeyRequest
 
-    given = {"name": name, "tenant": tenant, "scopes": scopes, "expires_in": expires_in}
     try:
-        return KeyRequest.model_validate({field: value for field, value in given.items() if value is not None})
+        return KeyRequest.model_validate(body)
     except ValidationError as error:
         told = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
         raise CliError(told, "See `evenkeel keys create --help`.", code=ExitCode.USAGE) from None
-
-
-def _table(keys: list[ApiKey]) -> object:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("id", "tenant", "name", "scopes", "holds", "last used", box=None, pad_edge=False)
-    for key in keys:
-        until = "for good" if key.expires_at is None else f"until {key.expires_at:%Y-%m-%d %H:%M}"
-        holds = until if key.live else ("revoked" if key.revoked_at else "expired")
-        used = "never" if key.used_at is None else f"{key.used_at:%Y-%m-%d %H:%M}"
-        cells = (key.id, key.tenant, key.name, " ".join(key.scopes), holds, used)
-        table.add_row(*(Text(cell) for cell in cells))
-    return table

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from service.cli.backup import backup
+from service.cli.client.about import whoami, workers
+from service.cli.client.actions import cancel, delete, resume, stop
+from service.cli.client.events import events
+from service.cli.client.jobs import job, jobs
+from service.cli.client.metrics import metrics, skew
+from service.cli.client.plans import explain, plan
+from service.cli.client.profile import profile
+from service.cli.client.result import result
+from service.cli.client.submit import submit
 from service.cli.demo.command import demo
 from service.cli.doctor import doctor
 from service.cli.health import health
@@ -45,6 +55,31 @@ def _evenkeel(
     """Skew-aware aggregation and join jobs on Apache Spark, over HTTP."""
 
 
-for command in (up, demo, doctor, health, serve, worker, migrate, purge, backup, restore, openapi):
-    app.command()(command)
-app.add_typer(keys, name="keys")
+HERE: tuple[Callable[..., None], ...] = (
+    up,
+    demo,
+    doctor,
+    health,
+    serve,
+    worker,
+    migrate,
+    purge,
+    backup,
+    restore,
+    openapi,
+)
+"""What runs a service on this machine."""
+
+OVER_API: tuple[Callable[..., None], ...] = (
+    *(submit, explain, profile),
+    *(jobs, job, events, result, plan, metrics, skew),
+    *(cancel, stop, resume, delete),
+    *(workers, whoami),
+)
+"""What asks a service, wherever it runs."""
+
+for command in OVER_API:
+    app.command(rich_help_panel="Ask a service")(command)
+app.add_typer(keys, name="keys", rich_help_panel="Ask a service")
+for command in HERE:
+    app.command(rich_help_panel="Run a service here")(command)

@@ -1,4 +1,5 @@
-"""The README's tables of settings, variables, metrics and log events, made from their declarations.
+"""The README's tables of settings, variables, commands, exit codes, metrics and log events, made from their
+declarations.
 
 `python -m service.cli.readme_tables` fails when README.md differs from them; with `--write` it brings it up to date.
 Each table stands between `<!-- table NAME -->` and `<!-- end of table -->`.
@@ -12,7 +13,11 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from typer.core import TyperArgument, TyperGroup
+from typer.main import get_command
 
+from service.cli.errors import ExitCode
+from service.cli.main import HERE, OVER_API, app
 from service.log_events import LOG_EVENTS
 from service.settings import GROUPS
 from service.spec.api_metrics import API_METRICS
@@ -48,6 +53,29 @@ def variables_table() -> str:
     return _markdown(("variable", "default", "bounds", "meaning"), rows)
 
 
+def commands_table() -> str:
+    """Commands, those that ask a service first, as Markdown."""
+    declared = get_command(app)
+    assert isinstance(declared, TyperGroup)  # noqa: S101 - it has commands
+    named = [*(command.__name__ for command in OVER_API), "keys", *(command.__name__ for command in HERE)]
+    rows = []
+    for name in named:
+        command = declared.commands[name]
+        if isinstance(command, TyperGroup):
+            usage = "|".join(command.commands)
+        else:
+            arguments = [one for one in command.params if isinstance(one, TyperArgument)]
+            usage = " ".join(str(one.metavar or one.name).upper() for one in arguments)
+        told = (command.help or "").split("\n\n")[0]
+        rows.append((f"`evenkeel {name}{usage and ' '}{usage}`", " ".join(told.split()).removesuffix(".")))
+    return _markdown(("command", "what it does"), rows)
+
+
+def exit_codes_table() -> str:
+    """Exit codes, as Markdown."""
+    return _markdown(("code", "when"), [(str(int(code)), code.meaning) for code in ExitCode])
+
+
 def metrics_table() -> str:
     """What API and workers serve to Prometheus, as Markdown."""
     rows = [
@@ -73,6 +101,8 @@ def events_table() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "variables": variables_table,
+    "commands": commands_table,
+    "exit codes": exit_codes_table,
     "metrics": metrics_table,
     "events": events_table,
 }

@@ -67,10 +67,13 @@ def up(port: Port = None) -> None:
 
 def welcome(stack: Stack) -> str:
     """Where everything is, and what to try first."""
+    from service.client_settings import DEFAULT_URL
+
     settings = stack.settings
     roots = ", ".join(str(root) for root in settings.data_root_names)
-    job = '{"tables": {"t": {"format": "parquet", "path": "FOLDER"}}, "sql": "SELECT COUNT(*) AS n FROM t"}'
-    key = "-H 'authorization: Bearer KEY' " if settings.authenticates else ""
+    job = "--sql 'SELECT COUNT(*) AS n FROM t' --table t=parquet:FOLDER"
+    asked = "" if stack.address == DEFAULT_URL else f" --url {stack.address}"
+    key = " --key-file FILE" if settings.authenticates else ""
     return "\n".join(
         (
             f"Evenkeel is ready at {stack.address}",
@@ -79,7 +82,7 @@ def welcome(stack: Stack) -> str:
             f"  results        {settings.results_dir}",
             f"  logs           {stack.log_of('api')}, {stack.log_of('worker')}",
             "Submit a job:",
-            f"  curl -s {stack.address}/v1/jobs {key}-H 'content-type: application/json' -d '{job}'",
+            f"  evenkeel submit {job} --wait{asked}{key}",
             "Ctrl-C stops it.",
         )
     )

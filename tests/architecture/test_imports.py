@@ -19,8 +19,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.data_settings",
         "service.broker_settings",
         "service.limit_settings",
+        "service.client_settings",
         "service.spec.locations",
     ),
+    "service.client_settings": (),
     "service.data_settings": ("service.data_settings", "service.spec"),
     "service.broker_settings": ("service.broker_settings",),
     "service.limit_settings": (),
@@ -30,6 +32,16 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # Posted rows: texts and files, and in `recovery` what the database knows of them.
     "service.ingest": ("service.ingest", "service.spec", "service.datasets", "service.errors"),
     "service.ingest.recovery": ("service.ingest", "service.datasets", "service.store"),
+    # The commands of the API run where nothing of the service does.
+    "service.cli.client": (
+        "service.cli.client",
+        "service.cli.amounts",
+        "service.cli.errors",
+        "service.cli.signals",
+        "service.client_settings",
+        "service.spec",
+        "service.__version__",
+    ),
     # Nothing in the service knows of the workers.
     "service": ("service",),
     # The engine, from the bottom up.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -48,6 +49,23 @@ def test_the_api_alone_installs_and_runs_without_pyspark(tmp_path: Path) -> None
         assert wait_for("health", lambda: answer(f"{address}/healthz")) == 200
         # No worker reports to it.
         assert answer(f"{address}/readyz") == 503
+        # What asks a service needs no more either.
+        ask = {**environment, "EVENKEEL_URL": address}
+        for command in (("whoami",), ("jobs",), ("workers",), ("keys", "list")):
+            told = subprocess.run(
+                [evenkeel, *command, "--json"], env=ask, cwd=tmp_path, capture_output=True, timeout=60, check=True
+            )
+            json.loads(told.stdout)
+        refused = subprocess.run(
+            [evenkeel, "submit", "--sql", "SELECT 1 AS a FROM t", "--table", "t=nowhere.csv"],
+            env=ask,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (refused.returncode, refused.stderr.count("evenkeel: ")) == (2, 1), refused.stderr
     finally:
         api.terminate()
         # uvicorn ends in good order, then by the very signal that asked for it.

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from service.cli.client.answers import Job, read
+from service.cli.client.connection import Connection
+from service.cli.client.service import Service
+from service.cli.client.waiting import follow
 from service.cli.configuration import isolate, read_settings
-from service.cli.demo.client import Client
+from service.cli.demo.answers import explained, metrics_of, plan_of, result_of
 from service.cli.demo.jobs import JOBS, STUCK_TRANSPONDER, DemoJob, compare
 from service.cli.demo.landing import land
 from service.cli.demo.view import View
@@ -24,12 +28,12 @@ from service.cli.signals import StopSignals
 from service.cli.stack import Stack
 from service.cli.state_lock import locked, temporary_state_dir
 from service.cli.up import READY_SECONDS
-from service.jobs.views import Job
 from service.spec.options import canonical_settings
 from service.spec.reports import MetricsReport, SkewReport
 from service.spec.status import JobStatus
 
 _WIDTH_OF_LOGS = 120
+_WAIT_SECONDS = 1  # so often, processes that died are noticed
 _EXPLAIN_SECONDS = 120  # the first thing to be explained waits for Spark to start
 
 
@@ -56,8 +60,8 @@ def run_demo(state_dir: Path | None, *, keep: bool, reports: int) -> None:
                 view.say(f"Starting Evenkeel at {stack.address}, state in {directory}")
                 _land(view, settings.data_roots[0], reports)
                 stack.wait_until_ready(READY_SECONDS, lambda part: view.say(f"Waiting for {part}"))
-                with closing(Client(stack.address)) as client:
-                    _Course(view, stack, client, settings.data_roots[0]).run()
+                with Connection(stack.address) as connection:
+                    _Course(view, stack, Service(connection), settings.data_roots[0]).run()
             finally:
                 stack.stop(lambda: signals.hurried)
     view.heading("Done")
@@ -69,16 +73,16 @@ def run_demo(state_dir: Path | None, *, keep: bool, reports: int) -> None:
 class _Course:
     """The jobs, one after the other."""
 
-    def __init__(self, view: View, stack: Stack, client: Client, root: Path) -> None:
+    def __init__(self, view: View, stack: Stack, service: Service, root: Path) -> None:
         self._view = view
         self._stack = stack
-        self._client = client
+        self._service = service
         self._root = root
 
     def run(self) -> None:
         """Explains one job, runs all of them, and the skewed one again as its report advises."""
         self._view.heading(f"Explain, without running: {STUCK_TRANSPONDER.title}")
-        self._view.plan(self._client.explain(STUCK_TRANSPONDER.spec()))
+        self._view.plan(explained(self._service, STUCK_TRANSPONDER.spec()))
         for number, job in enumerate(JOBS, start=1):
             self._view.job(number, job)
             metrics = self._run(job, job.spec())
@@ -101,32 +105,33 @@ class _Course:
 
     def _run(self, job: DemoJob, spec: Mapping[str, Any]) -> MetricsReport:
         began = time.monotonic()
-        job_id = self._client.submit(spec).id
+        document, _ = self._service.submit(spec)
+        job_id = read(Job, document).id
         with self._view.progress() as show:
 
             def see(current: Job) -> None:
                 self._stack.look_after(self._view.say)
                 show(current)
 
-            ended = self._client.follow(job_id, see)
-        if ended.status is not JobStatus.SUCCEEDED:
+            ended = read(Job, follow(self._service, job_id, see, wait_seconds=_WAIT_SECONDS))
+        if ended.status != JobStatus.SUCCEEDED:
             reason = ended.error.detail if ended.error else "no reason was given"
             raise CliError(
                 f"the job {job.title!r} ended {ended.status}: {reason}",
                 f"Run it again with --keep, then see {self._stack.log_of('worker')}",
             )
-        metrics = self._client.metrics(job_id)
+        metrics = metrics_of(self._service, job_id)
         self._view.say(
             f"SUCCEEDED in {time.monotonic() - began:.2f} s "
             f"(planning {metrics.planning_ms / 1000:.2f} s, running {metrics.execution_ms / 1000:.2f} s)"
         )
-        result = self._client.result(job_id)
+        result = result_of(self._service, job_id)
         self._view.result(result)
         comparison = compare(result, job.expected(self._root), job.key)
         if comparison.differences:
             raise CliError(f"{job.title}: pandas disagrees: {'; '.join(comparison.differences)}")
         self._view.comparison(comparison)
-        self._view.rules(self._client.plan(job_id))
+        self._view.rules(plan_of(self._service, job_id))
         self._view.skew(metrics)
         return metrics
 

@@ -10,12 +10,12 @@ import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.syntax import Syntax
 from rich.table import Table
 
+from service.cli.client.answers import Job
+from service.cli.client.progress import shown_progress
 from service.cli.demo.jobs import Comparison, DemoJob
-from service.jobs.views import Job
 from service.spec.reports import MetricsReport, PlanReport, RuleOutcome, SkewReport
 
 _ROWS_SHOWN = 5
@@ -49,22 +49,7 @@ class View:
     @contextmanager
     def progress(self) -> Iterator[Callable[[Job], None]]:
         """While entered, shows the job that is handed to the given function as it stands."""
-        if not self.console.is_terminal:
-            yield _LineByLine(self.say)
-            return
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description:<10}"),
-            BarColumn(),
-            TextColumn("{task.fields[done]}"),
-        )
-        with Progress(*columns, TimeElapsedColumn(), console=self.console) as bar:
-            task = bar.add_task("QUEUED", total=None, done="")
-
-            def see(job: Job) -> None:
-                total, done, text = _progress(job)
-                bar.update(task, description=job.status.value, total=total, completed=done, done=text)
-
+        with shown_progress(self.console, self.say) as see:
             yield see
 
     def result(self, frame: pd.DataFrame) -> None:
@@ -107,31 +92,6 @@ class View:
 
     def _indented(self, what: str | Table | Syntax, *, markup: bool = True) -> None:
         self.console.print(Padding(what if not isinstance(what, str) or markup else escape(what), (0, 0, 0, 2)))
-
-
-class _LineByLine:
-    """Progress for logs: a line for every status and every quarter of the tasks."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._said: tuple[str, int] | None = None
-
-    def __call__(self, job: Job) -> None:
-        total, done, text = _progress(job)
-        now = (job.status.value, 4 * done // total if total else 0)
-        if now != self._said:
-            self._said = now
-            self._say(f"  {job.status.value} {text}".rstrip())
-
-
-def _progress(job: Job) -> tuple[int | None, int, str]:
-    """Tasks in all (None while unknown), tasks done, and both as text."""
-    if job.finished:
-        return 1, 1, ""
-    progress = job.progress
-    if progress is None or progress.tasks_total == 0:
-        return None, 0, ""
-    return progress.tasks_total, progress.tasks_done, f"{progress.tasks_done}/{progress.tasks_total} tasks"
 
 
 def _skew_lines(skew: SkewReport) -> Iterator[tuple[str, str, str]]:

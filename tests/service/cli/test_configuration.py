@@ -87,3 +87,8 @@ def test_what_contradicts_itself_names_its_variables(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("EVENKEEL_SPARK_EXECUTOR_MEMORY", "2g")
     with pytest.raises(CliError, match=r"^EVENKEEL_SPARK_MASTER is local\[\*\], which has no executors of its own"):
         read_settings()
+
+
+def test_children_are_not_told_what_their_user_asks_services_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_API_KEY", "ek_secret")
+    assert "ek_secret" not in child_environment(read_settings(), dict(os.environ)).values()

@@ -14,7 +14,11 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from service.store.migrate import head_revision
 
-COMMANDS = ("up", "demo", "doctor", "health", "serve", "worker", "migrate", "purge", "backup", "restore", "openapi")
+COMMANDS = (
+    *("submit", "explain", "profile", "jobs", "job", "events", "result", "plan", "metrics", "skew"),
+    *("cancel", "stop", "resume", "delete", "workers", "whoami", "keys"),
+    *("up", "demo", "doctor", "health", "serve", "worker", "migrate", "purge", "backup", "restore", "openapi"),
+)
 
 
 def test_help_names_every_command() -> None:

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from service.cli.errors import ExitCode
+from service.cli.main import HERE, OVER_API
 from service.cli.readme_tables import (
     README,
+    commands_table,
     events_table,
+    exit_codes_table,
     main,
     metrics_table,
     settings_table,
@@ -44,6 +48,14 @@ def test_metrics_and_log_events_are_in_tables() -> None:
     metrics, events = metrics_table(), events_table()
     assert all(f"| `{metric.name}` |" in metrics for metric in (*API_METRICS, *WORKER_METRICS))
     assert all(f"| `{event.name}` | {event.level} |" in events for event in LOG_EVENTS)
+
+
+def test_commands_and_exit_codes_are_in_tables() -> None:
+    commands, codes = commands_table(), exit_codes_table()
+    for usage in ("submit FILE", "profile TABLE KEY[,KEY2]...", "events ID", r"keys create\|list\|revoke", "up"):
+        assert f"| `evenkeel {usage}` |" in commands
+    assert commands.count("| `evenkeel ") == len((*OVER_API, *HERE)) + 1
+    assert all(f"| {int(code)} | {code.meaning} |" in codes for code in ExitCode)
 
 
 def test_a_stale_table_is_noticed_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

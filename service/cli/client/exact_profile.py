@@ -1,0 +1,89 @@
+"""The frequent values of keys, counted by ordinary jobs over all rows and told as `POST /v1/profiles` tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from service.cli.client.answers import Document, Job, ResultPage, read
+from service.cli.client.refusals import problem_head
+from service.cli.client.session import Session
+from service.cli.client.waiting import exit_code, wait
+from service.cli.errors import CliError, ExitCode
+
+
+def exact_profile(session: Session, source: Mapping[str, Any], keys: Sequence[Sequence[str]], limit: int) -> Document:
+    """Two jobs a key: its most frequent values, and how many there are in all. Raises CliError where one fails."""
+    submitted = [
+        tuple(_submit(session, source, columns, sql) for sql in (_values_sql(columns, limit), _totals_sql(columns)))
+        for columns in keys
+    ]
+    told = []
+    for columns, (values, totals) in zip(keys, submitted, strict=True):
+        counted = _rows(session, values)
+        (total,) = _rows(session, totals)
+        told.append(_key(columns, counted, total))
+    rows = told[0]["rows"] if told else None
+    return {
+        "table": {"rows": rows, "rows_are_exact": True},
+        "keys": told,
+        "job_ids": [job_id for pair in submitted for job_id in pair],
+    }
+
+
+def _submit(session: Session, source: Mapping[str, Any], columns: Sequence[str], sql: str) -> str:
+    name = "".join(letter for letter in f"profile of {', '.join(columns)}" if letter.isprintable())[:200]
+    document, _ = session.service.submit({"name": name, "tables": {"t": dict(source)}, "sql": sql})
+    return read(Job, document).id
+
+
+def _rows(session: Session, job_id: str) -> tuple[tuple[Any, ...], ...]:
+    # Nobody else knows of these jobs: whoever stops waiting ends them.
+    job = read(Job, wait(session, job_id, cancel_on_interrupt=True))
+    code = exit_code(job)
+    if code is not ExitCode.OK:
+        told = problem_head(job.error) if job.error else job.status
+        raise CliError(f"the job {job_id} that counts ended {job.status}: {told}", code=code)
+    return read(ResultPage, session.service.result_page(job_id, 1000)).rows
+
+
+def _key(columns: Sequence[str], counted: Sequence[Sequence[Any]], total: Sequence[Any]) -> Document:
+    rows, distinct, nulls = (int(value or 0) for value in total)
+    return {
+        "columns": list(columns),
+        "rows": rows,
+        "rows_are_exact": True,
+        "sampled_rows": rows,
+        "distinct_keys": distinct,
+        "null_share": nulls / rows if rows else 0.0,
+        "hot_keys": [
+            {
+                "value": ", ".join("NULL" if value is None else str(value) for value in values),
+                "share": int(count) / rows,
+                "estimated_rows": int(count),
+                "is_null": None in values,
+            }
+            for *values, count in counted
+        ],
+    }
+
+
+def _values_sql(columns: Sequence[str], limit: int) -> str:
+    of_table = ", ".join(f"t.{_quoted(column)}" for column in columns)
+    rows = len(columns) + 1
+    return f"SELECT {of_table}, COUNT(*) FROM t GROUP BY {of_table} ORDER BY {rows} DESC LIMIT {limit}"  # noqa: S608
+
+
+def _totals_sql(columns: Sequence[str]) -> str:
+    names = [f"k{number}" for number, _ in enumerate(columns)]
+    named = ", ".join(f"t.{_quoted(column)} AS {name}" for column, name in zip(columns, names, strict=True))
+    of_table = ", ".join(f"t.{_quoted(column)}" for column in columns)
+    has_null = " OR ".join(f"g.{name} IS NULL" for name in names)
+    counted = f"SELECT {named}, COUNT(*) AS n FROM t GROUP BY {of_table}"  # noqa: S608
+    nulls = f"SUM(CASE WHEN {has_null} THEN g.n ELSE 0 END)"
+    return f"SELECT SUM(g.n) AS total, COUNT(*) AS distinct_keys, {nulls} AS nulls FROM ({counted}) g"  # noqa: S608
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"

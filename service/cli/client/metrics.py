@@ -1,0 +1,41 @@
+"""`evenkeel metrics` and `evenkeel skew`: what a run measured."""
+
+from __future__ import annotations
+
+from service.cli.client.options import AsJson, JobId, KeyFile, Url
+from service.cli.errors import told_plainly
+
+
+@told_plainly
+def metrics(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
+    """Show what was measured while a job ran."""
+    from service.cli.client.answers import read
+    from service.cli.client.session import opened
+    from service.cli.client.show_metrics import show_metrics
+    from service.spec.reports import MetricsReport
+
+    with opened(url, key_file, as_json=as_json) as session:
+        document = session.service.metrics(job_id)
+        if as_json:
+            session.output.document(document)
+        else:
+            show_metrics(session.output, read(MetricsReport, document))
+
+
+@told_plainly
+def skew(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
+    """Tell whether a job was skewed, and what to change.
+
+    With the hot keys, the time lost and the setting.
+    """
+    from service.cli.client.answers import read
+    from service.cli.client.session import opened
+    from service.cli.client.show_metrics import show_skew
+    from service.spec.reports import SkewReport
+
+    with opened(url, key_file, as_json=as_json) as session:
+        report = session.service.metrics(job_id).get("skew")
+        if as_json:
+            session.output.document(report)
+        else:
+            show_skew(session.output, read(SkewReport, report))

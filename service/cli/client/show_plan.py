@@ -1,0 +1,76 @@
+"""Plans, for people: what each rule did and why, what was weighed, and the plan that came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from service.cli.amounts import size
+from service.cli.client.output import Output
+from service.spec.reports import KeyStatistics, PlanReport, RuleOutcome, RuleTrace, TableStatistics
+
+_STYLES = ((RuleOutcome.FIRED, "green"), (RuleOutcome.SKIPPED, "yellow"))
+_KEYS_SHOWN = 3
+
+
+def show_plan(output: Output, plan: PlanReport, *, with_sql: bool = False, with_physical: bool = False) -> None:
+    """All of a plan report, but for Spark's own plan and the SQL unless these are wanted."""
+    if plan.first_run is not None:
+        output.say(f"It ran twice: the first run failed ({plan.first_run.failure}); what follows is of the second.")
+    output.say("Tables", "bold")
+    output.table(("", " ", "  "), list(_tables(plan.tables)), indent=2)
+    hot = list(_hot_keys(plan.keys))
+    if hot:
+        output.heading("Hot keys")
+        output.table(("key", "value", "share", "rows"), hot, numbers=("share", "rows"), indent=2)
+    output.heading("Rules")
+    show_rules(output, plan.rules)
+    output.heading("Plan")
+    output.indented(plan.after.text)
+    if with_sql:
+        output.heading("SQL before")
+        output.indented(plan.before.sql or "(not told)")
+        output.heading("SQL after")
+        output.indented(plan.after.sql or "(not told)")
+    if with_physical and plan.physical_plan:
+        output.heading("Spark's physical plan")
+        output.indented(plan.physical_plan)
+
+
+def show_rules(output: Output, rules: Iterable[RuleTrace]) -> None:
+    """Each rule with its reason, then what was weighed."""
+    traces = tuple(rules)
+    told = [(trace.outcome, trace.rule, trace.reason) for trace in traces]
+    output.table(("", " ", "  "), told, whole=("", " "), styles=_STYLES, indent=2)
+    weighed = [(trace, way) for trace in traces for way in trace.alternatives]
+    if not weighed:
+        return
+    output.heading("What was weighed (cost: rows of the slowest task over all phases)")
+    numbers = ("cost", "shuffled", "hottest task")
+    output.table(
+        ("rule", "", "way", *numbers),
+        [
+            (
+                trace.rule if way is trace.alternatives[0] else "",
+                "→" if way.chosen else "",
+                way.name,
+                f"{way.cost:,.0f}",
+                f"{way.rows_shuffled:,}",
+                f"{way.rows_on_hottest_task:,}",
+            )
+            for trace, way in weighed
+        ],
+        numbers=numbers,
+        indent=2,
+    )
+
+
+def _tables(tables: Iterable[TableStatistics]) -> Iterator[tuple[str, str, str]]:
+    for table in tables:
+        about = "" if table.rows_are_exact else "about "
+        yield table.table, f"{about}{table.rows:,} rows", f"{table.files:,} files, {size(table.bytes)}"
+
+
+def _hot_keys(keys: Iterable[KeyStatistics]) -> Iterator[tuple[str, str, str, str]]:
+    for key in keys:
+        for hot in key.hot_keys[:_KEYS_SHOWN]:
+            yield ", ".join(key.columns), hot.value, f"{hot.share:.1%}", f"{hot.estimated_rows:,}"

@@ -1,0 +1,288 @@
+"""The commands against a running service with a worker, over HTTP alone, as scripts and people use them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pty
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from service.cli.demo.landing import land
+from tests.support.command_line import SECONDS, CommandLine
+from tests.support.processes import wait_for
+from tests.support.production import Production, running_production
+from tests.support.tables import ENDLESS, parquet, write_endless, write_orders
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
+
+ROOT = Path(__file__).parents[2]
+
+PER_USER = """SELECT o.uid, COUNT(*) AS orders,
+  COUNT(DISTINCT o.category) AS categories
+FROM o GROUP BY o.uid
+ORDER BY o.uid NULLS FIRST
+"""
+ORDERS = ("--table", "o=parquet:orders/")
+
+
+@pytest.fixture(scope="module")
+def production(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Production]:
+    """An API that wants keys, and a worker."""
+    environment = {"EVENKEEL_API_AUTHENTICATION": "on", "EVENKEEL_SPARK_MASTER": "local[2]"}
+    directory = tmp_path_factory.mktemp("production")
+    with running_production(directory, None, apis=1, workers=1, environment=environment) as running:
+        write_orders(running.data)
+        write_endless(running.data)
+        yield running
+
+
+@pytest.fixture
+def evenkeel(production: Production, tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path, production.apis[0].address, production.key())
+
+
+@pytest.fixture
+def per_user(evenkeel: CommandLine) -> str:
+    """A job that has succeeded."""
+    (evenkeel.directory / "per user.sql").write_text(PER_USER)
+    done = evenkeel.run("submit", "per user.sql", *ORDERS, "--wait")
+    assert done.code == 0, done.stderr
+    assert "SUCCEEDED" in done.stderr
+    return done.stdout.strip()
+
+
+def test_a_job_from_its_file_to_its_rows(evenkeel: CommandLine, per_user: str) -> None:
+    saved = {
+        ending: evenkeel.run("result", per_user, "-o", f"rows.{ending}", "--json").document
+        for ending in ("csv", "parquet", "json")
+    }
+    assert {form["format"]: form["bytes"] for form in saved.values()} == {
+        ending: (evenkeel.directory / f"rows.{ending}").stat().st_size for ending in saved
+    }
+    with (evenkeel.directory / "rows.csv").open(newline="") as opened:
+        rows = list(csv.DictReader(opened))
+    # 101 groups: a hundred users, and NULL for every thousandth order, all of user 99.
+    assert len(rows) == 101
+    assert rows[0] == {"uid": "", "orders": "10", "categories": rows[0]["categories"]}
+    assert [(row["uid"], row["orders"]) for row in rows[1:]] == [
+        (str(uid), "90" if uid == 99 else "100") for uid in range(100)
+    ]
+    table = pq.read_table(evenkeel.directory / "rows.parquet")
+    assert table["orders"].to_pylist() == [int(row["orders"]) for row in rows]
+    document = json.loads((evenkeel.directory / "rows.json").read_text())
+    assert [row[1] for row in document["rows"]] == table["orders"].to_pylist()
+    shown = evenkeel.run("result", per_user, "--rows", "2").stdout.splitlines()
+    assert shown[0].split() == ["uid", "orders", "categories"]
+    assert shown[1].split()[:2] == ["NULL", "10"]
+
+
+def test_whatever_is_told_is_told_as_json_too(evenkeel: CommandLine, per_user: str) -> None:
+    (evenkeel.directory / "job.json").write_text(json.dumps({"tables": {"o": parquet("orders")}, "sql": PER_USER}))
+    found = {
+        command[0]: evenkeel.run(*command, "--json")
+        for command in (
+            ("jobs",),
+            ("job", per_user),
+            ("events", per_user),
+            ("result", per_user),
+            ("plan", per_user),
+            ("metrics", per_user),
+            ("skew", per_user),
+            ("workers",),
+            ("whoami",),
+            ("keys", "list"),
+            ("explain", "job.json"),
+        )
+    }
+    assert {name: (done.code, done.stderr) for name, done in found.items()} == dict.fromkeys(found, (0, ""))
+    documents = {name: done.document for name, done in found.items()}
+    assert per_user in {job["id"] for job in documents["jobs"]["jobs"]}
+    assert (documents["job"]["status"], documents["job"]["name"]) == ("SUCCEEDED", "per user")
+    assert documents["events"]["complete"] is True
+    assert documents["result"]["total_rows"] == len(documents["result"]["rows"]) == 101
+    assert documents["metrics"]["skew"] == documents["skew"]
+    assert [rule["rule"] for rule in documents["plan"]["rules"]] == [
+        rule["rule"] for rule in documents["explain"]["rules"]
+    ]
+    assert [worker["status"] for worker in documents["workers"]["workers"]] == ["READY"]
+    assert "admin" in documents["whoami"]["scopes"]
+    # And for people.
+    for command in found:
+        arguments = ("keys", "list") if command == "keys" else (command,)
+        about = [per_user] if command in {"job", "events", "result", "plan", "metrics", "skew"} else []
+        done = evenkeel.run(*arguments, *(["job.json", "--show-sql"] if command == "explain" else about))
+        assert (done.code, bool(done.stdout)) == (0, True), done.stderr
+
+
+def test_a_failed_job(evenkeel: CommandLine) -> None:
+    done = evenkeel.run("submit", "--sql", "SELECT SUM(o.price / (o.uid - o.uid)) AS s FROM o", *ORDERS, "--wait")
+    assert done.code == 1
+    assert "FAILED" in done.stderr
+    assert re.search(r"\[\w+\]$", done.stderr, re.MULTILINE)
+    shown = evenkeel.run("job", done.stdout.strip())
+    assert "FAILED" in shown.stdout
+    again = evenkeel.run("job", done.stdout.strip(), "--wait", "--json")
+    assert (again.code, again.document["error"]["status"]) == (1, 422)
+
+
+def test_a_refused_job_is_shown_where_it_is_wrong(evenkeel: CommandLine) -> None:
+    (evenkeel.directory / "bad.sql").write_text(PER_USER.replace("o.category", "o.categroy"))
+    done = evenkeel.run("submit", "bad.sql", *ORDERS, "--wait")
+    assert (done.code, done.stdout) == (2, "")
+    told = done.stderr.splitlines()
+    assert told[0].endswith("[unknown_column]")
+    assert told[1:] == ["  bad.sql:2:18", "    COUNT(DISTINCT o.categroy) AS categories", " " * 19 + "^"]
+
+
+def test_a_job_is_followed_and_cancelled(evenkeel: CommandLine) -> None:
+    waiting = evenkeel.start("submit", "-", "--wait", "--json", text=json.dumps(ENDLESS))
+    wait_for("the job to run", lambda: "RUNNING" in waiting.told, SECONDS)
+    (job,) = evenkeel.run("jobs", "--status", "RUNNING", "--name", "endless", "--json").document["jobs"]
+    following = evenkeel.start("events", job["id"], "--follow", "--json")
+    assert evenkeel.run("cancel", job["id"]).code == 0
+    done = waiting.done()
+    assert (done.code, done.document["status"]) == (5, "CANCELLED")
+    followed = following.done()
+    assert followed.code == 0
+    told = [event["data"]["status"] for event in followed.lines if event["type"] == "status"]
+    assert told == ["QUEUED", "PLANNING", "RUNNING", "CANCELLING", "CANCELLED"]
+    assert evenkeel.run("result", job["id"]).code == 11
+    assert evenkeel.run("delete", job["id"]).code == 0
+    assert evenkeel.run("job", job["id"]).code == 8
+
+
+def test_a_job_that_takes_too_long(evenkeel: CommandLine) -> None:
+    job = {**ENDLESS, "limits": {"timeout": "2s"}}
+    assert evenkeel.run("submit", "-", "--wait", text=json.dumps(job)).code == 6
+
+
+def test_an_interruption_lets_the_job_go_on_or_cancels_it(evenkeel: CommandLine) -> None:
+    waiting = evenkeel.start("submit", "-", "--wait", text=json.dumps(ENDLESS))
+    wait_for("the job to run", lambda: "RUNNING" in waiting.told, SECONDS)
+    waiting.process.send_signal(signal.SIGINT)
+    done = waiting.done()
+    job_id = done.stdout.strip()
+    assert done.code == 130
+    assert f"evenkeel cancel {job_id}" in done.stderr
+    assert evenkeel.run("job", job_id, "--json").document["status"] == "RUNNING"
+    again = evenkeel.start("job", job_id, "--wait", "--cancel-on-interrupt")
+    wait_for("the job to be shown", lambda: "RUNNING" in again.told, SECONDS)
+    again.process.send_signal(signal.SIGTERM)
+    assert again.done().code == 5
+
+
+def test_who_may_and_who_may_not(evenkeel: CommandLine, production: Production) -> None:
+    stranger = CommandLine(evenkeel.directory, evenkeel.url)
+    assert stranger.run("jobs").code == 9
+    reader = evenkeel.run("keys", "create", "reader", "--scope", "read")
+    (evenkeel.directory / "key").write_text(reader.stdout)
+    assert stranger.run("jobs", "--key-file", "key").code == 0
+    refused = stranger.run("submit", "--sql", PER_USER, *ORDERS, "--key-file", "key")
+    assert (refused.code, "[missing_scope]" in refused.stderr) == (9, True)
+    assert evenkeel.run("keys", "revoke", reader.stdout.strip()).code == 0
+    wait_for("the key to be refused", lambda: stranger.run("whoami", "--key-file", "key").code == 9)
+
+
+def test_keys_are_counted_exactly_where_that_is_wanted(evenkeel: CommandLine) -> None:
+    done = evenkeel.run("profile", "parquet:orders/", "uid", "category,uid", "--exact", "--limit", "2", "--json")
+    assert done.code == 0, done.stderr
+    by_user, by_both = done.document["keys"]
+    assert (by_user["rows"], by_user["distinct_keys"], by_user["null_share"]) == (10_000, 101, 0.001)
+    assert [hot["estimated_rows"] for hot in by_user["hot_keys"]] == [100, 100]
+    assert by_both["distinct_keys"] > 700
+    assert "100" in evenkeel.run("profile", "parquet:orders/", "uid", "--exact").stdout
+
+
+def test_a_bar_on_a_terminal_of_80_columns(evenkeel: CommandLine) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**evenkeel.environment, "COLUMNS": "80", "TERM": "xterm-256color"}
+    command = [sys.executable, "-P", "-m", "service.cli", "submit", "--sql", PER_USER, *ORDERS, "--wait"]
+    process = subprocess.Popen(
+        command, env=environment, cwd=evenkeel.directory, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True
+    )
+    os.close(theirs)
+    told = b""
+    with suppress(OSError):  # the terminal is closed with the last who has it
+        while chunk := os.read(ours, 65536):
+            told += chunk
+    os.close(ours)
+    assert process.wait(SECONDS) == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", told.decode())
+    assert "━" in plain
+    assert re.search(r"SUCCEEDED, took .*, 101 rows", plain)
+    assert max(len(line) for line in re.split(r"[\r\n]+", plain)) <= 80
+
+
+@pytest.mark.withstands(
+    "the API is killed while commands wait",
+    how="`kill -9` while `submit --wait` and `events --follow` go on, and the job with them; it comes back later",
+    times=1,
+    guaranteed="both commands go on when it is back, each event is told once, and the exit code is that of the job",
+    kind="fault",
+)
+def test_commands_outlive_the_api(evenkeel: CommandLine, production: Production) -> None:
+    waiting = evenkeel.start("submit", "-", "--wait", "--json", text=json.dumps(ENDLESS))
+    wait_for("the job to run", lambda: "RUNNING" in waiting.told, SECONDS)
+    (job,) = evenkeel.run("jobs", "--status", "RUNNING", "--name", "endless", "--json").document["jobs"]
+    following = evenkeel.start("events", job["id"], "--follow", "--json")
+    wait_for("the first events", lambda: "RUNNING" in following.written, SECONDS)
+    part = production.apis[0].part
+    production.kill(part)
+    wait_for("both to notice", lambda: "again" in waiting.told and "again" in following.told, SECONDS)
+    # A command that begins now is told soon.
+    assert evenkeel.run("whoami").code == 10
+    production.start_again(part)
+    assert evenkeel.run("cancel", job["id"]).code == 0
+    assert waiting.done().code == 5
+    followed = following.done()
+    assert followed.code == 0, followed.stderr
+    ids = [event["id"] for event in followed.lines]
+    assert ids == sorted(set(ids))
+    assert followed.lines[-1]["data"]["status"] == "CANCELLED"
+
+
+def test_the_example_of_the_readme(evenkeel: CommandLine, production: Production) -> None:
+    land(production.data, 100_000)
+    (evenkeel.directory / "q.sql").write_text(
+        "SELECT f.carrier, COUNT(DISTINCT f.tailnum) AS n FROM f GROUP BY f.carrier"
+    )
+    job = {"tables": {"r": parquet("reports")}, "sql": "SELECT r.tailnum, COUNT(*) AS n FROM r GROUP BY r.tailnum"}
+    (evenkeel.directory / "job.yaml").write_text(json.dumps(job))
+    section = (ROOT / "README.md").read_text().split("\n## Commands\n")[1].split("\n## ")[0]
+    (example,) = re.findall(r"```console\n(.*?)```", section, re.DOTALL)
+    lines = example.splitlines()
+    shown_id = next(line for line in lines if not line.startswith("$"))
+    ran = 0
+    job_id = ""
+    # Of a service that has no profiles yet, the example without them.
+    paths = production.apis[0].http.get("/openapi.json").json()["paths"]
+    for line in lines:
+        if not line.startswith("$ ") or (" profile " in line and "/v1/profiles" not in paths):
+            continue
+        typed = line.removeprefix("$ ").replace(shown_id, job_id)
+        function = f'evenkeel() {{ {shlex.quote(sys.executable)} -P -m service.cli "$@"; }}; {typed}'
+        done = subprocess.run(
+            ["bash", "-c", function],
+            env=evenkeel.environment,
+            cwd=evenkeel.directory,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, (typed, done.stderr)
+        job_id = done.stdout.strip() if " submit " in typed and "$(" not in typed else job_id
+        ran += 1
+    assert ran >= 5
+    assert pq.read_table(evenkeel.directory / "rows.parquet").num_rows == 16

@@ -1,0 +1,88 @@
+"""The commands as they are typed, and the API that they talk to: the real application, listening, over a database."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import uvicorn
+from typer.testing import CliRunner, Result
+
+from service.cli.main import app as commands
+from service.main import create_app
+from service.settings import Settings
+from service.store.session import Database
+from tests.support.processes import wait_for
+
+
+def evenkeel(*arguments: str, text: str | None = None) -> Result:
+    """One command, as typed; `text` is its standard input."""
+    result = CliRunner().invoke(commands, list(arguments), input=text)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@dataclass(frozen=True)
+class Served:
+    """An API that listens, and what is behind it. Commands find it by EVENKEEL_URL."""
+
+    url: str
+    database: Database
+    settings: Settings
+
+
+@pytest.fixture(name="evenkeel")
+def _evenkeel() -> Callable[..., Result]:
+    return evenkeel
+
+
+@pytest.fixture(autouse=True)
+def _of_no_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing that the machine has set is asked, and a test that fails does not wait."""
+    for name in ("URL", "API_KEY", "API_KEY_FILE"):
+        monkeypatch.delenv(f"EVENKEEL_{name}", raising=False)
+    monkeypatch.setenv("EVENKEEL_RETRY_SECONDS", "20")
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def authentication() -> str:
+    """Tests of keys parametrize it."""
+    return "off"
+
+
+@pytest.fixture
+def served(database_url: str, authentication: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """With one table, `orders.parquet` (uid BIGINT, amount DOUBLE), and no worker."""
+    monkeypatch.setenv("EVENKEEL_API_AUTHENTICATION", authentication)
+    monkeypatch.setenv("EVENKEEL_DATABASE_URL", database_url)
+    # Its log would be among what commands write.
+    monkeypatch.setenv("EVENKEEL_LOG_LEVEL", "ERROR")
+    monkeypatch.setenv("EVENKEEL_API_POLL_INTERVAL_SECONDS", "0.01")
+    settings = Settings()
+    settings.data_roots[0].mkdir(parents=True)
+    orders = pa.table({"uid": pa.array([1, 1, 2], pa.int64()), "amount": pa.array([1.5, 2.5, None], pa.float64())})
+    pq.write_table(orders, settings.data_roots[0] / "orders.parquet")
+    with closing(Database(settings.database_url)) as database:
+        config = uvicorn.Config(
+            create_app(settings, database), port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            wait_for("the API", lambda: server.started or not thread.is_alive())
+            url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+            monkeypatch.setenv("EVENKEEL_URL", url)
+            assert httpx.get(f"{url}/healthz", trust_env=False).is_success
+            yield Served(url, database, settings)
+        finally:
+            server.should_exit = True
+            thread.join(30)

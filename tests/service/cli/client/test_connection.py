@@ -1,0 +1,161 @@
+"""Requests to services that are away, busy, hostile or cut off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from service.cli.client.connection import Connection
+from service.cli.client.service import Service
+from service.cli.errors import CliError, ExitCode
+from tests.support.processes import free_port
+from tests.support.scripted import answers, breaks_off, breaks_off_amid_the_body, scripted
+
+KEY = SecretStr("ek_secret")
+JOB = {"id": "1", "status": "QUEUED", "finished": False}
+
+
+def refused(call: Callable[[], object]) -> CliError:
+    with pytest.raises(CliError) as raised:
+        call()
+    return raised.value
+
+
+@pytest.mark.withstands(
+    "a service that sends elsewhere",
+    how="every request is answered with a redirect to another host, permanent, temporary and with the method kept",
+    times=3,
+    guaranteed="nothing is sent there, least of all the API key; the command says where it was sent",
+    kind="attack",
+)
+@pytest.mark.parametrize("status", [301, 302, 307])
+def test_the_key_goes_to_no_other_host(status: int) -> None:
+    with scripted(answers(200, JOB)) as other, scripted(answers(status, JOB, Location=f"{other.url}/v1/me")) as service:
+        with Connection(service.url, KEY, retry_seconds=5) as connection:
+            error = refused(Service(connection).me)
+        assert service.seen[0].headers["authorization"] == "Bearer ek_secret"
+        assert other.seen == []
+    assert error.code == ExitCode.USAGE
+    assert other.url in error.message
+
+
+@pytest.mark.withstands(
+    "an answer to a submission is lost",
+    how="the connection breaks after the job was posted, twice",
+    times=2,
+    guaranteed="it is posted again under the same Idempotency-Key: one job",
+    kind="fault",
+)
+def test_a_submission_is_repeated_as_the_same() -> None:
+    with (
+        scripted(breaks_off, breaks_off, answers(202, JOB)) as service,
+        Connection(service.url, retry_seconds=5) as one,
+    ):
+        document, _ = Service(one).submit({"sql": "SELECT 1"})
+    assert document == JOB
+    assert len({(seen.path, seen.headers["idempotency-key"], seen.body) for seen in service.seen}) == 1
+    assert len(service.seen) == 3
+
+
+@pytest.mark.parametrize("call", [lambda service: service.resume("1", {}), lambda service: service.create_key({})])
+def test_what_must_not_happen_twice_is_sent_once(call: Callable[[Service], object]) -> None:
+    with scripted(breaks_off, answers(202, JOB)) as service, Connection(service.url, retry_seconds=5) as connection:
+        error = refused(lambda: call(Service(connection)))
+    assert error.code == ExitCode.UNREACHABLE
+    assert len(service.seen) == 1
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_service_is_asked_again_when_it_says(status: int) -> None:
+    told: list[str] = []
+    with scripted(answers(status, JOB, Retry_After="1"), answers(200, JOB)) as service:
+        began = time.monotonic()
+        with Connection(service.url, retry_seconds=30, tell=told.append) as connection:
+            assert Service(connection).job("1") == JOB
+        assert time.monotonic() - began >= 1
+    assert told == [f"The service is busy ({status}): trying again in 1 s"]
+
+
+def test_a_service_that_stays_busy_is_given_up() -> None:
+    problem = {
+        "type": "/problems/too_many_jobs",
+        "title": "Too many",
+        "status": 429,
+        "detail": "Wait.",
+        "code": "too_many_jobs",
+    }
+    with scripted(answers(429, problem, Retry_After="60")) as service, Connection(service.url, retry_seconds=3) as one:
+        error = refused(lambda: Service(one).submit({}))
+    assert (error.code, error.message) == (ExitCode.UNREACHABLE, "Wait. [too_many_jobs]")
+    assert len(service.seen) == 1
+
+
+def test_nobody_there() -> None:
+    with Connection(f"http://127.0.0.1:{free_port()}", retry_seconds=0.5) as connection:
+        error = refused(Service(connection).me)
+    assert error.code == ExitCode.UNREACHABLE
+    assert "evenkeel up" in error.advice
+
+
+def test_something_else_is_there() -> None:
+    def page(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>")
+
+    with scripted(page) as service, Connection(service.url) as connection:
+        assert refused(Service(connection).me).code == ExitCode.CRASHED
+
+
+def test_what_a_proxy_says_commands_no_terminal() -> None:
+    def text(handler: BaseHTTPRequestHandler) -> None:
+        body = b"bad\x1b[2J gateway"
+        head = f"HTTP/1.1 502 Bad\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n\r\n"
+        handler.wfile.write(head.encode() + body)
+
+    with scripted(text) as service, Connection(service.url) as connection:
+        error = refused(Service(connection).me)
+    assert error.code == ExitCode.UNREACHABLE
+    assert error.message == r"the service answered 502 bad\x1b[2J gateway"
+
+
+def test_a_body_that_breaks_off_is_asked_for_again() -> None:
+    with (
+        scripted(breaks_off_amid_the_body, answers(200, JOB)) as service,
+        Connection(service.url, retry_seconds=5) as one,
+    ):
+        assert Service(one).job("1") == JOB
+    assert len(service.seen) == 2
+
+
+def test_a_stream_that_breaks_off_is_told_to_whoever_reads() -> None:
+    with (
+        scripted(breaks_off_amid_the_body) as service,
+        Connection(service.url, retry_seconds=5) as connection,
+        connection.stream("/v1/jobs/1/result") as answer,
+        pytest.raises(httpx.TransportError),
+    ):
+        list(answer.iter_bytes())
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, ExitCode.USAGE),
+        (401, ExitCode.DENIED),
+        (403, ExitCode.DENIED),
+        (404, ExitCode.NOT_FOUND),
+        (409, ExitCode.CONFLICT),
+        (410, ExitCode.NOT_FOUND),
+        (413, ExitCode.USAGE),
+        (422, ExitCode.USAGE),
+        (500, ExitCode.CRASHED),
+        (503, ExitCode.UNREACHABLE),
+    ],
+)
+def test_each_refusal_has_its_exit_code(status: int, code: ExitCode) -> None:
+    with scripted(answers(status, {})) as service, Connection(service.url) as connection:
+        assert refused(Service(connection).me).code == code

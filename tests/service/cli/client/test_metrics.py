@@ -1,0 +1,85 @@
+"""`evenkeel metrics` and `evenkeel skew`: numbers, and what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+from typer.testing import Result
+
+from service.spec.reports import HotKey, HotKeyReport, Quantiles, SkewReport, StageSkew
+from service.spec.status import JobStatus
+from service.store.publication import AttemptMetrics, Ending, PublishedResult
+from tests.service.cli.client.conftest import Served
+from tests.support import lifecycle
+
+pytestmark = pytest.mark.one_database
+
+Evenkeel = Callable[..., Result]
+
+TIMES = Quantiles(min=10, p25=20, median=30, p75=40, max=3_000)
+STAGE = lifecycle.STAGE.model_copy(update={"stage_id": 3, "duration_ms": TIMES, "shuffle_write_rows": 3_000_000})
+SKEW = SkewReport(
+    skewed=True,
+    keys=(
+        HotKeyReport(
+            table="o",
+            columns=("o.uid",),
+            role="group key",
+            hot_keys=(HotKey(value="N725MQ", share=0.9, estimated_rows=2_700_000),),
+            sampled_rows=10_000,
+        ),
+    ),
+    stages=(
+        StageSkew(
+            stage_id=3, max_over_median=100, slowest_task_ms=3_000, median_task_ms=30, stage_impact=0.95, lost_ms=2_970
+        ),
+    ),
+    lost_ms=2_970,
+    advice="Set agg_phase to TWO_PHASE.",
+    setting="agg_phase",
+    value="TWO_PHASE",
+)
+
+
+@pytest.fixture
+def job_id(served: Served) -> str:
+    job_id = lifecycle.insert(served.database)
+    held = lifecycle.claim(served.database, job_id)
+    lifecycle.plan(served.database, held)
+    lifecycle.run(served.database, held)
+    measured = AttemptMetrics(execution_ms=3_100, stages=(STAGE,), skew=SKEW, progress=lifecycle.DONE)
+    ending = Ending(JobStatus.SUCCEEDED, result=PublishedResult("nowhere", 0, 0), metrics=measured)
+    lifecycle.end(served.database, held, ending)
+    return job_id
+
+
+def test_skew_tells_what_to_change(job_id: str, evenkeel: Evenkeel) -> None:
+    told = evenkeel("skew", job_id).stdout
+    assert told.startswith("Skewed, 2.97 s lost\nSet agg_phase to TWO_PHASE.\n")
+    assert "--set agg_phase=TWO_PHASE" in told
+    rows = [line.split() for line in told.splitlines()]
+    assert ["o.uid", "group", "key", "N725MQ", "90.0%", "2,700,000"] in rows
+    assert ["3", "100.0x", "3.00", "s", "0.03", "s", "95%", "2.97", "s"] in rows
+    assert json.loads(evenkeel("skew", job_id, "--json").stdout)["setting"] == "agg_phase"
+
+
+def test_metrics_tell_of_stages_and_skew(job_id: str, evenkeel: Evenkeel) -> None:
+    told = evenkeel("metrics", job_id).stdout
+    for text in ("running 3.10 s", "3,000,000 rows", "0.03 s", "3.00 s", "Skewed, 2.97 s lost"):
+        assert text in told
+    assert json.loads(evenkeel("metrics", job_id, "--json").stdout)["execution_ms"] == 3_100
+
+
+def test_what_is_not_skewed_needs_nothing(served: Served, evenkeel: Evenkeel) -> None:
+    job_id = lifecycle.insert(served.database)
+    lifecycle.run_whole(served.database, job_id, served.settings.results_dir, pa.table({"a": pa.array([1])}))
+    told = evenkeel("skew", job_id).stdout
+    assert told == "Not skewed\nNothing needs to change.\n"
+
+
+def test_before_there_are_any(served: Served, evenkeel: Evenkeel) -> None:
+    result = evenkeel("skew", lifecycle.insert(served.database))
+    assert (result.exit_code, "[metrics_not_ready]" in result.stderr) == (8, True)
