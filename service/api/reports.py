@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic.json_schema import SkipJsonSchema
 
 from service.access_errors import TooManyExplanationsError
 from service.api.authentication import ReaderTenant, SubmitterTenant
@@ -28,6 +31,15 @@ from service.store.jobs import EXPLAIN
 
 router = APIRouter(prefix="/v1", tags=["reports"], route_class=SteadyRoute)
 
+_Slots = Annotated[
+    int | SkipJsonSchema[None],
+    Query(
+        ge=1,
+        le=100_000,
+        description="Tasks that run at once in `savings.simulated`; by default as many as when the job ran.",
+    ),
+]
+
 
 @router.get("/jobs/{job_id}/plan", summary="Read a job's plan", responses=problems(JobNotFoundError, PlanNotReadyError))
 def get_plan(job_id: JobId, services: ServicesDep, tenant: ReaderTenant) -> PlanReport:
@@ -40,9 +52,11 @@ def get_plan(job_id: JobId, services: ServicesDep, tenant: ReaderTenant) -> Plan
     summary="Read a job's metrics",
     responses=problems(JobNotFoundError, MetricsNotReadyError),
 )
-def get_metrics(job_id: JobId, services: ServicesDep, tenant: ReaderTenant) -> MetricsReport:
-    """Task quantiles of each stage, and the skew report. 404 until the job has run."""
-    return read_metrics(services.database, tenant, job_id)
+def get_metrics(job_id: JobId, services: ServicesDep, tenant: ReaderTenant, slots: _Slots = None) -> MetricsReport:
+    """Task quantiles of each stage, what Spark's operators did, the skew report and what was saved. 404 until the job
+    has run.
+    """
+    return read_metrics(services.database, tenant, job_id, slots)
 
 
 @router.post(
