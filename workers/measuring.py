@@ -2,39 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import structlog
 
-from service.spec.options import JobSettings
+from service.datasets.reading import DataFile, UriFile
+from service.spec.reports import OperatorReport, RunFigures, StageMetrics
 from service.store.publication import AttemptMetrics
-from workers.engine.spark.engine import PlannedQuery
+from workers.engine.spark.engine import PlannedQuery, TableInput
 from workers.engine.spark.late_statistics import LateStatistics
 from workers.engine.spark.stage_metrics import SparkMonitor
 from workers.engine.spark.status_store import MonitorError
 from workers.engine.stats.actuals import estimates_of
+from workers.engine.stats.node_figures import figures_of
 from workers.engine.stats.skew import skew_report
+from workers.engine.stats.spark_ways import estimated_savings
 
 _log = structlog.get_logger(__name__)
+
+_MOST_DETAIL = 500
+"""Characters of what Spark prints of an operator."""
 
 
 def measure(
     monitor: SparkMonitor,
     tag: str,
     planned: PlannedQuery,
-    settings: JobSettings,
+    tables: Mapping[str, TableInput],
     execution_ms: int,
     beside: LateStatistics | None = None,
 ) -> AttemptMetrics:
     """Stages of the Spark jobs that carry `tag`, what they tell of skew, and how near the estimates were. Hot keys are
-    those of the statistics read `beside` the run, where none were read before.
+    those of the statistics read `beside` the run, where none were read before. Of a run that came to its end, over
+    `tables`, also what its operators did.
 
     Metrics are worth less than the result: where Spark does not give them, they are left out.
     """
     try:
         stages, progress = monitor.outcome(tag)
         known = (None if beside is None else beside.known()) or planned.statistics
-        skew = skew_report(known, planned.plan, stages, settings, planned.report.rules)
+        skew = skew_report(known, planned.plan, stages, planned.settings, planned.report.rules)
         estimates = estimates_of(planned.report, planned.plan, planned.statistics, stages)
     except (MonitorError, ValueError):
         _log.warning("metrics_missing", exc_info=True)
         return AttemptMetrics(execution_ms, (), None, None)
-    return AttemptMetrics(execution_ms, stages, skew, progress, estimates)
+    figures = RunFigures(
+        slots=planned.statistics.slots,
+        run_by=_run_by(monitor, tag, planned, tables, stages),
+        estimated=estimated_savings(planned.report.rules, planned.made.before, planned.statistics),
+    )
+    return AttemptMetrics(execution_ms, stages, skew, progress, estimates, figures)
+
+
+def _run_by(
+    monitor: SparkMonitor,
+    tag: str,
+    planned: PlannedQuery,
+    tables: Mapping[str, TableInput],
+    stages: Sequence[StageMetrics],
+) -> OperatorReport:
+    """The operators and the nodes that they ran, of which none are told where a stage ran twice: Spark counts both."""
+    try:
+        found = monitor.operators(tag, planned.frame)
+        if not (found.is_cut or any(stage.stage_attempt for stage in stages)):
+            files = {name: [_path_of(file) for file in table.files.files] for name, table in tables.items()}
+            found = figures_of(planned.plan, found.operators, files)
+    except Exception:  # noqa: BLE001 - the shape of Spark's plans is Spark's own, and the result is there
+        _log.warning("operators_missing", exc_info=True)
+        return OperatorReport()
+    shown = tuple(each.model_copy(update={"detail": _shown(each.detail)}) for each in found.operators)
+    return found.model_copy(update={"operators": shown})
+
+
+def _path_of(file: DataFile) -> str:
+    return file.uri if isinstance(file, UriFile) else str(file)
+
+
+def _shown(detail: str) -> str:
+    return detail if len(detail) <= _MOST_DETAIL else detail[: _MOST_DETAIL - 1] + "…"

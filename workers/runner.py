@@ -275,16 +275,16 @@ class JobRunner:
                 if safer is not None:
                     self._metrics.executed(execution_ms)
                     return self._execute_again(attempt, driver, spec, engine, replace(run, planned=safer))
-            return Ending(verdict.status, verdict.error, metrics=self._measure(attempt, driver, spec, run))
+            return Ending(verdict.status, verdict.error, metrics=self._measure(attempt, driver, run))
         if self._most_result_bytes and written.bytes > self._most_result_bytes:
             # It was written between two looks at it.
-            metrics = self._measure(attempt, driver, spec, run)
+            metrics = self._measure(attempt, driver, run)
             return Ending(JobStatus.FAILED, ends.result_too_large(), metrics=metrics)
         # A result that is complete is published even where the attempt was told to stop meanwhile.
         return Ending(
             JobStatus.SUCCEEDED,
             result=PublishedResult(relative_path(attempt.claim, run.number), written.rows, written.bytes),
-            metrics=self._measure(attempt, driver, spec, run),
+            metrics=self._measure(attempt, driver, run),
         )
 
     def _written(self, attempt: Attempt, engine: Engine, run: _Run) -> WrittenResult:
@@ -308,10 +308,10 @@ class JobRunner:
         driver.label_further(attempt.run_tag)
         return self._execute(attempt, driver, spec, engine, replace(run, number=2, started=self._clock()))
 
-    def _measure(self, attempt: Attempt, driver: Driver, spec: JobSpec, run: _Run) -> AttemptMetrics:
+    def _measure(self, attempt: Attempt, driver: Driver, run: _Run) -> AttemptMetrics:
         execution_ms = round((self._clock() - run.started) * 1000)
         self._metrics.executed(execution_ms)
-        return measure(driver.monitor, attempt.run_tag, run.planned, spec.settings, execution_ms, run.beside)
+        return measure(driver.monitor, attempt.run_tag, run.planned, run.tables, execution_ms, run.beside)
 
     def _end(self, attempt: Attempt, verdict: Verdict) -> None:
         attempt.settle()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Request
+from fastapi import APIRouter, Body, Query, Request
+from pydantic.json_schema import SkipJsonSchema
 
 from service.access_errors import TooManyExplanationsError
 from service.api.authentication import ReaderTenant, SubmitterTenant
@@ -40,6 +41,14 @@ _PLANNED = problems(
     WorkerUnavailableError,
     spec=True,
 )
+_Slots = Annotated[
+    int | SkipJsonSchema[None],
+    Query(
+        ge=1,
+        le=100_000,
+        description="Tasks that run at once in `savings.simulated`; by default as many as when the job ran.",
+    ),
+]
 
 
 @router.get("/jobs/{job_id}/plan", summary="Read a job's plan", responses=problems(JobNotFoundError, PlanNotReadyError))
@@ -53,9 +62,11 @@ def get_plan(job_id: JobId, services: ServicesDep, tenant: ReaderTenant) -> Plan
     summary="Read a job's metrics",
     responses=problems(JobNotFoundError, MetricsNotReadyError),
 )
-def get_metrics(job_id: JobId, services: ServicesDep, tenant: ReaderTenant) -> MetricsReport:
-    """Task quantiles of each stage, and the skew report. 404 until the job has run."""
-    return read_metrics(services.database, tenant, job_id)
+def get_metrics(job_id: JobId, services: ServicesDep, tenant: ReaderTenant, slots: _Slots = None) -> MetricsReport:
+    """Task quantiles of each stage, what Spark's operators did, the skew report and what was saved. 404 until the job
+    has run.
+    """
+    return read_metrics(services.database, tenant, job_id, slots)
 
 
 @router.post("/explain", summary="Explain a job", responses=_PLANNED)

@@ -17,6 +17,7 @@ from service.datasets.roots import roots_of
 from service.datasets.sink_paths import issues_of_sink
 from service.errors import IdempotencyKeyReusedError
 from service.jobs.check_job import CheckedJob, check_job, posted_schemas
+from service.jobs.comparison import require_comparable
 from service.jobs.doorbell import Doorbell
 from service.jobs.find import require_job
 from service.jobs.room import require_room_to_explain, require_room_to_wait
@@ -68,6 +69,7 @@ def submit_job(database: Database, doorbell: Doorbell, settings: Settings, submi
     # more jobs than the limit; explanations are counted again.
     with database.look() as session:
         _require_room(session, settings, submission, lambda: database.now(session))
+        require_comparable(session, submission.tenant, submission.spec.compare_with)
     checked = _check(database, settings, submission)
     queue = _queue(submission, checked.table_bytes, settings.api.long_job_bytes)
     try:

@@ -24,18 +24,19 @@ from service.spec.tagged import told_apart_by
 MAX_SQL_LENGTH = 100_000
 MAX_SCHEMA_LENGTH = 100_000
 
-SPEC_VERSION = 7
+SPEC_VERSION = 8
 """Grows with everything that a job may hold and workers of the version before do not know; what a job needs is stored
 with it, so that they leave it to newer ones. 1: the first. 2: `queue`. 3: queries in FROM, UNION, grouping sets, more
 aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all joins or one. `skew.join_strategy`, which did
 nothing until then, is read as `join.skew`: a job that still waits with `forced` runs as ISOLATE, with the same result.
 4: streaming modes, and `state.*`. 5: `follow`, and joins of the rows of streams whose event time bounds
-them. 6: `multi_line` of CSV, which did nothing until then. 7: `limits.failure_retries`."""
+them. 6: `multi_line` of CSV, which did nothing until then. 7: `limits.failure_retries`. 8: `compare_with`."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
 _TIMED_VERSION = 5
 _MULTI_LINE_VERSION = 6
+_RETRIES_VERSION = 7
 
 
 class TableFormat(StrEnum):
@@ -201,6 +202,12 @@ class JobSpec(Frozen):
         description="`short` and `long` jobs may have workers of their own, so that none waits behind the other. "
         "`auto`: `long` where the tables are large. A continuous job goes to `stream` whatever is given.",
     )
+    compare_with: str | None = Field(
+        default=None,
+        max_length=64,
+        description="Id of an earlier batch job of yours: the metrics of this one then tell what it took less, and "
+        "which settings differ.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -229,8 +236,10 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The least SPEC_VERSION whose words cover this job."""
-        if self.limits.failure_retries:
+        if self.compare_with is not None:
             return SPEC_VERSION
+        if self.limits.failure_retries:
+            return _RETRIES_VERSION
         if any(_has_broken_lines(table) for table in self.tables.values()):
             return _MULTI_LINE_VERSION
         timed = [name for name in self.streams if self.tables[name].event_time is not None]
@@ -273,7 +282,7 @@ class JobSpec(Frozen):
         if self.settings.state == StateSettings():
             del stored["settings"]["state"]
         for part, names in (
-            (stored, ("output", "schedule")),
+            (stored, ("output", "schedule", "compare_with")),
             *((table, ("role", "event_time")) for table in stored["tables"].values()),
         ):
             for name in names:

@@ -33,6 +33,9 @@ def mode_faults(spec: JobSpec) -> Iterator[Fault]:
             "'failure_retries'."
         )
         yield Fault(("limits", "failure_retries"), "retries_not_for_streams", detail)
+    if spec.mode.is_streaming and spec.compare_with is not None:
+        detail = "A streaming job has no one time to compare: remove 'compare_with'."
+        yield Fault(("compare_with",), "comparison_not_for_streams", detail)
     if spec.mode is Mode.CONTINUOUS and spec.schedule is not None:
         detail = "A continuous job runs until it is stopped: remove 'schedule', or use the mode 'incremental'."
         yield Fault(("schedule",), "schedule_not_applicable", detail)

@@ -7,6 +7,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from service.spec.model import Frozen
+from service.spec.savings import Comparison, EstimatedSaving, SavingsReport
 
 
 class Progress(Frozen):
@@ -231,13 +232,88 @@ class EstimateReport(Frozen):
     summary: str = Field(description="One sentence: how far the estimate was from what happened.")
 
 
+class OperatorMetrics(Frozen):
+    """One physical operator of Spark, as it ran; null where Spark measures nothing. Sizes and times are as exact as
+    Spark tells them, to one decimal of their unit.
+    """
+
+    id: int = Field(description="Unique within the plan; `inputs` name it by this.")
+    operator: str = Field(description="Spark's name of it.", examples=["HashAggregate"])
+    detail: str = Field(description="What it does, as Spark prints it, cut where it is long.")
+    inputs: tuple[int, ...] = Field(description="Ids of the operators whose rows it takes, left first.")
+    rows: int | None = Field(
+        description="Rows that it put out; of an exchange, rows sent. Null also where Spark ran it twice, to take "
+        "samples for a sort."
+    )
+    bytes: int | None = Field(
+        description="Of a scan, the size of the files that it read, all columns of them; of an exchange, what it sent; "
+        "of a broadcast, what it takes in memory; of the write, what it wrote."
+    )
+    time_ms: int | None = Field(
+        description="What Spark counts for it, over all tasks. Of an aggregate the time of its inputs in the same "
+        "pipeline is in it."
+    )
+    spilled_bytes: int | None = Field(description="What did not fit in memory, as it was there.")
+    stage_ids: tuple[int, ...] = Field(default=(), description="Stages that it ran in, as far as Spark tells.")
+    pipeline: int | None = Field(
+        default=None, description="Number of the pipeline that Spark compiled it into, together with others."
+    )
+    pipeline_ms: int | None = Field(default=None, description="What that pipeline took as a whole, over all tasks.")
+    node: int | None = Field(
+        default=None, description="Id of the node of `PlanReport.after` that it runs, where that can be told."
+    )
+
+
+class NodeFigures(Frozen):
+    """What was measured of a node of `PlanReport.after`; null where Spark's operators cannot be told apart so far."""
+
+    id: int = Field(description="Id of the node.")
+    rows: int | None = Field(
+        description="Rows that the node put out; of a scan, rows read, which are less where Spark passed over parts of "
+        "files or stopped early."
+    )
+    bytes: int | None = Field(description="The sum over the operators that run it, by their own meaning.")
+    time_ms: int | None = Field(description="The sum over the operators that run it, by their own meaning.")
+
+
+class OperatorReport(Frozen):
+    """What ran a query, and how that and its plan go together. `is_cut`: there were more operators."""
+
+    operators: tuple[OperatorMetrics, ...] = ()
+    is_cut: bool = False
+    nodes: tuple[NodeFigures, ...] = ()
+
+
+class RunFigures(Frozen):
+    """What a worker stores of a run beside stages, skew and estimates."""
+
+    slots: int
+    run_by: OperatorReport = OperatorReport()
+    estimated: tuple[EstimatedSaving, ...] = ()
+
+
 class MetricsReport(Frozen):
     """Measured facts of the attempt that ended the job."""
 
     stages: tuple[StageMetrics, ...]
+    operators: tuple[OperatorMetrics, ...] = Field(
+        default=(),
+        description="Spark's physical operators as they ran, the last one first; empty where it did not tell.",
+    )
+    operators_cut: bool = Field(default=False, description="Whether there were more operators than are told here.")
+    nodes: tuple[NodeFigures, ...] = Field(
+        default=(), description="What was measured of nodes of `PlanReport.after`, those of which anything can be told."
+    )
     skew: SkewReport
     estimates: EstimateReport | None = Field(
         default=None, description="What was estimated beside what happened; null for a job of an earlier version."
+    )
+    slots: int | None = Field(
+        default=None, description="Tasks that ran at once when it was planned; null for a job of an earlier version."
+    )
+    savings: SavingsReport
+    comparison: Comparison | None = Field(
+        default=None, description="This job beside that of its `compare_with`; null where there is none (any more)."
     )
     planning_ms: int
     execution_ms: int = Field(

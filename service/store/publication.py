@@ -9,7 +9,15 @@ from sqlalchemy import null, select, update
 from sqlalchemy.orm import Session
 
 from service.spec.problem import Problem
-from service.spec.reports import EstimateReport, PlanReport, Progress, RuleOutcome, SkewReport, StageMetrics
+from service.spec.reports import (
+    EstimateReport,
+    PlanReport,
+    Progress,
+    RuleOutcome,
+    RunFigures,
+    SkewReport,
+    StageMetrics,
+)
 from service.spec.status import AttemptStatus, JobStatus
 from service.store.attempts import end_attempt
 from service.store.events import append_event
@@ -32,13 +40,16 @@ class PublishedResult:
 
 @dataclass(frozen=True)
 class AttemptMetrics:
-    """What was measured. `skew`, `progress`, the last one, and `estimates` are None where Spark did not tell."""
+    """What was measured. `skew`, `progress`, the last one, `estimates` and `figures` are None where Spark did not
+    tell.
+    """
 
     execution_ms: int
     stages: Sequence[StageMetrics]
     skew: SkewReport | None
     progress: Progress | None
     estimates: EstimateReport | None = None
+    figures: RunFigures | None = None
 
 
 @dataclass(frozen=True)
@@ -140,12 +151,14 @@ def published_paths(session: Session, job_ids: Sequence[str]) -> dict[str, str |
 
 
 def _save_metrics(session: Session, held: Claim, metrics: AttemptMetrics) -> None:
-    skew = null() if metrics.skew is None else metrics.skew.model_dump(mode="json")
-    estimates = null() if metrics.estimates is None else metrics.estimates.model_dump(mode="json")
+    skew, estimates, figures = (
+        null() if part is None else part.model_dump(mode="json")
+        for part in (metrics.skew, metrics.estimates, metrics.figures)
+    )
     session.execute(
         update(PlanRow)
         .where(PlanRow.job_id == held.job_id, PlanRow.fence == held.fence)
-        .values(execution_ms=metrics.execution_ms, skew=skew, estimates=estimates)
+        .values(execution_ms=metrics.execution_ms, skew=skew, estimates=estimates, figures=figures)
         .execution_options(**NO_SYNC)
     )
     for stage in metrics.stages:

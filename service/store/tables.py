@@ -158,6 +158,8 @@ class PlanRow(Base):
     """A `SkewReport`, once the attempt has run."""
     estimates: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """An `EstimateReport`, once the attempt has run."""
+    figures: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """A `RunFigures`, once the attempt has run."""
 
 
 class StageMetricsRow(Base):

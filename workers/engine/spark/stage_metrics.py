@@ -12,8 +12,11 @@ from datetime import datetime
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.alias_generators import to_camel
 from pyspark import SparkContext
+from pyspark.sql import DataFrame
 
-from service.spec.reports import Progress, Quantiles, StageMetrics
+from service.spec.reports import OperatorReport, Progress, Quantiles, StageMetrics
+from workers.engine.spark.operators import operators_of
+from workers.engine.spark.sql_executions import SqlExecutions
 from workers.engine.spark.status_store import StatusStore
 
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -94,6 +97,7 @@ class SparkMonitor:
 
     def __init__(self, context: SparkContext, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._status = StatusStore(context)
+        self._executions = SqlExecutions(sleep=sleep)
         self._sleep = sleep
 
     def progress(self, tag: str) -> Progress:
@@ -114,6 +118,17 @@ class SparkMonitor:
         ids = sorted({stage_id for job in jobs for stage_id in job.stage_ids})
         found = self._stages(ids, summaries=True)
         return tuple(_metrics(stage) for stage in found if stage.status != _SKIPPED), self._progress(jobs)
+
+    def operators(self, tag: str, frame: DataFrame) -> OperatorReport:
+        """The operators of the newest query that ran jobs with `tag`, in the application of `frame`, by none of our
+        nodes yet; none where Spark does not tell, or not of its last plan.
+
+        Waits as `outcome` does.
+        """
+        found = self._executions.of_jobs(frame.sparkSession, self._status.job_ids(tag))
+        if found is None:
+            return OperatorReport()
+        return OperatorReport(operators=operators_of(found), is_cut=found.is_cut)
 
     def _progress(self, jobs: Sequence[_Job]) -> Progress:
         running = {stage_id for job in jobs if job.is_running for stage_id in job.stage_ids}

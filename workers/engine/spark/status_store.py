@@ -31,12 +31,14 @@ class StatusStore:
         """The jobs with this tag that Spark remembers, a `JobData` in JSON each, by no order."""
 
         def read(jvm: Any, spark: Any, write: Callable[[Any], str]) -> list[str]:
-            found = spark.statusTracker().getJobIdsForTag(tag)
-            # One round trip, and not one for each.
-            ids = json.loads(jvm.java.util.Arrays.toString(found))
+            ids = self._job_ids(jvm, spark, tag)
             return [job for job in (self._job(spark, write, job_id) for job_id in ids) if job is not None]
 
         return self._read(read)
+
+    def job_ids(self, tag: str) -> list[int]:
+        """The numbers of these jobs."""
+        return self._read(lambda jvm, spark, _: self._job_ids(jvm, spark, tag))
 
     def stage(self, stage_id: int, quantiles: Sequence[float] = ()) -> str:
         """Every attempt of a stage: an array of `StageData` in JSON, with its tasks' distributions at `quantiles`."""
@@ -50,6 +52,13 @@ class StatusStore:
             return write(spark.statusStore().stageData(stage_id, False, no_statuses, bool(quantiles), wanted))
 
         return self._read(read)
+
+    @staticmethod
+    def _job_ids(jvm: Any, spark: Any, tag: str) -> list[int]:
+        found = spark.statusTracker().getJobIdsForTag(tag)
+        # One round trip, and not one for each.
+        ids: list[int] = json.loads(jvm.java.util.Arrays.toString(found))
+        return ids
 
     @staticmethod
     def _job(spark: Any, write: Callable[[Any], str], job_id: int) -> str | None:

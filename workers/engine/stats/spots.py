@@ -1,0 +1,216 @@
+"""A plan of ours and Spark's own as trees of the same kind, to be laid beside each other.
+
+A spot is an operator that makes rows of its own (a scan, a join, a union, aggregates that follow each other) with
+everything above it that filters, sorts, moves or renames its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Generic, TypeVar
+
+from service.spec.reports import OperatorMetrics
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Deduplicate,
+    Exchange,
+    Expand,
+    Filter,
+    Join,
+    Limit,
+    Node,
+    Project,
+    Scan,
+    Sort,
+    Union,
+    inputs_of,
+)
+
+T = TypeVar("T")
+
+MOST_SPOTS = 1_000
+"""Spots of one plan; what an exchange is used again for counts again."""
+
+
+class Kind(Enum):
+    """What makes the rows of a spot."""
+
+    SCAN = auto()
+    JOIN = auto()
+    AGGREGATE = auto()
+    UNION = auto()
+    EXPAND = auto()
+    OTHER = auto()
+
+
+@dataclass(frozen=True)
+class Spot(Generic[T]):
+    """`above` from the top down to `members`, of which there are several where aggregates follow each other: they, and
+    what is between them, from the top down too.
+    """
+
+    kind: Kind
+    above: tuple[T, ...]
+    members: tuple[T, ...]
+    inputs: tuple[Spot[T], ...]
+
+    def walk(self) -> Iterator[Spot[T]]:
+        """This one, then those below it, left first."""
+        yield self
+        for each in self.inputs:
+            yield from each.walk()
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A node of a plan with its id in the plan's report."""
+
+    id: int
+    node: Node
+    inputs: tuple[Numbered, ...]
+
+
+class TooManySpotsError(Exception):
+    """The plan is too large to be gone through."""
+
+
+def numbered(plan: Node) -> Numbered:
+    """The plan with the ids that `explain` gives: inputs before the nodes that read them, left first."""
+    count = iter(range(1 << 31))
+
+    def number(node: Node) -> Numbered:
+        inputs = tuple(number(child) for child in inputs_of(node))
+        return Numbered(next(count), node, inputs)
+
+    return number(plan)
+
+
+_ABOVE = (Filter, Project, Sort, Exchange, Limit)
+_BETWEEN = (Project, Sort, Exchange)
+_KINDS: dict[type, Kind] = {
+    Scan: Kind.SCAN,
+    Join: Kind.JOIN,
+    Aggregate: Kind.AGGREGATE,
+    Deduplicate: Kind.AGGREGATE,
+    Union: Kind.UNION,
+    Expand: Kind.EXPAND,
+}
+
+
+def spots_of_plan(top: Numbered) -> Spot[Numbered]:
+    """The spots of a plan of ours."""
+    above = _chain(top, _ABOVE)
+    made = above[-1].inputs[0] if above else top
+    kind = _KINDS.get(type(made.node), Kind.OTHER)
+    members: tuple[Numbered, ...] = (made,)
+    last = made
+    while kind is Kind.AGGREGATE:
+        between = _chain(last.inputs[0], _BETWEEN)
+        below = between[-1].inputs[0] if between else last.inputs[0]
+        if _KINDS.get(type(below.node)) is not Kind.AGGREGATE:
+            break
+        members += (*between, below)
+        last = below
+    inputs = tuple(spots_of_plan(each) for each in last.inputs)
+    if kind is Kind.UNION:
+        inputs = tuple(_flattened(inputs, lambda one: isinstance(one.node, Project)))
+    return Spot(kind, above, members, inputs)
+
+
+def _chain(top: Numbered, types: tuple[type, ...]) -> tuple[Numbered, ...]:
+    """`top` and what is below it, one by one, as long as they are of these types."""
+
+    def down() -> Iterator[Numbered]:
+        current = top
+        while isinstance(current.node, types):
+            yield current
+            current = current.inputs[0]
+
+    return tuple(down())
+
+
+def _flattened(inputs: Sequence[Spot[T]], is_passed: Callable[[T], bool]) -> Iterator[Spot[T]]:
+    """The inputs of a union, and those of unions directly below it in their place, as Spark unites them."""
+    for each in inputs:
+        if each.kind is Kind.UNION and all(is_passed(one) for one in each.above):
+            yield from each.inputs
+        else:
+            yield each
+
+
+JOINS = frozenset(
+    {"SortMergeJoin", "BroadcastHashJoin", "ShuffledHashJoin", "BroadcastNestedLoopJoin", "CartesianProduct"}
+)
+EXCHANGES = frozenset({"Exchange", "BroadcastExchange"})
+LIMITS = frozenset({"LocalLimit", "GlobalLimit", "CollectLimit"})
+TOP = "TakeOrderedAndProject"
+MOVES = EXCHANGES | {"AQEShuffleRead", "ReusedExchange"}
+WRITES = frozenset({"Execute InsertIntoHadoopFsRelationCommand", "WriteFiles"})
+_AGGREGATES = frozenset({"HashAggregate", "ObjectHashAggregate", "SortAggregate"})
+_PHYSICAL_BETWEEN = MOVES | {"Project", "Sort", "ColumnarToRow"}
+_PHYSICAL_ABOVE = _PHYSICAL_BETWEEN | LIMITS | WRITES | {"Filter", TOP}
+_COPIES = "Expand"
+
+
+def name_of(operator: OperatorMetrics) -> str:
+    """Spark's name, without what it adds to that of a join whose hot partitions it has parted."""
+    return operator.operator.partition("(")[0]
+
+
+def is_aggregate(operator: OperatorMetrics) -> bool:
+    """Whether it puts rows of a group together."""
+    return name_of(operator) in _AGGREGATES
+
+
+def spots_of_operators(operators: Sequence[OperatorMetrics]) -> Spot[OperatorMetrics]:
+    """The spots of Spark's operators, the first of which is the top. Raises TooManySpotsError."""
+    by_id = {each.id: each for each in operators}
+    left = iter(range(MOST_SPOTS))
+
+    def make(top: OperatorMetrics) -> Spot[OperatorMetrics]:
+        if next(left, None) is None:
+            raise TooManySpotsError
+        above, made = _down(top, by_id, _PHYSICAL_ABOVE)
+        kind = _kind_of(made)
+        members: tuple[OperatorMetrics, ...] = (made,)
+        last = made
+        while kind is Kind.AGGREGATE and len(last.inputs) == 1:
+            between, below = _down(by_id[last.inputs[0]], by_id, _PHYSICAL_BETWEEN)
+            if not is_aggregate(below) and name_of(below) != _COPIES:
+                break
+            members += (*between, below)
+            last = below
+            if name_of(below) == _COPIES:
+                break
+        inputs = tuple(make(by_id[each]) for each in last.inputs)
+        if kind is Kind.UNION:
+            inputs = tuple(_flattened(inputs, lambda one: name_of(one) == "Project"))
+        return Spot(kind, above, members, inputs)
+
+    return make(operators[0])
+
+
+def _down(
+    top: OperatorMetrics, by_id: Mapping[int, OperatorMetrics], names: frozenset[str]
+) -> tuple[tuple[OperatorMetrics, ...], OperatorMetrics]:
+    """`top` and what is below it as long as it has these names and one input; and the first that has not."""
+    passed = []
+    while name_of(top) in names and len(top.inputs) == 1:
+        passed.append(top)
+        top = by_id[top.inputs[0]]
+    return tuple(passed), top
+
+
+def _kind_of(operator: OperatorMetrics) -> Kind:
+    name, inputs = name_of(operator), len(operator.inputs)
+    if name.startswith("Scan ") and not inputs:
+        return Kind.SCAN
+    if name in JOINS and inputs == 2:
+        return Kind.JOIN
+    if name in _AGGREGATES and inputs == 1:
+        return Kind.AGGREGATE
+    if name == "Union":
+        return Kind.UNION
+    return Kind.EXPAND if name == "Generate" and inputs == 1 else Kind.OTHER
