@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.dashboard [--rounds 5] [--jobs 10000]
 
-Starts the whole service, runs a job and makes 10,000 of it, and shows them in Chromium. All times are the browser's own,
-medians over the rounds: frames are those of scrolling through everything, long tasks those of its main thread beyond 50
-ms, while which nothing moves.
+Starts the whole service, runs a job and makes 10,000 of it, and shows them in Chromium. Medians over the rounds: frames
+are those of scrolling through everything, long tasks those of the page's main thread beyond 50 ms, as the browser tells
+them; nothing moves meanwhile.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -135,7 +137,9 @@ def test_from_the_editor_to_the_downloaded_result(open_tab: Open, service: Servi
     write_sql(page, QUERY)
     page.get_by_label("distinct_method").select_option("native")
     page.get_by_role("button", name="Explain").click()
-    expect(page.get_by_role("group", name="Plan after the rules", exact=True).get_by_role("button")).not_to_have_count(0)
+    expect(page.get_by_role("group", name="Plan after the rules", exact=True).get_by_role("button")).not_to_have_count(
+        0
+    )
     expect(page.get_by_role("heading", name="Rules", exact=True)).to_be_visible()
     expect(page.get_by_role("alert")).to_have_count(0)
 
@@ -199,6 +203,36 @@ def test_a_failed_job_says_why(open_tab: Open, service: Service, jobs: dict[str,
     expect(page.get_by_role("heading", level=1)).to_have_text(f"fails {HOSTILE}")
 
 
+def test_the_advice_is_taken_with_one_click(open_tab: Open, service: Service) -> None:
+    directory = service.data / "hot"
+    directory.mkdir()
+    keys = pa.array([1 if place % 10 else place for place in range(600_000)], pa.int64())
+    for part in range(4):
+        pq.write_table(pa.table({"k": keys}).slice(part * 150_000, 150_000), directory / f"{part}.parquet")
+    one_phase = {"agg_phase": "ONE_PHASE", "skew": {"threshold": "1KB", "factor": 1.5}}
+    spec = {"name": "hot", "tables": {"h": parquet("hot")}, "sql": "SELECT h.k, COUNT(*) AS n FROM h GROUP BY h.k"}
+    before = service.submit({**spec, "settings": one_phase})
+    service.wait(before)
+    tab = open_tab()
+    tab.expect_refusals(404)
+    page = tab.open(f"#/jobs/{before}/skew")
+    expect(page.get_by_text("all of them go to one task")).to_be_visible()
+    expect(page.get_by_role("rowheader", name="1", exact=True)).to_be_visible()
+    page.get_by_label("Slots").fill("100")
+    page.get_by_label("Slots").press("Enter")
+    expect(page.get_by_text("on 100 slots its stages take")).to_be_visible()
+    page.get_by_role("button", name="Run again with agg_phase = TWO_PHASE").click()
+    page.wait_for_url(lambda url: before not in url)
+    expect(page.locator(".job-state").get_by_text("SUCCEEDED")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("agg_phase = TWO_PHASE", exact=True)).to_be_visible()
+    page.get_by_role("link", name="Skew").click()
+    expect(page.get_by_text("the job that it is compared with")).to_be_visible()
+    expect(page.get_by_text("agg_phase: ONE_PHASE → TWO_PHASE")).to_be_visible()
+    page.get_by_role("link", name="Plan", exact=True).click()
+    page.get_by_role("button", name="As Spark ran it").click()
+    expect(page.get_by_role("group", name="Spark's operators", exact=True).get_by_role("button")).not_to_have_count(0)
+
+
 def test_a_live_stream_is_followed_stopped_and_resumed(open_tab: Open, jobs: dict[str, str]) -> None:
     tab = open_tab()
     tab.expect_refusals(404)
@@ -207,7 +241,7 @@ def test_a_live_stream_is_followed_stopped_and_resumed(open_tab: Open, jobs: dic
     newest = page.get_by_role("region", name="Newest mini-batches").get_by_role("rowheader").first
     before = int(newest.inner_text())
     page.wait_for_function(
-        "before => Number(document.querySelector('[aria-label=\"Newest mini-batches\"] tbody th').innerText) > before + 1",
+        "before => document.querySelector('[aria-label=\"Newest mini-batches\"] tbody th').innerText > before + 1",
         arg=before,
         timeout=60_000,
     )
@@ -219,7 +253,9 @@ def test_a_live_stream_is_followed_stopped_and_resumed(open_tab: Open, jobs: dic
     expect(page.locator(".job-state").get_by_text("RUNNING")).to_be_visible(timeout=60_000)
 
 
-def test_the_list_is_live_and_searched_with_the_keyboard(open_tab: Open, service: Service, jobs: dict[str, str]) -> None:
+def test_the_list_is_live_and_searched_with_the_keyboard(
+    open_tab: Open, service: Service, jobs: dict[str, str]
+) -> None:
     tab = open_tab()
     tab.expect_refusals(404)
     page = tab.open("#/jobs")

@@ -1,4 +1,4 @@
-"""A real browser for tests of the dashboard: Chromium, headless, with a watch on everything that a page may do wrong."""
+"""A real browser for tests of the dashboard: headless Chromium, with a watch on everything that a page may do wrong."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ class Watched:
 
     def __init__(self, browser: Browser, address: str, *, downloads: bool = False, **options: Any) -> None:
         self._address = address
-        self._context = browser.new_context(viewport=options.pop("viewport", DESKTOP), accept_downloads=downloads, **options)
+        self._context = browser.new_context(
+            viewport=options.pop("viewport", DESKTOP), accept_downloads=downloads, **options
+        )
         self._context.set_default_timeout(20_000)
         self.page: Page = self._context.new_page()
         self.faults: list[str] = []
@@ -79,7 +81,8 @@ class Watched:
         self.page.evaluate((node_packages() / "axe-core" / "axe.min.js").read_text(encoding="utf-8"))
         found = self.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
         serious = [
-            f"{one['id']} ({one['impact']}): {one['help']}\n  " + "\n  ".join(node["html"][:200] for node in one["nodes"][:5])
+            f"{one['id']} ({one['impact']}): {one['help']}\n  "
+            + "\n  ".join(node["html"][:200] for node in one["nodes"][:5])
             for one in found["violations"]
             if one["impact"] in _SERIOUS
         ]

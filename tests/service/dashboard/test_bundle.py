@@ -10,7 +10,9 @@ import pytest
 
 from service.dashboard.bundle import INDEX, bundle
 
-OTHER_HOST = re.compile(rb"""(?:src|href|url|import|from|fetch)\s*[=(]?\s*["'`]?\s*(?:https?:)?//[a-z0-9]""", re.IGNORECASE)
+OTHER_HOST = re.compile(
+    rb"""(?:src|href|url|import|from|fetch)\s*[=(]?\s*["'`]?\s*(?:https?:)?//[a-z0-9]""", re.IGNORECASE
+)
 INLINE = re.compile(rb"""<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=""", re.IGNORECASE)
 OURS = sorted(path for path in bundle().assets if not path.startswith("vendor/"))
 

@@ -2,7 +2,7 @@
 import { html, useState } from "../../vendor/preact.js";
 import { change } from "../api.js";
 import { useCaller } from "../caller.js";
-import { duration, factor, number, share } from "../format.js";
+import { duration, factor, number, share, shortNumber } from "../format.js";
 import { Loading, numeric, Table } from "../parts/basics.js";
 import { Failure } from "../parts/problem.js";
 import { address, go } from "../router.js";
@@ -56,16 +56,35 @@ function Resubmit({ job, setting, value }) {
 }
 
 function Savings({ metrics, slots, onSlots }) {
-  const { simulated, comparison } = metrics;
-  if (!simulated && !comparison) return null;
+  const { comparison, savings } = metrics;
+  const simulated = savings?.simulated;
+  const estimated = (savings?.estimated ?? []).filter((one) => one.ratio !== null && one.alternative !== one.spark_alternative);
+  if (!simulated && !comparison && estimated.length === 0) return null;
   return html`<section>
     <h2>Saving</h2>
-    ${comparison && html`<p>Measured against <a href=${address(["jobs", comparison.job_id])}>the job before</a>: ${duration(comparison.before_ms)} then, ${duration(comparison.after_ms)} now, <strong>${comparison.saved_ms >= 0 ? `${duration(comparison.saved_ms)} saved` : `${duration(-comparison.saved_ms)} lost`}</strong> (${factor(comparison.ratio)}).</p>`}
+    ${comparison && html`<${Measured} comparison=${comparison} />`}
+    ${estimated.map(
+      (one) => html`<p key=${one.rule + one.node}>
+        Estimated: <code>${one.alternative}</code> gives the slowest task ${shortNumber(one.cost)} rows to handle, Spark's own way (<code>${one.spark_alternative}</code>) ${shortNumber(one.spark_cost)}: <strong>${factor(one.spark_cost / one.cost)}</strong>.
+      </p>`,
+    )}
     ${simulated && html`
-      <p>On ${number(simulated.slots)} slots, its stages take <strong>${duration(simulated.as_is_ms)}</strong> as they are, and ${duration(simulated.even_ms)} with even tasks: <strong>${duration(simulated.saved_ms)}</strong> to be saved. Simulated from the task times below.</p>
+      <p>
+        Simulated: on ${number(simulated.slots)} slots its stages take <strong>${duration(simulated.as_is_ms)}</strong> as they are, and ${duration(simulated.even_ms)} with even tasks: ${simulated.saved_ms > 0 ? html`<strong>${duration(simulated.saved_ms)}</strong> to be saved.` : "nothing to be saved."}
+      </p>
       <label class="inline">Slots <input type="number" min="1" max="100000" value=${slots || simulated.slots} onChange=${(event) => event.target.validity.valid && onSlots(event.target.value)} /></label>
     `}
   </section>`;
+}
+
+function Measured({ comparison }) {
+  const other = html`<a href=${address(["jobs", comparison.job_id])}>the job that it is compared with</a>`;
+  const changed = Object.entries(comparison.settings_changed).map(([name, [before, after]]) => `${name}: ${before} → ${after}`);
+  if (comparison.saved_ms === null) return html`<p>Measured: ${other} is ${comparison.status}, so there is nothing to compare yet.</p>`;
+  const saved = comparison.saved_ms;
+  return html`<p>
+    Measured: ${duration(comparison.before_ms)} for ${other}, ${duration(comparison.after_ms)} for this one: <strong>${saved >= 0 ? `${duration(saved)} saved` : `${duration(-saved)} lost`}</strong>${changed.length > 0 && html` by <code>${changed.join(", ")}</code>`}.${!comparison.same_query && " They are not the same query."}
+  </p>`;
 }
 
 function HotKeys({ keys }) {
