@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,7 +51,7 @@ def open_tab(browser: Browser, service: Service) -> Iterator[Open]:
     """Opens tabs on the service; each is checked for faults at the end."""
     tabs: list[Watched] = []
 
-    def open_one(**options: object) -> Watched:
+    def open_one(**options: Any) -> Watched:
         tabs.append(Watched(browser, service.address, **options))
         return tabs[-1]
 

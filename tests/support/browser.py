@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, sync_playwright
 
 from tests.support.node import node_packages
 
@@ -59,7 +59,7 @@ class Watched:
         self._expected: set[int] = set()
         self.page.on("console", self._on_console)
         self.page.on("pageerror", lambda error: self.faults.append(f"exception: {error}"))
-        self.page.on("dialog", lambda dialog: (self.faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on("dialog", self._on_dialog)
         self.page.on("request", self._on_request)
 
     def open(self, route: str = "") -> Page:
@@ -102,6 +102,10 @@ class Watched:
         if any(f"status of {status} " in message.text for status in self._expected):
             return
         self.faults.append(f"console {message.type}: {message.text} {json.dumps(message.location)}")
+
+    def _on_dialog(self, dialog: Dialog) -> None:
+        self.faults.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def _on_request(self, request: Request) -> None:
         self.addresses.append(request.url)
