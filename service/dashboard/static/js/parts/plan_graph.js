@@ -4,7 +4,7 @@ import { Graph, layout } from "../../vendor/dagre.js";
 import { duration, shortNumber, size } from "../format.js";
 
 const WIDTH = 216;
-const HEIGHT = 84;
+const HEIGHT = 92;
 const MARGIN = 12;
 const ZOOMS = [0.3, 0.45, 0.6, 0.8, 1, 1.25];
 const AS_IT_IS = ZOOMS.indexOf(1);
