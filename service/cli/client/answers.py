@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from service.cli.client.safe_text import safe_line
 from service.cli.errors import CliError, ExitCode
 from service.spec.problem import Problem
 from service.spec.reports import HotKey, Progress
@@ -27,7 +28,7 @@ def read(kind: type[M], document: object) -> M:
     except ValidationError as error:
         wrong = ", ".join(".".join(map(str, problem["loc"])) for problem in error.errors()[:3])
         raise CliError(
-            f"the answer is none that this version of evenkeel understands: {wrong or 'it is no object'}",
+            f"the answer is none that this version of evenkeel understands: {safe_line(wrong) or 'it is no object'}",
             "Is that the address of an Evenkeel service? `evenkeel --version` and GET /healthz tell the versions.",
             code=ExitCode.CRASHED,
         ) from None
@@ -182,6 +183,35 @@ class IssuedKey(Key):
     """A key that was just made."""
 
     key: str
+
+
+class SimulatedSaving(_Answer):
+    """What the stages of a run would take on so many slots: as their tasks were, and had they been even."""
+
+    slots: int
+    as_is_ms: int
+    even_ms: int
+
+
+class Savings(_Answer):
+    """What evenly spread work would save."""
+
+    simulated: SimulatedSaving | None = None
+
+
+class Comparison(_Answer):
+    """A run beside that of another job."""
+
+    job_id: str
+    before_ms: int | None = None
+    after_ms: int | None = None
+
+
+class RunSavings(_Answer):
+    """Parts of the metrics that older services do not tell."""
+
+    savings: Savings = Savings()
+    comparison: Comparison | None = None
 
 
 class ProfiledTable(_Answer):

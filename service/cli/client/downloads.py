@@ -19,7 +19,8 @@ from service.cli.client.service import Service
 from service.cli.errors import CliError, ExitCode
 
 _PIECE = 1 << 20
-_ROWS = 1000
+_ROWS = 10_000
+"""The most that a page may have: each is a request, and the service opens the result anew for it."""
 
 
 def chunks_of(

@@ -7,6 +7,7 @@ from typing import Any
 
 from service.cli.client.answers import Document, Job, ResultPage, read
 from service.cli.client.refusals import problem_head
+from service.cli.client.safe_text import safe_line
 from service.cli.client.session import Session
 from service.cli.client.waiting import exit_code, wait
 from service.cli.errors import CliError, ExitCode
@@ -42,8 +43,8 @@ def _rows(session: Session, job_id: str) -> tuple[tuple[Any, ...], ...]:
     job = read(Job, wait(session, job_id, cancel_on_interrupt=True))
     code = exit_code(job)
     if code is not ExitCode.OK:
-        told = problem_head(job.error) if job.error else job.status
-        raise CliError(f"the job {job_id} that counts ended {job.status}: {told}", code=code)
+        told = f": {problem_head(job.error)}" if job.error else ""
+        raise CliError(f"the job {job_id} that counts ended {safe_line(job.status)}{told}", code=code)
     return read(ResultPage, session.service.result_page(job_id, 1000)).rows
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,8 +11,9 @@ from service.cli.client.options import AsJson, KeyFile, Url
 from service.cli.errors import CliError, ExitCode, told_plainly
 
 if TYPE_CHECKING:
-    from service.cli.client.answers import Profile, ProfiledTable
+    from service.cli.client.answers import Document, Profile, ProfiledTable
     from service.cli.client.output import Output
+    from service.cli.client.session import Session
 
 
 @told_plainly
@@ -58,11 +59,21 @@ def profile(
             document = exact_profile(session, source, wanted, limit)
         else:
             body = {"table": source, "keys": wanted, **({} if slots is None else {"slots": slots})}
-            document = session.service.profile(body)
+            document = _asked(session, body)
         if as_json:
             session.output.document(document)
         else:
             show_profile(session.output, table, understood(Profile, document), limit)
+
+
+def _asked(session: Session, body: dict[str, Any]) -> Document:
+    try:
+        return session.service.profile(body)
+    except CliError as error:
+        if error.code is not ExitCode.NOT_FOUND:
+            raise
+        # An older service, which has no such path.
+        raise CliError(error.message, "--exact counts by ordinary jobs.", code=error.code) from None
 
 
 def show_profile(output: Output, table: str, found: Profile, limit: int) -> None:

@@ -115,9 +115,9 @@ class Service:
         """How a job was planned."""
         return self._get(f"{_job(job_id)}/plan")
 
-    def metrics(self, job_id: str) -> Document:
-        """What was measured while a job ran."""
-        return self._get(f"{_job(job_id)}/metrics")
+    def metrics(self, job_id: str, slots: int | None = None) -> Document:
+        """What was measured while a job ran; savings as on so many slots."""
+        return self._get(f"{_job(job_id)}/metrics", None if slots is None else {"slots": slots})
 
     def result_page(self, job_id: str, page_size: int, cursor: str = "") -> Document:
         """Some rows of a result."""

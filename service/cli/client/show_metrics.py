@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from service.cli.amounts import size
+from service.cli.amounts import amount, size
+from service.cli.client.answers import RunSavings
 from service.cli.client.output import Output
 from service.spec.reports import MetricsReport, Quantiles, SkewReport
 
 _KEYS_SHOWN = 5
 
 
-def show_metrics(output: Output, metrics: MetricsReport) -> None:
+def show_metrics(output: Output, metrics: MetricsReport, saved: RunSavings) -> None:
     """The stages of a run, its estimates, and its skew."""
     took = f"planning {_seconds(metrics.planning_ms)}, running {_seconds(metrics.execution_ms)}"
     rows = "" if metrics.result_rows is None else f"{metrics.result_rows:,}"
@@ -38,11 +39,11 @@ def show_metrics(output: Output, metrics: MetricsReport) -> None:
         output.heading("Estimates")
         output.say(metrics.estimates.summary)
     output.heading("Skew")
-    show_skew(output, metrics.skew)
+    show_skew(output, metrics.skew, saved)
 
 
-def show_skew(output: Output, skew: SkewReport) -> None:
-    """Is it skewed, what is to be done, by which keys, and what did it cost."""
+def show_skew(output: Output, skew: SkewReport, saved: RunSavings) -> None:
+    """Is it skewed, what is to be done, by which keys, what did it cost, and what would be saved."""
     verdict = "Skewed" if skew.skewed else "Not skewed"
     if skew.lost_ms:
         verdict += f", {_seconds(skew.lost_ms)} lost"
@@ -50,6 +51,8 @@ def show_skew(output: Output, skew: SkewReport) -> None:
     output.say(skew.advice)
     if skew.setting is not None and skew.value is not None:
         output.say(f"Submit it again with  --set {skew.setting}={skew.value}", "bold")
+    for line in _saved(saved):
+        output.say(line)
     keys = list(_hot_keys(skew))
     if keys:
         output.say()
@@ -71,6 +74,15 @@ def show_skew(output: Output, skew: SkewReport) -> None:
             ],
             numbers=("stage", "max / median", "slowest task", "median task", "of the stage", "lost"),
         )
+
+
+def _saved(saved: RunSavings) -> Iterator[str]:
+    simulated, beside = saved.savings.simulated, saved.comparison
+    if simulated is not None and simulated.as_is_ms > simulated.even_ms:
+        slots, as_is, even = simulated.slots, _seconds(simulated.as_is_ms), _seconds(simulated.even_ms)
+        yield f"On {amount(slots, 'slot')} its stages take {as_is}, and {even} with even tasks."
+    if beside is not None and beside.before_ms is not None and beside.after_ms is not None:
+        yield f"It ran for {_seconds(beside.after_ms)}, {beside.job_id} for {_seconds(beside.before_ms)}."
 
 
 def _hot_keys(skew: SkewReport) -> Iterator[tuple[str, str, str, str, str]]:

@@ -41,27 +41,20 @@ def show_rules(output: Output, rules: Iterable[RuleTrace]) -> None:
     traces = tuple(rules)
     told = [(trace.outcome, trace.rule, trace.reason) for trace in traces]
     output.table(("", " ", "  "), told, whole=("", " "), styles=_STYLES, indent=2)
-    weighed = [(trace, way) for trace in traces for way in trace.alternatives]
-    if not weighed:
-        return
-    output.heading("What was weighed (cost: rows of the slowest task over all phases)")
-    numbers = ("cost", "shuffled", "hottest task")
-    output.table(
-        ("rule", "", "way", *numbers),
-        [
-            (
-                trace.rule if way is trace.alternatives[0] else "",
-                "→" if way.chosen else "",
-                way.name,
-                f"{way.cost:,.0f}",
-                f"{way.rows_shuffled:,}",
-                f"{way.rows_on_hottest_task:,}",
-            )
-            for trace, way in weighed
-        ],
-        numbers=numbers,
-        indent=2,
-    )
+    weighed = [line for trace in traces for line in _weighed(trace)]
+    if weighed:
+        output.heading("What was weighed (cost: rows of the slowest task over all phases)")
+        numbers = ("cost", "shuffled", "hottest task")
+        output.table(("rule, way", *numbers), weighed, numbers=numbers, whole=("rule, way",), indent=2)
+
+
+def _weighed(trace: RuleTrace) -> Iterator[tuple[str, str, str, str]]:
+    """The rule, and a line for each way below it; the chosen one with an arrow."""
+    if trace.alternatives:
+        yield trace.rule, "", "", ""
+    for way in trace.alternatives:
+        name = f"{'→' if way.chosen else ' '} {way.name}"
+        yield name, f"{way.cost:,.0f}", f"{way.rows_shuffled:,}", f"{way.rows_on_hottest_task:,}"
 
 
 def _tables(tables: Iterable[TableStatistics]) -> Iterator[tuple[str, str, str]]:

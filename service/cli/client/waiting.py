@@ -32,12 +32,11 @@ def follow(
     see: Callable[[Job], None],
     *,
     wait_seconds: int = WAIT_SECONDS,
-    stop: Callable[[], bool] = lambda: False,
 ) -> Document:
-    """Waits until the job rests, or `stop` says so; `see` gets it with every change, and after each wait."""
+    """Waits until the job rests; `see` gets it with every change, and after each wait."""
     known: JobState | None = None
     job: Job | None = None
-    while job is None or not (job.at_rest or stop()):
+    while job is None or not job.at_rest:
         asked_at = time.monotonic()
         state = service.job_after(job_id, known, wait_seconds)
         took = time.monotonic() - asked_at
@@ -59,24 +58,23 @@ def wait(session: Session, job_id: str, *, cancel_on_interrupt: bool = False) ->
     from service.cli.signals import StopSignals
 
     output = session.output
-    with StopSignals() as signals:
-        try:
-            with shown_progress(output.errors, output.note) as show:
-                return follow(session.service, job_id, show)
-        except KeyboardInterrupt:
-            if not cancel_on_interrupt:
-                raise CliError(
-                    "interrupted; the job goes on",
-                    f"Wait again: evenkeel job {job_id} --wait\n  Cancel it:  evenkeel cancel {job_id}",
-                    code=ExitCode.INTERRUPTED,
-                ) from None
-        except CliError as error:
-            if error.code is not ExitCode.UNREACHABLE:
-                raise
-            advice = f"The job goes on without that. Wait again: evenkeel job {job_id} --wait"
-            raise CliError(error.message, advice, code=error.code) from None
-        output.note("Cancelling the job; Ctrl-C again does not wait for that.")
-        return _cancelled(session, job_id, lambda: signals.hurried)
+    try:
+        with StopSignals(), shown_progress(output.errors, output.note) as show:
+            return follow(session.service, job_id, show)
+    except KeyboardInterrupt:
+        if not cancel_on_interrupt:
+            raise CliError(
+                "interrupted; the job goes on",
+                f"Wait again: evenkeel job {job_id} --wait\n  Cancel it:  evenkeel cancel {job_id}",
+                code=ExitCode.INTERRUPTED,
+            ) from None
+    except CliError as error:
+        if error.code is not ExitCode.UNREACHABLE:
+            raise
+        advice = f"The job goes on without that. Wait again: evenkeel job {job_id} --wait"
+        raise CliError(error.message, advice, code=error.code) from None
+    output.note("Cancelling the job; Ctrl-C again does not wait for that.")
+    return _cancelled(session, job_id)
 
 
 def exit_code(job: Job) -> ExitCode:
@@ -89,7 +87,7 @@ def exit_code(job: Job) -> ExitCode:
         return ExitCode.FAILED
 
 
-def _cancelled(session: Session, job_id: str, hurried: Callable[[], bool]) -> Document:
+def _cancelled(session: Session, job_id: str) -> Document:
     try:
         document = session.service.cancel(job_id)
     except CliError as error:
@@ -99,4 +97,4 @@ def _cancelled(session: Session, job_id: str, hurried: Callable[[], bool]) -> Do
         return session.service.job(job_id)
     if read(Job, document).at_rest:
         return document
-    return follow(session.service, job_id, lambda _job: None, wait_seconds=1, stop=hurried)
+    return follow(session.service, job_id, lambda _job: None)

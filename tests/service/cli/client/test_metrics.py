@@ -14,6 +14,7 @@ from service.spec.status import JobStatus
 from service.store.publication import AttemptMetrics, Ending, PublishedResult
 from tests.service.cli.client.conftest import Served
 from tests.support import lifecycle
+from tests.support.scripted import answers, scripted
 
 pytestmark = pytest.mark.one_database
 
@@ -78,6 +79,20 @@ def test_what_is_not_skewed_needs_nothing(served: Served, evenkeel: Evenkeel) ->
     lifecycle.run_whole(served.database, job_id, served.settings.results_dir, pa.table({"a": pa.array([1])}))
     told = evenkeel("skew", job_id).stdout
     assert told == "Not skewed\nNothing needs to change.\n"
+
+
+def test_what_would_be_saved_is_told_by_services_that_know(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = {
+        "skew": SKEW.model_dump(mode="json"),
+        "savings": {"simulated": {"slots": 64, "as_is_ms": 3_000, "even_ms": 400, "new": 1}, "estimated": []},
+        "comparison": {"job_id": "0b9f", "before_ms": 5_000, "after_ms": 3_100, "status": "SUCCEEDED"},
+    }
+    with scripted(answers(200, document)) as service:
+        monkeypatch.setenv("EVENKEEL_URL", service.url)
+        told = evenkeel("skew", "1", "--slots", "64").stdout
+    assert service.seen[0].path == "/v1/jobs/1/metrics?slots=64"
+    assert "On 64 slots its stages take 3.00 s, and 0.40 s with even tasks.\n" in told
+    assert "It ran for 3.10 s, 0b9f for 5.00 s.\n" in told
 
 
 def test_before_there_are_any(served: Served, evenkeel: Evenkeel) -> None:

@@ -80,7 +80,7 @@ def test_a_plan_tells_what_was_done_and_why(served: Served, evenkeel: Evenkeel) 
         assert f"{line}\n" in told
     weighed = [line.split() for line in told.splitlines() if "_PHASE" in line]
     assert weighed == [
-        ["two_phase_aggregate", "ONE_PHASE", "1,000,000", "12,345", "678"],
+        ["ONE_PHASE", "1,000,000", "12,345", "678"],
         ["→", "TWO_PHASE", "2,000", "12,345", "678"],
     ]
     assert "SELECT 1" not in told

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import Result
 
 from service.cli.client.connection import Connection
+from tests.support.scripted import answers, scripted
 
 Evenkeel = Callable[..., Result]
 
@@ -95,3 +96,10 @@ def test_all_of_it_as_json(asked: list[tuple[str, str, Any]], evenkeel: Evenkeel
 def test_mistakes(asked: list[tuple[str, str, Any]], evenkeel: Evenkeel, arguments: tuple[str, ...]) -> None:
     assert evenkeel("profile", *arguments).exit_code == 2
     assert asked == []
+
+
+def test_a_service_that_has_none(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(answers(404, {})) as service:
+        monkeypatch.setenv("EVENKEEL_URL", service.url)
+        result = evenkeel("profile", "flights.parquet", "tailnum")
+    assert (result.exit_code, "--exact" in result.stderr) == (8, True)
