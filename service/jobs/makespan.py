@@ -69,7 +69,7 @@ def makespan(durations: Sequence[float], slots: int) -> float:
     """When the last task ends, given out longest first, each to the slot that is free first.
 
     >>> makespan([3, 3, 2, 2, 2], 2), makespan([5, 1], 9), makespan([], 4)
-    (7, 5, 0.0)
+    (7.0, 5, 0.0)
     """
     if len(durations) <= slots:
         return max(durations, default=0.0)

@@ -127,7 +127,12 @@ def fail(database: Database, held: Claim, error: Problem = FAILURE) -> None:
     end(database, held, Ending(JobStatus.FAILED, error=error))
 
 
-def succeed(database: Database, held: Claim, results: Path, table: pa.Table, files: int = 1) -> None:
+METRICS = AttemptMetrics(execution_ms=12, stages=(STAGE,), skew=SKEW, progress=DONE)
+
+
+def succeed(
+    database: Database, held: Claim, results: Path, table: pa.Table, files: int = 1, metrics: AttemptMetrics = METRICS
+) -> None:
     """-> SUCCEEDED, with `table` as its result in so many files."""
     path = f"{held.job_id}/attempt-{held.fence}"
     directory = results / path
@@ -143,17 +148,19 @@ def succeed(database: Database, held: Claim, results: Path, table: pa.Table, fil
         Ending(
             JobStatus.SUCCEEDED,
             result=PublishedResult(path, table.num_rows, size),
-            metrics=AttemptMetrics(execution_ms=12, stages=(STAGE,), skew=SKEW, progress=DONE),
+            metrics=metrics,
         ),
     )
 
 
-def run_whole(database: Database, job_id: str, results: Path, table: pa.Table, files: int = 1) -> None:
+def run_whole(
+    database: Database, job_id: str, results: Path, table: pa.Table, files: int = 1, metrics: AttemptMetrics = METRICS
+) -> None:
     """QUEUED -> PLANNING -> RUNNING -> SUCCEEDED."""
     held = claim(database, job_id)
     plan(database, held)
     run(database, held)
-    succeed(database, held, results, table, files)
+    succeed(database, held, results, table, files, metrics)
 
 
 def beat(database: Database) -> None:

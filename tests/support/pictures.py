@@ -1,6 +1,6 @@
 """Takes the README's pictures of the dashboard: of real runs on the demo's tables.
 
-    python -m tests.support.pictures
+python -m tests.support.pictures
 """
 
 from __future__ import annotations

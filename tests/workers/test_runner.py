@@ -16,7 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
 from service.spec import ends
-from service.spec.reports import EstimateReport, PlanReport, SkewReport
+from service.spec.reports import EstimateReport, PlanReport, RunFigures, SkewReport
 from service.spec.status import AttemptStatus, JobStatus
 from service.store import leases
 from service.store.attempts import attempts_of
@@ -90,6 +90,17 @@ def test_success(bench: Bench) -> None:
     estimates = EstimateReport.model_validate(plan.estimates)
     assert estimates.measured_rows_read > 0
     assert estimates.summary
+    figures = RunFigures.model_validate(plan.figures)
+    nodes = {node.id: node for node in PlanReport.model_validate(plan.report).after.nodes}
+    assert figures.slots == 2
+    assert figures.run_by.operators[0].rows == 100, "what was written"
+    assert [(nodes[told.id].operator, told.rows) for told in figures.run_by.nodes] == [
+        ("Scan", 10_000),
+        ("Scan", 100),
+        ("Join", 9_990),
+        ("Aggregate", 100),
+        ("Project", 100),
+    ]
     assert plan.execution_ms is not None
     assert stages
     assert one_attempt(bench, job_id).status == "SUCCEEDED"

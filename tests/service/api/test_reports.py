@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import islice
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import httpx
 import pyarrow as pa
@@ -17,10 +17,11 @@ from sqlalchemy import func, select
 
 from service.settings import Settings
 from service.spec import ends
-from service.spec.reports import TableStatistics
+from service.spec.reports import NodeFigures, OperatorMetrics, OperatorReport, Quantiles, RunFigures, TableStatistics
+from service.spec.savings import EstimatedSaving
 from service.spec.status import JobStatus
 from service.store.leases import Claim
-from service.store.publication import Ending
+from service.store.publication import AttemptMetrics, Ending
 from service.store.session import Database
 from service.store.tables import JobRow
 from tests.support import lifecycle
@@ -34,6 +35,8 @@ class Api(Protocol):
     client: TestClient
     database: Database
     settings: Settings
+
+    def submit(self, **changes: object) -> httpx.Response: ...
 
 
 def explained(api: Api, path: str, body: Mapping[str, object], work: Callable[[Claim], None]) -> httpx.Response:
@@ -96,6 +99,148 @@ class TestMetrics:
         answer = api.client.get(f"/v1/jobs/{job_id}/metrics")
         assert answer.json()["code"] == "metrics_not_ready"
         assert words in answer.json()["detail"]
+
+
+def timed(execution_ms: int, figures: RunFigures | None = None) -> AttemptMetrics:
+    """What a worker of this version, or one before it, measured: one stage of five tasks, one of them slow."""
+    times = Quantiles(min=10, p25=10, median=10, p75=10, max=1000)
+    stage = lifecycle.STAGE.model_copy(update={"tasks": 5, "duration_ms": times})
+    return AttemptMetrics(execution_ms, (stage,), lifecycle.SKEW, lifecycle.DONE, figures=figures)
+
+
+OPERATOR = OperatorMetrics(
+    id=1, operator="HashAggregate", detail="", inputs=(), rows=2, bytes=None, time_ms=3, spilled_bytes=0, node=1
+)
+FIGURES = RunFigures(
+    slots=5,
+    run_by=OperatorReport(operators=(OPERATOR,), nodes=(NodeFigures(id=1, rows=2, bytes=None, time_ms=3),)),
+    estimated=(
+        EstimatedSaving(
+            rule="skewed_join",
+            node="Join",
+            alternative="ISOLATE",
+            cost=200,
+            spark_alternative="NONE",
+            spark_cost=800,
+            ratio=0.25,
+        ),
+    ),
+)
+
+
+class _Metrics:
+    """Jobs that have run, and what is told of them."""
+
+    def metrics(self, api: Api, job_id: str, slots: int | None = None) -> dict[str, Any]:
+        query = "" if slots is None else f"?slots={slots}"
+        answer = api.client.get(f"/v1/jobs/{job_id}/metrics{query}")
+        assert answer.status_code == 200
+        return dict(answer.json())
+
+    def ran(self, api: Api, metrics: AttemptMetrics, **changes: object) -> str:
+        job_id = str(api.submit(**changes).json()["id"])
+        lifecycle.run_whole(api.database, job_id, api.settings.results_dir, RESULT, metrics=metrics)
+        return job_id
+
+
+class TestFigures(_Metrics):
+    def test_operators_nodes_and_savings(self, api: Api) -> None:
+        told = self.metrics(api, self.ran(api, timed(1010, FIGURES)))
+        assert told["operators"] == [OPERATOR.model_dump(mode="json")]
+        assert told["nodes"] == [{"id": 1, "rows": 2, "bytes": None, "time_ms": 3}]
+        assert (told["operators_cut"], told["slots"], told["comparison"]) == (False, 5, None)
+        simulated = told["savings"]["simulated"]
+        assert (simulated["slots"], simulated["as_is_ms"], simulated["even_ms"], simulated["saved_ms"]) == (
+            5,
+            1000,
+            208,
+            792,
+        )
+        assert told["savings"]["estimated"][0]["ratio"] == 0.25
+
+    def test_at_other_numbers_of_slots(self, api: Api) -> None:
+        job_id = self.ran(api, timed(1010, FIGURES))
+        assert self.metrics(api, job_id, 1)["savings"]["simulated"]["as_is_ms"] == 1040
+        at_many = self.metrics(api, job_id, 100_000)
+        assert (at_many["savings"]["simulated"]["slots"], at_many["slots"]) == (100_000, 5)
+
+    @pytest.mark.parametrize("slots", ["0", "100001", "-1", "many", ""])
+    def test_slots_are_between_1_and_100000(self, api: Api, slots: str) -> None:
+        job_id = self.ran(api, timed(1010, FIGURES))
+        answer = api.client.get(f"/v1/jobs/{job_id}/metrics?slots={slots}")
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+
+    def test_a_job_of_an_earlier_version_has_less(self, api: Api) -> None:
+        job_id = self.ran(api, timed(1010))
+        told = self.metrics(api, job_id)
+        assert (told["operators"], told["nodes"], told["slots"]) == ([], [], None)
+        assert told["savings"] == {"simulated": None, "estimated": []}
+        assert self.metrics(api, job_id, 5)["savings"]["simulated"]["saved_ms"] == 792
+
+
+class TestComparison(_Metrics):
+    def test_both_succeeded(self, api: Api) -> None:
+        before = self.ran(api, timed(1010))
+        settings = {"agg_phase": "ONE_PHASE", "skew": {"factor": 8}, "mini_batch.size": 5}
+        after = self.ran(api, timed(505), compare_with=before, settings=settings)
+        assert self.metrics(api, after)["comparison"] == {
+            "job_id": before,
+            "status": "SUCCEEDED",
+            "before_ms": 1010,
+            "after_ms": 505,
+            "saved_ms": 505,
+            "ratio": 0.5,
+            "same_query": True,
+            "settings_changed": {
+                "agg_phase": ["AUTO", "ONE_PHASE"],
+                "mini_batch.size": ["none", "5"],
+                "skew.factor": ["4.0", "8.0"],
+            },
+        }
+        assert self.metrics(api, before)["comparison"] is None
+        assert api.client.get(f"/v1/jobs/{after}").json()["spec"]["compare_with"] == before
+
+    def test_another_query_that_took_no_time(self, api: Api) -> None:
+        before = self.ran(api, timed(0), sql="SELECT COUNT(*) AS n FROM orders")
+        told = self.metrics(api, self.ran(api, timed(7), compare_with=before))["comparison"]
+        assert (told["same_query"], told["saved_ms"], told["ratio"]) == (False, -7, None)
+
+    def test_the_other_has_not_ended_well(self, api: Api) -> None:
+        waiting = str(api.submit().json()["id"])
+        after = self.ran(api, timed(7), compare_with=waiting)
+        told = self.metrics(api, after)["comparison"]
+        assert (told["status"], told["before_ms"], told["after_ms"], told["saved_ms"]) == ("QUEUED", None, None, None)
+        lifecycle.fail(api.database, lifecycle.claim(api.database, waiting))
+        told = self.metrics(api, after)["comparison"]
+        assert (told["status"], told["before_ms"]) == ("FAILED", None)
+
+    def test_once_the_other_is_deleted_it_is_gone(self, api: Api) -> None:
+        before = self.ran(api, timed(10))
+        after = self.ran(api, timed(7), compare_with=before)
+        assert api.client.delete(f"/v1/jobs/{before}").status_code == 204
+        assert self.metrics(api, after)["comparison"] is None
+
+    def test_only_a_batch_job_of_ones_own_can_be_named(self, api: Api) -> None:
+        stranger = lifecycle.insert(api.database, tenant="stranger")
+        streaming = str(api.submit(mode="continuous").json()["id"])
+        for named, code in (
+            (stranger, "unknown_job"),
+            ("e0a9a1ab-1ff8-4d24-8f9e-cb6b3df1f6c4", "unknown_job"),
+            ("no id", "unknown_job"),
+            (streaming, "job_not_comparable"),
+        ):
+            problem = api.submit(compare_with=named).json()
+            assert (problem["status"], problem["code"]) == (422, code)
+            assert problem["errors"][0]["pointer"] == "/compare_with"
+
+    def test_a_job_that_another_tenant_owns_is_not_told_of_later(self, api: Api) -> None:
+        """However the name came to be there."""
+        stranger = lifecycle.insert(api.database, tenant="stranger")
+        job_id = self.ran(api, timed(7))
+        with api.database.write() as session:
+            row = session.get_one(JobRow, job_id)
+            row.spec = {**row.spec, "compare_with": stranger}
+        assert self.metrics(api, job_id)["comparison"] is None
 
 
 class TestExplain:

@@ -93,6 +93,8 @@ def test_sinks(sink: dict[str, Any], kind: type[object]) -> None:
             "retries_not_for_streams",
             "limits.failure_retries",
         ),
+        ({"compare_with": "a job"}, "comparison_not_for_streams", "compare_with"),
+        ({"mode": "incremental", "compare_with": "a job"}, "comparison_not_for_streams", "compare_with"),
         ({"tables": {"t": {**FILES, "role": "static"}}}, "no_stream", "tables"),
         (
             {"tables": {"t": {**FILES, "role": "static"}, "u": {**FILES, "role": "static"}}},

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from service.spec import ends
-from service.spec.reports import EstimateReport, PlanReport, PlanTree, Progress, SkewReport, StageMetrics
+from service.spec.reports import EstimateReport, PlanReport, PlanTree, Progress, RunFigures, SkewReport, StageMetrics
 from service.spec.status import JobStatus
 from service.store import leases
 from service.store.attempts import attempts_of
@@ -34,6 +34,7 @@ ESTIMATES = EstimateReport(
     all_estimated=True,
     summary="Nothing was decided by cost; 0 rows were shuffled.",
 )
+FIGURES = RunFigures(slots=4)
 STAGE = StageMetrics(
     stage_id=3,
     stage_attempt=0,
@@ -63,6 +64,7 @@ SUCCESS = Ending(
         skew=SKEW,
         progress=Progress(tasks_done=2, tasks_total=2),
         estimates=ESTIMATES,
+        figures=FIGURES,
     ),
 )
 
@@ -113,6 +115,7 @@ def test_success_publishes_everything_at_once(database: Database, clock: Clock, 
     assert report_of(plan) == PLAN
     assert SkewReport.model_validate(plan.skew) == SKEW
     assert EstimateReport.model_validate(plan.estimates) == ESTIMATES
+    assert RunFigures.model_validate(plan.figures) == FIGURES
     assert (plan.planning_ms, plan.execution_ms) == (5, 12)
     assert StageMetrics.model_validate(stage.metrics) == STAGE
     assert (attempt.status, attempt.finished_at) == ("SUCCEEDED", clock.ms)

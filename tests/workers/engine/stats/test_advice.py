@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from service.spec.compile import compile_job
+from service.spec.ddl import parse_schema
+from service.spec.errors import SpecError
+from service.spec.job import JobSpec
 from service.spec.options import JobSettings
 from service.spec.query import AggregateFunction, JoinKind
 from service.spec.reports import HotKey, HotKeyReport, RuleOutcome, RuleTrace
@@ -13,7 +21,9 @@ from service.spec.scalar import Scalar, column
 from service.spec.strategies import JoinSkew
 from service.spec.types import BIGINT, DOUBLE, Field, array
 from workers.engine.plan.nodes import Aggregate, Call, Exchange, Join, JoinStrategy, Named, Node, Phases, Scan
+from workers.engine.planner import plan_query
 from workers.engine.stats.advice import Advice, KeyRole, Situation, advise, group_of, sides_of
+from workers.engine.stats.skew import skew_report
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 
 UID, OTHER_UID = column("o.uid", BIGINT), column("u.uid", BIGINT)
@@ -143,3 +153,108 @@ def test_where_no_side_may_be_parted_an_aggregate_may_go_below() -> None:
     assert (advice.setting, advice.value) == ("eager_aggregation", "auto")
     assert on_join(plan).setting is None
     assert "join.skew cannot part them in this join" in on_join(full, eager_aggregation="false").sentence
+
+
+TABLES = {"o": "uid BIGINT, category BIGINT", "u": "uid BIGINT, name BIGINT"}
+QUERIES: dict[str, tuple[str, ...]] = {
+    "SELECT o.uid, COUNT(*) AS n FROM o GROUP BY o.uid": ("agg_phase",),
+    "SELECT o.uid, COUNT(DISTINCT o.category) AS n FROM o GROUP BY o.uid": (
+        "distinct_method",
+        "distinct_split.enabled",
+        "agg_phase",
+    ),
+    "SELECT o.uid, COUNT(DISTINCT o.category) AS n, SUM(u.name) AS s FROM o JOIN u ON o.uid = u.uid GROUP BY o.uid": (
+        "distinct_method",
+        "distinct_split.enabled",
+        "join.skew",
+    ),
+    "SELECT o.category, u.name FROM o JOIN u ON o.uid = u.uid": ("join.skew", "join.ship"),
+    "SELECT o.category, SUM(u.name) AS s FROM o JOIN u ON o.uid = u.uid GROUP BY o.category": (
+        "join.skew",
+        "eager_aggregation",
+    ),
+    "SELECT o.category, SUM(u.name) AS s FROM o FULL JOIN u ON o.uid = u.uid GROUP BY o.category": (
+        "join.skew",
+        "eager_aggregation",
+    ),
+}
+"""With the settings that may change their advice."""
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "distinct_method": ("auto", "native", "split", "bitmap", "branches"),
+    "distinct_split.enabled": ("auto", "true", "false"),
+    "agg_phase": ("AUTO", "ONE_PHASE", "TWO_PHASE"),
+    "join.skew": ("AUTO", "NONE", "ISOLATE", "SALT"),
+    "join.ship": ("AUTO", "REPARTITION"),
+    "eager_aggregation": ("auto", "true", "false"),
+}
+ADVISED = {
+    ("distinct_split.enabled", "true"),
+    ("distinct_method", "split"),
+    ("agg_phase", "TWO_PHASE"),
+    ("join.skew", "ISOLATE"),
+    ("join.skew", "SALT"),
+    ("eager_aggregation", "auto"),
+}
+"""All that the source can say."""
+
+
+def submitted(sql: str, settings: dict[str, Any]) -> JobSpec:
+    """The job as it is accepted: raises what a submission is refused with."""
+    used = {name: columns for name, columns in TABLES.items() if f"{name}." in sql}
+    tables = {name: {"format": "csv", "path": name, "schema": columns} for name, columns in used.items()}
+    spec = JobSpec.model_validate({"tables": tables, "sql": sql, "settings": settings})
+    compile_job(spec, {name: parse_schema(columns, "/") for name, columns in used.items()})
+    return spec
+
+
+def known(users_hot: float) -> Statistics:
+    sizes = {name: TableSize(name, 8, 1 << 33, 50_000_000, True) for name in TABLES}
+    keys = {}
+    for alias, share in (("o", 0.5), ("u", users_hot)):
+        hot = (HotKey(value="7", share=share, estimated_rows=round(share * 50_000_000)),) if share else ()
+        literals = ((Scalar("7L", (), BIGINT),),) if share else ()
+        columns = (f"{alias}.uid",)
+        keys[columns] = KeySketch(alias, columns, 60_000, 50_000, 40_000_000, 0.0, hot, literals=literals)
+    return Statistics(sizes, keys, 16)
+
+
+def advised() -> Iterator[tuple[str, JobSpec, str, str]]:
+    """Every job of the queries and settings that are accepted and get an advice with a setting, with that advice."""
+    for sql, names in QUERIES.items():
+        for *values, users_hot in product(*(CHOICES[name] for name in names), (0.0, 0.01)):
+            settings = dict(zip(names, values, strict=True))
+            try:
+                spec = submitted(sql, settings)
+            except (SpecError, ValidationError):
+                continue
+            schemas = {name: parse_schema(columns, "/") for name, columns in TABLES.items() if name in spec.tables}
+            statistics = known(float(users_hot))
+            plan = plan_query(compile_job(spec, schemas), statistics, spec.settings)
+            report = skew_report(statistics, plan.after, (), spec.settings, plan.trace)
+            assert all(key.estimated_rows > 0 and key.share > 0 for found in report.keys for key in found.hot_keys)
+            if report.setting is not None and report.value is not None:
+                yield sql, spec, report.setting, report.value
+
+
+def with_setting(settings: dict[str, Any], name: str, value: str) -> dict[str, Any]:
+    """What a page does that resubmits a job's own `spec` with the setting that the report names."""
+    *groups, last = name.split(".")
+    changed: dict[str, Any] = {**settings}
+    place = changed
+    for group in groups:
+        place[group] = {**place[group]}
+        place = place[group]
+    place[last] = value
+    return changed
+
+
+@pytest.mark.slow
+def test_every_advice_can_be_taken_by_submitting_the_job_again_with_it() -> None:
+    seen = set()
+    for sql, spec, setting, value in advised():
+        own = spec.model_dump(mode="json", by_alias=True)["settings"]
+        again = submitted(sql, with_setting(own, setting, value))
+        assert again.settings != spec.settings, (setting, value)
+        seen.add((setting, value))
+    assert seen == ADVISED

@@ -1,0 +1,99 @@
+"""Stages on any number of slots: what must hold whatever the tasks took."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.jobs.makespan import MOST_TASKS, makespan, simulate, stage_times, task_times
+from service.spec.reports import Quantiles, StageMetrics
+from tests.support.lifecycle import STAGE
+
+TIMES = st.lists(st.floats(0, 1e7), min_size=5, max_size=5).map(sorted)
+TASKS, SLOTS = st.integers(1, 400), st.integers(1, 500)
+
+
+def quantiles(values: list[float]) -> Quantiles:
+    low, first, median, third, high = values
+    return Quantiles(min=low, p25=first, median=median, p75=third, max=high)
+
+
+def stage(values: list[float], tasks: int, status: str = "COMPLETE") -> StageMetrics:
+    return STAGE.model_copy(update={"duration_ms": quantiles(values), "tasks": tasks, "status": status})
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=60), SLOTS)
+def test_a_makespan_is_within_grahams_bounds(durations: list[int], slots: int) -> None:
+    found = makespan(durations, slots)
+    work, longest = sum(durations), max(durations, default=0)
+    assert max(work / slots, longest) <= found + 1e-6
+    # Whichever task ends last began when no slot was free.
+    assert found <= work / slots + longest * (1 - 1 / slots) + 1e-6
+    assert makespan(durations, slots + 1) <= found
+
+
+@given(TIMES, TASKS, SLOTS)
+def test_even_tasks_are_never_slower_and_more_slots_neither(values: list[float], tasks: int, slots: int) -> None:
+    times = quantiles(values)
+    as_is, even = stage_times(times, tasks, slots)
+    more_as_is, more_even = stage_times(times, tasks, slots + 1)
+    tolerance = 1e-9 * (1 + as_is)
+    assert 0 <= even <= as_is
+    assert more_as_is <= as_is + tolerance
+    assert more_even <= even + tolerance
+    told = simulate([stage(values, tasks)], slots)
+    assert told.saved_ms == told.as_is_ms - told.even_ms >= 0
+
+
+@given(st.floats(0, 1e7), TASKS, SLOTS)
+def test_equal_tasks_save_nothing(time: float, tasks: int, slots: int) -> None:
+    told = simulate([stage([time] * 5, tasks)], slots)
+    assert told.saved_ms == 0
+    assert told.as_is_ms == pytest.approx(-(-tasks // slots) * time, rel=1e-6, abs=1)
+
+
+@given(st.floats(0, 1e7), SLOTS)
+def test_one_task_saves_nothing_and_takes_its_time(time: float, slots: int) -> None:
+    assert stage_times(quantiles([time] * 5), 1, slots) == (time, time)
+
+
+@given(TIMES, TASKS)
+def test_as_many_slots_as_tasks_end_with_the_slowest(values: list[float], tasks: int) -> None:
+    as_is, even = stage_times(quantiles(values), tasks, tasks)
+    durations = list(task_times(quantiles(values), tasks))
+    assert as_is == max(durations)
+    assert even == pytest.approx(min(as_is, sum(durations) / tasks))
+
+
+@given(TIMES, TASKS)
+def test_there_is_a_time_for_each_task_between_the_quantiles(values: list[float], tasks: int) -> None:
+    durations = list(task_times(quantiles(values), tasks))
+    assert len(durations) == tasks
+    assert all(values[0] <= each <= values[4] for each in durations)
+    # Quantile q of n sorted times is number floor(q n).
+    for quarter, value in enumerate(values[:4]):
+        if tasks >= 5:
+            assert durations[tasks * quarter // 4] == value
+    assert durations[-1] == values[4] or tasks < 5
+
+
+def test_a_slow_task_among_many() -> None:
+    # 99 tasks of 10 ms and one of 1,000 ms: 1,990 ms of work.
+    told = simulate([stage([10, 10, 10, 10, 1000], 100)], 10)
+    assert (told.as_is_ms, told.even_ms, told.saved_ms) == (1000, 199, 801)
+    assert simulate([stage([10, 10, 10, 10, 1000], 100)], 1).saved_ms == 0
+
+
+def test_the_sum_is_of_completed_stages() -> None:
+    stages = [stage([10, 10, 10, 10, 1000], 5), stage([1] * 5, 5, "FAILED"), STAGE, stage([20] * 5, 2)]
+    told = simulate(stages, 5)
+    assert [each.as_is_ms for each in told.stages] == [1000, 20]
+    assert (told.slots, told.as_is_ms, told.even_ms, told.saved_ms) == (5, 1020, 228, 792)
+
+
+def test_more_tasks_than_are_given_out_one_by_one() -> None:
+    told = simulate([stage([10, 20, 30, 40, 50_000], 3 * MOST_TASKS)], 100)
+    exact = stage_times(quantiles([10, 20, 30, 40, 50_000]), 3 * MOST_TASKS, 100)
+    assert told.as_is_ms == pytest.approx(exact[0], rel=0.01)
+    assert told.even_ms == pytest.approx(exact[1], rel=0.01)
