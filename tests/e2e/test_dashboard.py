@@ -196,6 +196,13 @@ def test_a_running_job_is_seen_and_cancelled(open_tab: Open, service: Service) -
     assert service.job(job_id)["status"] == "CANCELLED"
 
 
+@pytest.mark.withstands(
+    "HTML and script in the name of a job",
+    kind="attack",
+    how="a job named `<img src=x onerror=…><script>…` on every page of the dashboard, in Chromium",
+    times=1,
+    guaranteed="shown as the text that it is; nothing runs, and no request leaves for another host",
+)
 def test_a_failed_job_says_why(open_tab: Open, service: Service, jobs: dict[str, str]) -> None:
     page = open_tab().open(f"#/jobs/{jobs['failing']}")
     problem = service.job(jobs["failing"])["error"]
