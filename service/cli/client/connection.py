@@ -66,7 +66,7 @@ class Connection:
             # Whoever redirects may name another host.
             follow_redirects=False,
             # A proxy would look for loopback on its own machine.
-            trust_env=not is_here(self.url),
+            mounts=dict.fromkeys(("http://", "https://", "all://")) if is_here(self.url) else None,
             transport=transport,
         )
 

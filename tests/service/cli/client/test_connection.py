@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 
 import httpx
 import pytest
+import trustme
 from pydantic import SecretStr
 
 from service.cli.client.connection import Connection
@@ -15,6 +17,7 @@ from service.cli.client.service import Service
 from service.cli.errors import CliError, ExitCode
 from tests.support.processes import free_port
 from tests.support.scripted import answers, breaks_off, breaks_off_amid_the_body, scripted
+from tests.support.tls import behind_tls, write_ca
 
 KEY = SecretStr("ek_secret")
 JOB = {"id": "1", "status": "QUEUED", "finished": False}
@@ -159,3 +162,38 @@ def test_a_stream_that_breaks_off_is_told_to_whoever_reads() -> None:
 def test_each_refusal_has_its_exit_code(status: int, code: ExitCode) -> None:
     with scripted(answers(status, {})) as service, Connection(service.url) as connection:
         assert refused(Service(connection).me).code == code
+
+
+def test_loopback_is_asked_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with scripted(answers(200, JOB)) as service, scripted(answers(200, {"a": "proxy"})) as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        with Connection(service.url, KEY) as connection:
+            assert Service(connection).job("1") == JOB
+        with Connection("http://jobs.example.org", KEY) as connection:
+            assert Service(connection).job("1") == {"a": "proxy"}
+    assert len(service.seen) == len(proxy.seen) == 1
+
+
+@pytest.mark.withstands(
+    "somebody else answers as the service",
+    how="behind TLS with a certificate of another CA",
+    times=1,
+    guaranteed="the command ends with exit code 10 and shows it no API key; with the CA in `SSL_CERT_FILE` it is asked",
+    kind="attack",
+)
+def test_an_impostor_hears_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ca = trustme.CA()
+    issued = ca.issue_cert("127.0.0.1")
+    with scripted(answers(200, JOB)) as service, behind_tls(int(service.url.rpartition(":")[2]), issued) as front:
+        url = f"https://127.0.0.1:{front.port}"
+        with Connection(url, KEY, retry_seconds=0) as connection:
+            error = refused(lambda: Service(connection).job("1"))
+        assert error.code == ExitCode.UNREACHABLE
+        assert "SSL_CERT_FILE" in error.advice
+        assert (service.seen, front.heard) == ([], b"")
+        monkeypatch.setenv("SSL_CERT_FILE", str(write_ca(ca, tmp_path / "ca.pem")))
+        with Connection(url, KEY) as connection:
+            assert Service(connection).job("1") == JOB
