@@ -14,16 +14,15 @@ runs, and no rows are told
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from service.spec.query import JoinKind
 from service.spec.reports import NodeFigures, OperatorMetrics, OperatorReport
-from workers.engine.plan.distinct import distinct_sets, spark_expands
-from workers.engine.plan.nodes import Aggregate, Exchange, Filter, Join, Limit, Node, Project, Scan, Sort
+from workers.engine.plan.nodes import Aggregate, Exchange, Filter, Join, Limit, Node, Project, Sort
+from workers.engine.stats.aggregate_parts import aggregate_groups
+from workers.engine.stats.spot_agreement import Files, agree
 from workers.engine.stats.spots import (
     EXCHANGES,
     LIMITS,
@@ -40,9 +39,6 @@ from workers.engine.stats.spots import (
     spots_of_plan,
 )
 
-Files = Mapping[str, Sequence[str]]
-"""Paths of a table's files, by the table's name."""
-
 
 def figures_of(plan: Node, operators: Sequence[OperatorMetrics], files: Files) -> OperatorReport:
     """`operators`, the first the top one, with the node of `plan` that each runs, and what they tell of the nodes.
@@ -57,7 +53,7 @@ def figures_of(plan: Node, operators: Sequence[OperatorMetrics], files: Files) -
         ours, sparks = spots_of_plan(top), spots_of_operators(operators)
     except TooManySpotsError:
         return OperatorReport(operators=tuple(operators))
-    if _agree(ours, sparks, files):
+    if agree(ours, sparks, files):
         _Laying(found).lay(ours, sparks, _State())
     else:
         found.rows[top.id] = _rows_at((*sparks.above, sparks.members[0]), Trust.ALL)
@@ -227,7 +223,7 @@ class _Laying:
 
     def _aggregates(self, ours: Spot[Numbered], sparks: Spot[OperatorMetrics], state: _State) -> None:
         made = [each for each in ours.members if not isinstance(each.node, Project | Sort | Exchange)]
-        groups = _groups([each.node for each in made], sparks.members) or []
+        groups = aggregate_groups([each.node for each in made], sparks.members) or []
         for place, (node, group) in enumerate(zip(made, groups, strict=False)):
             for each in group:
                 self.found.own(each, node)
@@ -305,112 +301,3 @@ def _is_of_calls(node: Filter, ours: Spot[Numbered]) -> bool:
             items = {item.name: item.expression.columns for item in each.items}
             columns = {name for column in columns for name in items.get(column, (column,)) or (column,)}
     return bool(columns) and columns <= outputs
-
-
-_FUNCTIONS = re.compile(r"functions=\[(.*)", re.DOTALL)
-
-
-def _mode(operator: OperatorMetrics) -> str | None:
-    """Which part of an aggregate it is: `final` (or the whole), `inner`, or `none` where it has no functions."""
-    match = _FUNCTIONS.search(operator.detail)
-    if match is None:
-        return None
-    if match[1].startswith("]"):
-        return "none"
-    return "inner" if match[1].startswith(("partial_", "merge_")) else "final"
-
-
-def _groups(made: Sequence[Node], members: Sequence[OperatorMetrics]) -> list[list[OperatorMetrics]] | None:
-    """Spark's operators by the aggregate of ours that they run, each group with what brings it the rows of the next
-    operator at that one's head; None where they cannot be told apart.
-
-    Of one with calls the first operator is its last part; the others have parts of the calls, or none where they tell
-    distinct values apart. One without calls has an operator without functions, or two.
-    """
-    if len(made) == 1:
-        return [list(members)]
-    parts: list[tuple[str, list[OperatorMetrics]]] = []
-    moved: list[OperatorMetrics] = []
-    for each in members:
-        moved.append(each)
-        if is_aggregate(each):
-            mode = _mode(each)
-            if mode is None:
-                return None
-            parts.append((mode, moved))
-            moved = []
-    groups = []
-    for place, node in enumerate(made):
-        is_last = place == len(made) - 1
-        taken = _taken(node, [mode for mode, _ in parts], None if is_last else made[place + 1])
-        if taken is None:
-            return None
-        groups.append([each for _, part in parts[:taken] for each in part])
-        parts = parts[taken:]
-    groups[-1] += moved
-    return None if parts else groups
-
-
-def _taken(node: Node, modes: Sequence[str], following: Node | None) -> int | None:
-    """How many operators of these parts, from the top down, run `node`; None where it cannot be told."""
-    if not isinstance(node, Aggregate) or not node.calls:
-        # One that follows without calls too could have any of them.
-        if following is not None and not (isinstance(following, Aggregate) and following.calls):
-            return None
-        length = _length(modes, {"none"})
-        return length if 1 <= length <= 2 else None
-    if not modes or modes[0] != "final":
-        return None
-    if spark_expands(node) or node.grouping_sets:
-        # Copies are put together in the middle, too.
-        return len(modes) if following is None else None
-    if not distinct_sets(node):
-        return 1 + _length(modes[1:], {"inner"})
-    if following is not None and not (isinstance(following, Aggregate) and following.calls):
-        return None
-    return 1 + _length(modes[1:], {"inner", "none"})
-
-
-def _length(modes: Sequence[str], wanted: set[str]) -> int:
-    return next((place for place, mode in enumerate(modes) if mode not in wanted), len(modes))
-
-
-def _agree(ours: Spot[Numbered], sparks: Spot[OperatorMetrics], files: Files) -> bool:
-    """Whether both are the same tree of kinds over the same tables."""
-    scans = [each.members[0].node for each in ours.walk() if each.kind is Kind.SCAN]
-    tables = Counter(each.table for each in scans if isinstance(each, Scan))
-    joins = [each.members[0].node for each in ours.walk() if each.kind is Kind.JOIN]
-    # Joins without keys are put into another order, which shows by their tables alone.
-    if any(isinstance(each, Join) and not each.keys for each in joins) and tables.total() > len(tables):
-        return False
-    return _are_alike(ours, sparks, files, len(tables) > 1)
-
-
-def _are_alike(ours: Spot[Numbered], sparks: Spot[OperatorMetrics], files: Files, several: bool) -> bool:
-    if ours.kind is not sparks.kind or ours.kind is Kind.OTHER or len(ours.inputs) != len(sparks.inputs):
-        return False
-    made = ours.members[0].node
-    if isinstance(made, Scan) and not _reads(made, sparks.members[0], files.get(made.table, ()), several):
-        return False
-    return all(_are_alike(one, other, files, several) for one, other in zip(ours.inputs, sparks.inputs, strict=True))
-
-
-_LOCATION = re.compile(r"Location: \w+ ?\((?:\d+) paths\)\[(.*?)(\.\.\.|, |\])")
-_COLUMNS = re.compile(r"^\S+ \w+ \[(.*?)\] Batched")
-_COLUMN = re.compile(r"(?:^|,)([^#,]+)#\d+L?(?=,|$)")
-_SCHEME = re.compile(r"^[a-z0-9]+:/+|^/+")
-
-
-def _reads(node: Scan, operator: OperatorMetrics, paths: Sequence[str], several: bool) -> bool:
-    """Whether an operator may be the scan of this table: it reads no other columns, and no other files."""
-    columns = _COLUMNS.search(operator.detail)
-    if columns is not None:
-        read = {name.lower() for name in _COLUMN.findall(columns[1])}
-        if node.columns and not read <= {name.lower() for _, name in node.columns}:
-            return False
-    location = _LOCATION.search(operator.detail)
-    if location is None or not paths:
-        return not several
-    shown, is_cut = _SCHEME.sub("", location[1]), location[2] == "..."
-    known = [_SCHEME.sub("", path) for path in paths]
-    return any(path.startswith(shown) if is_cut else path == shown for path in known)

@@ -210,7 +210,7 @@ def submitted(sql: str, settings: dict[str, Any]) -> JobSpec:
 
 def known(users_hot: float) -> Statistics:
     sizes = {name: TableSize(name, 8, 1 << 33, 50_000_000, True) for name in TABLES}
-    keys = {}
+    keys: dict[tuple[str, ...], KeySketch] = {}
     for alias, share in (("o", 0.5), ("u", users_hot)):
         hot = (HotKey(value="7", share=share, estimated_rows=round(share * 50_000_000)),) if share else ()
         literals = ((Scalar("7L", (), BIGINT),),) if share else ()
@@ -222,14 +222,14 @@ def known(users_hot: float) -> Statistics:
 def advised() -> Iterator[tuple[str, JobSpec, str, str]]:
     """Every job of the queries and settings that are accepted and get an advice with a setting, with that advice."""
     for sql, names in QUERIES.items():
-        for *values, users_hot in product(*(CHOICES[name] for name in names), (0.0, 0.01)):
+        for values, users_hot in product(product(*(CHOICES[name] for name in names)), (0.0, 0.01)):
             settings = dict(zip(names, values, strict=True))
             try:
                 spec = submitted(sql, settings)
             except (SpecError, ValidationError):
                 continue
             schemas = {name: parse_schema(columns, "/") for name, columns in TABLES.items() if name in spec.tables}
-            statistics = known(float(users_hot))
+            statistics = known(users_hot)
             plan = plan_query(compile_job(spec, schemas), statistics, spec.settings)
             report = skew_report(statistics, plan.after, (), spec.settings, plan.trace)
             assert all(key.estimated_rows > 0 and key.share > 0 for found in report.keys for key in found.hot_keys)

@@ -1,0 +1,123 @@
+"""Plans of both kinds as trees of spots."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.spec.query import AggregateFunction, JoinKind
+from service.spec.reports import OperatorMetrics
+from service.spec.scalar import Scalar, column
+from service.spec.types import BIGINT, Field
+from workers.engine.plan.explain import explain
+from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Limit, Named, Project, Scan, Union
+from workers.engine.stats import spots
+from workers.engine.stats.spots import (
+    Kind,
+    Numbered,
+    TooManySpotsError,
+    numbered,
+    spots_of_operators,
+    spots_of_plan,
+)
+
+UID = column("o.uid", BIGINT)
+ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"),))
+USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
+COUNT = Call(AggregateFunction.COUNT, (), Field("n", BIGINT))
+KEEP = Scalar("`o.uid` > 1", ("o.uid",), None)
+BY_UID = (Named(UID, "o.uid"),)
+
+
+def operator(number: int, name: str, *inputs: int, rows: int | None = None, detail: str = "") -> OperatorMetrics:
+    return OperatorMetrics(
+        id=number,
+        operator=name,
+        detail=detail or name,
+        inputs=inputs,
+        rows=rows,
+        bytes=None,
+        time_ms=None,
+        spilled_bytes=None,
+    )
+
+
+def everything(top: Numbered) -> list[Numbered]:
+    return [*(below for each in top.inputs for below in everything(each)), top]
+
+
+def test_nodes_have_the_ids_of_the_report() -> None:
+    plan = Limit(Join(Filter(ORDERS, KEEP), Union((USERS, USERS)), JoinKind.INNER, ((UID, UID),)), 3)
+    reports = explain(plan, {}, lambda _: None).nodes
+    nodes = everything(numbered(plan))
+    assert [(each.id, type(each.node).__name__, tuple(one.id for one in each.inputs)) for each in nodes] == [
+        (each.id, each.operator, each.inputs) for each in reports
+    ]
+
+
+def test_a_plan_of_ours() -> None:
+    inner = Aggregate(Filter(ORDERS, KEEP), BY_UID, (COUNT,))
+    plan = Limit(Aggregate(Project(inner, BY_UID), BY_UID, (COUNT,)), 3)
+    top = spots_of_plan(numbered(plan))
+    assert (top.kind, [type(each.node).__name__ for each in top.above]) == (Kind.AGGREGATE, ["Limit"])
+    assert [type(each.node).__name__ for each in top.members] == ["Aggregate", "Project", "Aggregate"]
+    (below,) = top.inputs
+    assert (below.kind, [type(each.node).__name__ for each in below.above]) == (Kind.SCAN, ["Filter"])
+
+
+def test_aggregates_with_a_condition_between_them_are_two_spots() -> None:
+    plan = Aggregate(Filter(Aggregate(ORDERS, BY_UID, (COUNT,)), KEEP), BY_UID, (COUNT,))
+    assert [each.kind for each in spots_of_plan(numbered(plan)).walk()] == [Kind.AGGREGATE, Kind.AGGREGATE, Kind.SCAN]
+
+
+def test_unions_below_unions_are_one() -> None:
+    plan = Union((Project(Union((ORDERS, ORDERS)), BY_UID), Limit(Union((ORDERS, ORDERS)), 3), ORDERS))
+    top = spots_of_plan(numbered(plan))
+    assert [each.kind for each in top.inputs] == [Kind.SCAN, Kind.SCAN, Kind.UNION, Kind.SCAN]
+
+
+def test_sparks_operators() -> None:
+    found = spots_of_operators(
+        [
+            operator(1, "Execute InsertIntoHadoopFsRelationCommand", 2),
+            operator(2, "WriteFiles", 3),
+            operator(3, "HashAggregate", 4),
+            operator(4, "AQEShuffleRead", 5),
+            operator(5, "Exchange", 6),
+            operator(6, "HashAggregate", 7),
+            operator(7, "SortMergeJoin(skew=true)", 8, 9),
+            operator(8, "Scan parquet"),
+            operator(9, "Filter", 10),
+            operator(10, "Scan csv"),
+        ]
+    )
+    assert [each.kind for each in found.walk()] == [Kind.AGGREGATE, Kind.JOIN, Kind.SCAN, Kind.SCAN]
+    assert [each.id for each in found.above] == [1, 2]
+    assert [each.id for each in found.members] == [3, 4, 5, 6]
+    assert [each.id for each in found.inputs[0].inputs[1].above] == [9]
+
+
+def test_copies_end_a_row_of_aggregates() -> None:
+    found = spots_of_operators(
+        [
+            operator(1, "HashAggregate", 2),
+            operator(2, "Expand", 3),
+            operator(3, "HashAggregate", 4),
+            operator(4, "Scan parquet"),
+        ]
+    )
+    assert [[each.id for each in spot.members] for spot in found.walk()] == [[1, 2], [3], [4]]
+
+
+@pytest.mark.parametrize("name", ["EmptyRelation", "LocalTableScan", "Window", "Expand", "InMemoryTableScan"])
+def test_what_is_not_known_is_told_so(name: str) -> None:
+    assert spots_of_operators([operator(1, "Project", 2), operator(2, name)]).kind is Kind.OTHER
+
+
+def test_what_is_used_again_and_again_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spots, "MOST_SPOTS", 50)
+    # Each union takes the next one twice.
+    chain = [operator(number, "Union", number + 1, number + 1) for number in range(30)]
+    chain = [one for each in chain for one in (each,)]
+    joins = [each.model_copy(update={"operator": "SortMergeJoin"}) for each in chain]
+    with pytest.raises(TooManySpotsError):
+        spots_of_operators([*joins, operator(30, "Scan parquet")])
