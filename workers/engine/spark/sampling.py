@@ -288,6 +288,9 @@ def sample_text(
         except StoreUnavailableError as error:
             troubles.add("A sample", None, error)
             break
+    if not lines and not troubles.sentences() and _are_read_whole(files):
+        # A header at most.
+        return Sample(0, True, None)
     read_bytes = sum(len(line) + 1 for line in lines)
     rows = round(total_bytes * len(lines) / read_bytes) if read_bytes else total_bytes // BYTES_PER_ROW
     is_broken = is_csv and source.options.multi_line and may_break_lines(lines, source.options.quote)
@@ -324,6 +327,11 @@ def _rows_from_beginnings(
         rows += rows_in(whole, options)
         read_bytes += len(bytes_of(whole))
     return round(total_bytes * rows / read_bytes) if rows else None
+
+
+def _are_read_whole(files: Sequence[DataFile]) -> bool:
+    with_lines = [path for path in files if _may_have_lines(path)]
+    return len(with_lines) <= MAX_FILES and all(size_of(path) <= _BLOCKS_PER_FILE * _BLOCK_BYTES for path in with_lines)
 
 
 def _may_have_lines(path: DataFile) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -285,7 +286,7 @@ def _sketch(key: SketchKey, types: Mapping[str, DataType], sample: Sample) -> Ke
     if sample.table is None or not sample.table.num_rows or not set(columns) <= set(sample.table.column_names):
         return None
     try:
-        groups = _groups(sample.table, columns)
+        groups = _groups(sample.table, columns, [types[column] for column in columns])
     except (pa.ArrowException, ValueError, TypeError) as error:
         _log.warning("no sketch of %s: %s", ", ".join(columns), error)
         return None
@@ -306,16 +307,22 @@ def _sketch(key: SketchKey, types: Mapping[str, DataType], sample: Sample) -> Ke
     )
 
 
-def _groups(table: pa.Table, columns: Key) -> pa.Table:
+def _groups(table: pa.Table, columns: Key, types: Sequence[DataType]) -> pa.Table:
     """The distinct keys of the sample, each with its number of rows in `count_all`; a column may occur twice."""
     names = [f"k{index}" for index in range(len(columns))]
-    arrays = [_normalized(table.column(column)) for column in columns]
+    arrays = [_normalized(table.column(column), type_) for column, type_ in zip(columns, types, strict=True)]
     return pa.table(arrays, names=names).group_by(names).aggregate([([], "count_all")])
 
 
-def _normalized(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    # Spark groups -0.0 with 0.0; Arrow does not.
-    return pc.add(values, pa.scalar(0.0, values.type)) if pa.types.is_floating(values.type) else values
+def _normalized(values: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:
+    if type_.is_fractional and pa.types.is_string(values.type):
+        # One number has many texts: 0, 0.0 and -0.0.
+        values = typed(values, type_)
+    if not pa.types.is_floating(values.type):
+        return values
+    # Spark groups -0.0 with 0.0, and every NaN with every other; Arrow does not.
+    told = pc.if_else(pc.is_nan(values), pa.scalar(math.nan, values.type), values)
+    return pc.add(told, pa.scalar(0.0, values.type))
 
 
 def _null_share(groups: pa.Table, columns: Key, sampled: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
@@ -16,7 +17,7 @@ from service.datasets.stores import Store
 from service.spec.job import TableFormat
 from service.spec.locations import Location
 from service.spec.scalar import Scalar
-from service.spec.types import BIGINT, BOOLEAN, STRING, Field, Schema
+from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field, Schema
 from tests.support.tables import on_disk
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.sources import TableInput
@@ -99,6 +100,38 @@ def test_a_table_under_two_aliases(parquet_table: Tables, scan_of: Scans) -> Non
     assert set(statistics.tables) == {"x", "y"}
     assert {key: known.distinct_keys for key, known in statistics.keys.items()} == {("x.a",): 2, ("y.b",): 3}
     assert statistics.keys[("y.b",)].alias == "y"
+
+
+def nan(bits: int) -> float:
+    found: float = struct.unpack("<d", struct.pack("<Q", bits))[0]
+    return found
+
+
+def hot_rows(statistics: Statistics, column: str) -> dict[str, int]:
+    return {hot.value: hot.estimated_rows for hot in statistics.keys[(column,)].hot_keys}
+
+
+def test_zeros_and_what_is_no_number_are_grouped_as_spark_groups_them(parquet_table: Tables, scan_of: Scans) -> None:
+    values = [0.0, -0.0, nan(0x7FF8000000000000), nan(0xFFF8000000000001), None, 1.5] * 100
+    table = parquet_table(pa.table({"a": pa.array(values, pa.float64())}))
+    known = gather_statistics([("t.a",)], [scan_of(table)], {"t": table}, slots=1)
+    assert hot_rows(known, "t.a") == {"0.0": 200, "nan": 200, "NULL": 100, "1.5": 100}
+    assert known.keys[("t.a",)].distinct_keys == 4
+
+
+def test_texts_of_one_number_are_one_key(text_table: Tables, scan_of: Scans) -> None:
+    lines = "0.0,x\n-0.0,x\n0,x\nNaN,x\n,\n1.50,x\n1.5,x\n" * 50
+    table = text_table(TableFormat.CSV, [lines], [Field("a", DOUBLE), Field("b", STRING)])
+    known = gather_statistics([("t.a",)], [scan_of(table)], {"t": table}, slots=1)
+    assert hot_rows(known, "t.a") == {"0.0": 150, "nan": 50, "NULL": 50, "1.5": 100}
+
+
+def test_a_long_header_alone_is_an_empty_table(text_table: Tables, scan_of: Scans) -> None:
+    names = [f"a_column_with_a_long_name_{number}" for number in range(40)]
+    fields = [Field(name, BIGINT) for name in names]
+    table = text_table(TableFormat.CSV, [",".join(names) + "\n"], fields, header=True)
+    known = gather_statistics([(f"t.{names[0]}",)], [scan_of(table)], {"t": table}, slots=1)
+    assert (known.tables["t"].rows, known.tables["t"].rows_are_exact) == (0, True)
 
 
 def test_values_as_text(parquet_table: Tables, scan_of: Scans) -> None:
