@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from service.spec.job import JobSpec, TableSource
 from service.spec.model import Frozen, refuse_flag
@@ -41,6 +42,28 @@ class ProfileRequest(Frozen):
     )
 
     _slots_are_no_flag = field_validator("slots", mode="before")(refuse_flag)
+
+    @field_validator("table")
+    @classmethod
+    def _is_read_once(cls, table: TableSource) -> TableSource:
+        for word in ("role", "event_time", "follow"):
+            if getattr(table, word):
+                raise PydanticCustomError(
+                    "only_for_streams",
+                    "'{word}' is for streaming jobs, and a profile reads the files that are there now: remove it.",
+                    {"word": word},
+                )
+        return table
+
+    @field_validator("keys")
+    @classmethod
+    def _names_a_column_once(cls, keys: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+        for key in keys:
+            if len({column.casefold() for column in key}) < len(key):
+                raise PydanticCustomError(
+                    "duplicate_column", "The key {key} has a column twice: name it once.", {"key": ", ".join(key)}
+                )
+        return keys
 
 
 class ProfiledTable(Frozen):

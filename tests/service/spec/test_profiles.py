@@ -106,6 +106,9 @@ def test_a_key_of_which_nothing_is_known_says_so() -> None:
         {"slots": True},
         {"slots": 100_001},
         {"table": {"format": "stream", "stream": "clicks"}},
+        {"table": {**TABLE, "role": "static"}},
+        {"table": {**TABLE, "follow": True}},
+        {"keys": [["a", "A"]]},
     ],
     ids=str,
 )
