@@ -6,9 +6,10 @@ in every line written below it, those of libraries included.
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 from structlog.typing import Processor
@@ -86,7 +87,7 @@ def _renderers(settings: LogSettings) -> list[Processor]:
     if settings.format == "console":
         # Not its own tracebacks: they show what local variables hold, secrets among it, and take seconds to draw.
         renderer = structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            colors=sys.stderr.isatty(), exception_formatter=_traceback_of_one_piece
         )
         return [_escape_all_controls, renderer]
     return [
@@ -96,6 +97,13 @@ def _renderers(settings: LogSettings) -> list[Processor]:
     ]
 
 
+def _traceback_of_one_piece(sio: TextIO, exc_info: structlog.typing.ExcInfo) -> None:
+    """A plain traceback. What its messages hold of callers' texts neither moves a terminal's cursor nor colours it."""
+    drawn = io.StringIO()
+    structlog.dev.plain_traceback(drawn, exc_info)
+    sio.write(drawn.getvalue().translate(_CONTROLS_OF_LINES))
+
+
 def _escaped(*ranges: tuple[int, int]) -> dict[int, str]:
     return {code: f"\\u{code:04x}" for first, last in ranges for code in range(first, last + 1)}
 
@@ -103,6 +111,7 @@ def _escaped(*ranges: tuple[int, int]) -> dict[int, str]:
 # What callers send is in the log: it must neither begin a line of its own nor turn the order of characters round.
 _UNSEEN = _escaped((0x7F, 0x9F), (0x2028, 0x202E), (0x2066, 0x2069))
 _CONTROLS = _escaped((0x00, 0x1F)) | _UNSEEN
+_CONTROLS_OF_LINES = {code: text for code, text in _CONTROLS.items() if chr(code) not in "\n\t"}
 _OURS = frozenset({"exception", "stack", "exc_info"})
 
 

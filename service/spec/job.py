@@ -144,8 +144,8 @@ class Limits(Frozen):
         ge=0,
         le=10,
         description="How often a batch job is tried again, beside `max_attempts`, after it FAILED for a reason that "
-        "may pass: an error of status 500 or above, such as a store that is away or a full disk. After 10 s, 20 s and "
-        "so on up to 5 min, within its time limit.",
+        "may pass: a store that is away (`storage_unavailable`), a full disk (`disk_full`) or an `internal_error`. "
+        "After 10 s, 20 s and so on up to 5 min, within its time limit.",
     )
 
 

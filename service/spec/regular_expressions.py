@@ -21,11 +21,15 @@ _MAX_WAYS = 10_000_000
 _TOO_MANY = _MAX_WAYS + 1
 _MAX_TURNS = 10_000
 """Steps that may be taken without getting on in the text: counts multiply, `((a?){99}){99}`."""
+_MAX_UNEVEN_TURNS = 1_000
+"""Turns of a repetition for each of which Java calls itself once more, since they may be of different lengths."""
 
-_GROUP = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|<[A-Za-z][A-Za-z0-9]*>|[A-Za-wyz-]*:))?")
-_FLAGS = re.compile(r"\(\?[A-Za-wyz-]+\)")
-_COUNT = re.compile(r"\{(\d{1,9})(,(\d{1,9})?)?\}")
-_LITERAL = re.compile(r"\\Q.*?(?:\\E|$)", re.DOTALL)
+_GROUP = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|<[A-Za-z][A-Za-z0-9]*>|[A-TV-Za-wyz-]*:))?")
+# Neither x, which allows comments, nor U, by which classes such as \w hold more.
+_FLAGS = re.compile(r"\(\?[A-TV-Za-wyz-]+\)")
+_COUNT = re.compile(r"\{([0-9]{1,9})(,([0-9]{1,9})?)?\}")
+# Not an empty one: Java drops it, so that what follows repeats what stands before.
+_LITERAL = re.compile(r"\\Q(?!\\E|$).+?(?:\\E|$)", re.DOTALL)
 _REFERENCE = re.compile(r"\\(?:[1-9]|k<[^>]*>)")
 _LOOKS = ("(?=", "(?!", "(?<=", "(?<!")
 _BOUNDARIES = frozenset(rf"\{letter}" for letter in "bBAzZG")
@@ -35,32 +39,46 @@ _ESCAPED = (
     r"|0[0-7]{1,3}|[dDwWsSbBAzZGhHvVRXntrfae]|[^0-9A-Za-z])"
 )
 _ESCAPE = re.compile(_ESCAPED, re.DOTALL)
-# Not the set operations that Java knows inside of one.
-_CLASS = re.compile(rf"\[\^?(?:{_ESCAPED}|[^\\\[\]&]|&(?!&))+\]", re.DOTALL)
+# Not the set operations that Java knows inside of one, nor a bracket that it takes for a member.
+_CLASS = re.compile(rf"\[(?!\^\])\^?(?:{_ESCAPED}|[^\\\[\]&]|&(?!&))+\]", re.DOTALL)
+# What may stand for a character beyond the first 65,536, which is two to Java, and for others, which are one.
+_UNEVEN = re.compile(r"\\[DSWHVpPN]|\\x\{0*[0-9A-Fa-f]{5,}\}|[^\x00-\uffff]")
 
 
 class PatternError(ValueError):
     """A pattern that is not taken; the message says why, and what to write instead."""
 
 
+_UNEVENLY_REPEATED = (
+    "repeats something that is of different lengths over some texts, such as (.)* or .{0,5000} where a character takes "
+    "two places: over long ones that exhausts the stack. Write .*, repeat it possessively, (.)*+, or at most "
+    f"{_MAX_UNEVEN_TURNS:,} times"
+)
+
+
 @dataclass(frozen=True)
 class _Work:
     """In how many ways a part can match: `loops` repetitions without end, one behind the other, times `ways`; whether
-    it can match the `empty` text, and how many `turns` it may take at one place of the text."""
+    it can match the `empty` text, and how many `turns` it may take at one place of the text. `uneven`: what it matches
+    in one way may be of different lengths to Java; `plain`: it is one character, which Java repeats by counting.
+    """
 
     loops: int = 0
     ways: int = 1
     empty: bool = False
     turns: int = 1
+    uneven: bool = False
+    plain: bool = False
 
     def then(self, other: _Work) -> _Work:
         ways = min(self.ways * other.ways, _TOO_MANY)
-        return _Work(self.loops + other.loops, ways, self.empty and other.empty, self.turns + other.turns)
+        uneven = self.uneven or other.uneven
+        return _Work(self.loops + other.loops, ways, self.empty and other.empty, self.turns + other.turns, uneven)
 
     def either(self, other: _Work) -> _Work:
         loops = max(self.loops, other.loops)
         ways = min(self.ways + other.ways, _TOO_MANY)
-        return _Work(loops, ways, self.empty or other.empty, self.turns + other.turns)
+        return _Work(loops, ways, self.empty or other.empty, self.turns + other.turns, self.uneven or other.uneven)
 
     def times(self, least: int, most: int | None) -> _Work:
         varies = self.loops > 0 or self.ways > 1
@@ -71,19 +89,24 @@ class _Work:
                     "texts that takes without end. Write a class of characters, [ab]*, repeat the group possessively, "
                     "(…)*+, or bound how often, (…){0,5}"
                 )
-            return _Work(1, 1, self.empty or not least, self.turns)
+            if self.uneven and not self.plain:
+                raise PatternError(_UNEVENLY_REPEATED)
+            return _Work(1, 1, self.empty or not least, self.turns, self.uneven)
+        if self.uneven and most > _MAX_UNEVEN_TURNS:
+            raise PatternError(_UNEVENLY_REPEATED)
         ways = most - least + 1
         for _ in range(most if self.ways > 1 else 0):
             ways *= self.ways
             if ways > _MAX_WAYS:
                 break
-        return _Work(self.loops * most, min(ways, _TOO_MANY), self.empty or not least, self._turns(most))
+        return _Work(self.loops * most, min(ways, _TOO_MANY), self.empty or not least, self._turns(most), self.uneven)
 
     def possessively(self, least: int, most: int | None) -> _Work:
         """Repeated without that anything of it is tried again."""
         ways = 1 if least == most else 2
         turns = self.turns if most is None else self._turns(most)
-        return _Work(self.loops + int(most is None), min(self.ways * ways, _TOO_MANY), self.empty or not least, turns)
+        loops, ways = self.loops + int(most is None), min(self.ways * ways, _TOO_MANY)
+        return _Work(loops, ways, self.empty or not least, turns, self.uneven)
 
     def _turns(self, most: int) -> int:
         # Where each turn takes a part of the text, that is over before the count.
@@ -134,6 +157,7 @@ class _Reader:
         return work
 
     def _atom(self, depth: int) -> _Work:
+        start = self._at
         if self._match(_LITERAL) or self._match(_FLAGS):
             return _Work(empty=True)
         if self._match(_REFERENCE):
@@ -141,7 +165,9 @@ class _Reader:
             return _Work(0, 2, empty=True)
         if self._match(_ESCAPE):
             escape = self._pattern[self._at - 2 : self._at]
-            return _Work(0, 2) if escape in (r"\R", r"\X") else _Work(empty=escape in _BOUNDARIES)
+            if escape in (r"\R", r"\X"):
+                return _Work(0, 2)
+            return self._character(start) if escape not in _BOUNDARIES else _Work(empty=True)
         if self._pattern[self._at] == "\\":
             raise PatternError(
                 f"holds {self._pattern[self._at : self._at + 2]}, which is not known: write a character by its code, "
@@ -153,10 +179,14 @@ class _Reader:
                     "holds a class of characters that is not closed, or that has others in it: write it plainly, and "
                     "brackets in it with a backslash"
                 )
-            return _Work()
+            return self._character(start)
+        if self._pattern[self._at] == "{":
+            raise PatternError(
+                r"has a count of repetitions that is not one, or is not known: write {2,5}, and a brace as \{"
+            )
         if self._pattern[self._at] != "(":
             self._at += 1
-            return _Work(empty=self._pattern[self._at - 1] in "^$")
+            return _Work(empty=True) if self._pattern[start] in "^$" else self._character(start)
         opened = self._at
         if not self._match(_GROUP) or self._pattern[self._at : self._at + 1] == "?":
             raise PatternError("begins a group in a way that is not known, or that allows comments")
@@ -165,6 +195,13 @@ class _Reader:
             raise PatternError("has a parenthesis that is not closed")
         looks = self._pattern.startswith(_LOOKS, opened)
         return replace(work, empty=work.empty or looks)
+
+    def _character(self, start: int) -> _Work:
+        """One character, of those that the text from `start` on stands for."""
+        text = self._pattern[start : self._at]
+        # A character by itself is as long each time.
+        uneven = text == "." or text.startswith("[^") or (len(text) > 1 and _UNEVEN.search(text) is not None)
+        return _Work(uneven=uneven, plain=True)
 
     def _repeated(self, work: _Work) -> _Work:
         while (bounds := self._bounds()) is not None:

@@ -57,8 +57,17 @@ def _stored(session: Session) -> list[tuple[str, str, int]]:
 
 
 def _oldest_queued(session: Session, queue: Queue) -> int | None:
-    statement = select(func.min(JobRow.submitted_at)).where(
-        JobRow.kind == RUN, JobRow.status == JobStatus.QUEUED.value, JobRow.queue == queue.value
+    # In the index's order up to the first that is no exception: nobody may claim what pauses before it is tried again.
+    statement = (
+        select(JobRow.submitted_at)
+        .where(
+            JobRow.kind == RUN,
+            JobRow.status == JobStatus.QUEUED.value,
+            JobRow.queue == queue.value,
+            JobRow.next_run_at.is_(None),
+        )
+        .order_by(JobRow.submitted_at)
+        .limit(1)
     )
     return session.execute(statement).scalar_one_or_none()
 

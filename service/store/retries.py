@@ -1,8 +1,8 @@
 """Jobs that are tried again after an attempt FAILED, as often as their `limits.failure_retries` say.
 
 This budget is beside that of lost attempts (`max_attempts`), and is spent by failures alone that may pass: a store that
-is away, a full disk, a defect. What is wrong with the job itself would be wrong again. Such a job is QUEUED with
-`next_run_at` set; nobody claims it until the sweeper takes that away.
+is away, a full disk, a failure of the service itself. What is wrong with the job itself would be wrong again. Such a
+job is QUEUED with `next_run_at` set; nobody claims it until the sweeper takes that away.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ from service.store.tables import AttemptRow, JobRow
 
 FIRST_PAUSE_MS = 10_000
 LONGEST_PAUSE_MS = 300_000
+_LEAST_LEFT_MS = 15_000
+"""Of the time limit, for a try: less would be over before a worker has it, and hide the error behind TIMED_OUT."""
+
+PASSING = frozenset({"storage_unavailable", "disk_full", "internal_error"})
+"""Codes of what may pass by itself. What ran out of memory would do so again, and might take others along."""
 
 
 def publish_or_retry(
@@ -74,13 +79,13 @@ def release_due(session: Session, now: int, at_most: int) -> list[tuple[str, str
 def _due(session: Session, held: Claim, error: Problem, now: int) -> int | None:
     """When the job is to be tried again, in milliseconds; None where it is not."""
     retries = (held.spec.get("limits") or {}).get("failure_retries", 0)
-    if not retries or held.kind != RUN or error.status < 500:
+    if not retries or held.kind != RUN or error.code not in PASSING:
         return None
     failures = session.execute(
         select(func.count()).where(AttemptRow.job_id == held.job_id, AttemptRow.status == AttemptStatus.FAILED.value)
     ).scalar_one()
     due = now + min(FIRST_PAUSE_MS * 2**failures, LONGEST_PAUSE_MS)
-    is_in_time = not held.timeout_ms or due < held.started_at + held.timeout_ms
+    is_in_time = not held.timeout_ms or due + _LEAST_LEFT_MS < held.started_at + held.timeout_ms
     return due if failures < retries and is_in_time else None
 
 

@@ -118,6 +118,19 @@ def test_a_traceback_stays_readable(capsys: pytest.CaptureFixture[str], monkeypa
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
+def test_what_an_exception_quotes_moves_no_cursor(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setenv("EVENKEEL_LOG_FORMAT", form)
+    configure_logging(LogSettings())
+    try:
+        raise ValueError("\x1b[2J\x1b[31m\r\x9b2K\u202e")
+    except ValueError:
+        structlog.get_logger("service.x").exception("failed")
+    assert not set(capsys.readouterr().err) & set("\r\x1b\x9b\u202e")
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
 def test_a_traceback_does_not_tell_what_variables_hold(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:

@@ -70,11 +70,36 @@ EXPLODING = (
     r"(?:(?:(?=a)){100}+){200}+",
     r"(?:^{999}$){999}",
     r"(?:\Q\E{999}){999}",
+    # To Java, what an empty quotation parts stands together.
+    r"(a|b)\Q\E*c",
+    r"(a|aa)\Q\E*\1c",
+    r"(\Q\E?x)(a|b) *c",
+    r"(a|b)\Q",
+    # Java reads counts of more digits, and no others than ASCII's.
+    r"(a|b){0000000000,}c",
+    r"(a?){2000000000}",
+    "(?:a|b){\u0663}",
+    r"a{",
+    r"(a|b[^](])*[^])]",
+    # Characters of one or two places.
+    r"^(..)*$",
+    r"(.)*",
+    r"\S{1,99999}",
+    r"(?:.a)*",
+    r"(?:[^,],)*",
+    r"(?:\p{L}a){2,}",
+    r"([a\W])+",
+    r"(?:[a\x{1f600}])*",
+    "(?:[a\U0001f600])*",
+    r"(?U)(\w)*",
+    r"(?:a.{1001})",
 )
 
 REPEATED = (
     r"^(ab)*$",
-    r"^(..)*$",
+    r"^([ab][ab])*$",
+    r"^(..)*+$",
+    r"^.{2,}$",
     r"^((a)(b))*$",
     r"^(\Qab\E)*$",
     r"^((?=a)ab)*$",
@@ -101,6 +126,12 @@ SOUND = (
     r"[(+*|)]+",
     r"^\+?1?\s*\(?\d{3}\)?[-. ]?\d{3}[-. ]?\d{4}$",
     r"(foo|bar){2}",
+    r"^.{0,1000}",
+    r"^(?:[^,],){0,1000}",
+    r"^\S+",
+    r"^[^b]*+",
+    r"^.*?,",
+    "^\U0001f600*",
 )
 
 
@@ -108,7 +139,7 @@ SOUND = (
     "regular expressions that explode",
     kind="attack",
     how="`(a+)+`, `(a|b)*` and the like, hidden behind flags, names, escapes, quotations and counts",
-    times=41,
+    times=77,
     guaranteed="422 `unsupported_construct`, before anything runs",
 )
 @pytest.mark.parametrize("pattern", EXPLODING)
@@ -127,16 +158,24 @@ def test_what_people_write_is_taken(pattern: str) -> None:
 @pytest.mark.withstands(
     "regular expressions that exhaust the stack",
     kind="attack",
-    how="every kind of repetition that is taken, over texts of 300,000 characters in real Spark",
-    times=16,
+    how="every kind of repetition that is taken, over texts of 300,000 characters, of one place and of two, in Spark",
+    times=24,
     guaranteed="the driver lives on",
 )
 def test_what_is_taken_leaves_spark_alive(spark: SparkSession) -> None:
     """Such a text and `(a|b)*`, which is refused, end the JVM of this test."""
     # Two rows, so that Spark does not compute it as a constant.
-    texts = spark.range(2).selectExpr("repeat('ab', 150000 + CAST(id AS INT)) AS text")
+    texts = spark.range(2).selectExpr(
+        "repeat('ab', 150000 + CAST(id AS INT)) AS text",
+        # Characters of one place and of two by turns.
+        "repeat('x\U0001f600a', 100000 + CAST(id AS INT)) AS uneven",
+    )
     anchored = [pattern for pattern in SOUND if pattern.startswith("^")]
-    assert len(anchored) == 16
-    matching = ["text RLIKE '" + pattern.replace("\\", "\\\\") + "'" for pattern in anchored]
-    for row in texts.selectExpr(*matching).collect():
-        assert list(row) == [pattern in REPEATED for pattern in anchored]
+    assert len(anchored) == 24
+    written = [pattern.replace("\\", "\\\\") for pattern in anchored]
+    for row in texts.selectExpr(*(f"text RLIKE '{pattern}'" for pattern in written)).collect():
+        assert [found for found, pattern in zip(row, anchored, strict=True) if pattern in REPEATED] == [True] * len(
+            REPEATED
+        )
+    uneven = texts.selectExpr(*(f"uneven RLIKE '{pattern}'" for pattern in written)).collect()
+    assert [row[anchored.index(r"^\S+")] for row in uneven] == [True, True]

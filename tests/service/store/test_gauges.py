@@ -64,6 +64,14 @@ def test_the_oldest_of_each_queue(database: Database, clock: Clock, add_job: Add
     assert dict(gauges(database, clock.ms + 1_000).oldest_queued_at) == {"short": 100, "long": 101}
 
 
+def test_what_pauses_before_it_is_tried_again_waits_for_nobody(
+    database: Database, clock: Clock, add_job: AddJob
+) -> None:
+    change(database, add_job("paused"), next_run_at=clock.ms + 1_000)
+    found = gauges(database, clock.ms)
+    assert (non_zero(found), dict(found.oldest_queued_at)) == ({("QUEUED", "short"): 1}, {})
+
+
 def test_a_stream_that_was_to_stop_and_lost_its_worker_is_at_rest(
     database: Database, add_job: AddJob, clock: Clock
 ) -> None:
@@ -104,7 +112,8 @@ def test_no_question_reads_all_jobs(tmp_path: Path) -> None:
     everything = "ix_jobs_kind_status_queue_submitted_at"
     assert plans == [
         f"SEARCH jobs USING COVERING INDEX {everything} (kind=?)",
-        *[f"SEARCH jobs USING COVERING INDEX {everything} (kind=? AND status=? AND queue=?)"] * 3,
+        # In its order, up to the first job that does not pause.
+        *[f"SEARCH jobs USING INDEX {everything} (kind=? AND status=? AND queue=?)"] * 3,
         plans[4],
         "SEARCH jobs USING INDEX ix_jobs_finished_at (finished_at>?)",
     ]

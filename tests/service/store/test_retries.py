@@ -23,6 +23,7 @@ from service.store.tables import JobRow
 LEASE = 1_000
 AWAY = ends.storage_unavailable("The store of 's3a://b/' does not answer.")
 WRONG = Problem(type="/problems/divide_by_zero", title="Division by zero", status=422, detail="", code="divide_by_zero")
+HEAVY = Problem(type="/problems/out_of_memory", title="Out of memory", status=500, detail="", code="out_of_memory")
 
 
 class Clock(Protocol):
@@ -101,7 +102,12 @@ def test_lost_attempts_and_failures_have_budgets_of_their_own(
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(WRONG, JobStatus.FAILED), (ends.timed_out(1), JobStatus.TIMED_OUT), (ends.cancelled(), JobStatus.CANCELLED)],
+    [
+        (WRONG, JobStatus.FAILED),
+        (HEAVY, JobStatus.FAILED),
+        (ends.timed_out(1), JobStatus.TIMED_OUT),
+        (ends.cancelled(), JobStatus.CANCELLED),
+    ],
 )
 def test_what_would_be_the_same_again_is_not_tried(
     database: Database, add_job: Callable[..., str], error: Problem, status: JobStatus
@@ -111,7 +117,16 @@ def test_what_would_be_the_same_again_is_not_tried(
     assert row_of(database, job_id).status == status.value
 
 
-@pytest.mark.parametrize("job", [{}, {"failure_retries": 3, "timeout_ms": FIRST_PAUSE_MS}, {"kind": "explain"}])
+@pytest.mark.parametrize(
+    "job",
+    [
+        {},
+        {"failure_retries": 3, "timeout_ms": FIRST_PAUSE_MS},
+        # It would be over before a worker had it.
+        {"failure_retries": 3, "timeout_ms": FIRST_PAUSE_MS + 10_000},
+        {"kind": "explain"},
+    ],
+)
 def test_nor_is_one_that_nobody_asked_for_or_that_would_be_late(
     database: Database, add_job: Callable[..., str], job: dict[str, int | str]
 ) -> None:
