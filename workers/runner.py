@@ -373,7 +373,7 @@ class JobRunner:
                 raise
             _log.error("publication_impossible", exc_info=error)
             ending = Ending(JobStatus.FAILED, ends.internal_error(claim.job_id, claim.fence))
-            became = self._publish_patiently(claim, ending)
+            became = self._publish_patiently(claim, ending, last=True)
         if became is None:
             _log.warning("publication_refused", status=ending.status.value)
         if became is None or ending.result is None:
@@ -390,11 +390,11 @@ class JobRunner:
                 rows=None if ending.result is None else ending.result.rows,
             )
 
-    def _publish_patiently(self, claim: Claim, ending: Ending) -> JobStatus | None:
+    def _publish_patiently(self, claim: Claim, ending: Ending, *, last: bool = False) -> JobStatus | None:
         """Tries again while the database is away: a result that took an hour is worth a minute."""
 
         def publish(tried: int) -> JobStatus | None:
             with self._database.write() as session:
-                return publish_or_retry(session, claim, ending, self._database.now(session), again=tried > 0)
+                return publish_or_retry(session, claim, ending, self._database.now(session), again=tried > 0, last=last)
 
         return patiently(publish, pause=self._pause)

@@ -14,6 +14,7 @@ who may write below a root are trusted not to try.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,9 +24,18 @@ from service.datasets.local_files import LocalWalk, is_inside, real
 from service.datasets.reading import DataFile, UriFile, local_path, size_of, version_of
 from service.datasets.roots import DirectoryRoot, Root, StoreRoot
 from service.datasets.store_files import find_in_store
+from service.datasets.stores import StoreUnavailableError
 from service.spec.errors import SpecError
 from service.spec.job import TableSource
 from service.spec.locations import Location, is_uri, path_of_file_uri, resolve
+
+_AWAY = frozenset(
+    {
+        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ECONNREFUSED, errno.ECONNRESET),
+        *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EREMOTEIO),
+    }
+)
+"""What a disk, or a file system that is mounted from elsewhere, answers where it is at fault and not the path."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +116,16 @@ def _find(table: str, source: TableSource, roots: Sequence[Root], *, may_be_empt
     )
 
 
-def unreadable(name: str, error: OSError, pointer: str) -> SpecError:
-    """`unreadable_file` with the system's reason and no path beyond the caller's own."""
+def unreadable(name: str, error: OSError, pointer: str) -> SpecError | StoreUnavailableError:
+    """`unreadable_file` with the system's reason and no path beyond the caller's own; StoreUnavailableError where it is
+    the disk or the server of a mounted root that fails.
+    """
     # Not `strerror`: Arrow puts the whole path into it.
     reason = os.strerror(error.errno) if error.errno is not None else "it cannot be read"
+    if error.errno in _AWAY:
+        return StoreUnavailableError(
+            f"The file system behind a data root fails: {reason}.", "Look at the disk, or at what is mounted there."
+        )
     return SpecError.of("unreadable_file", f"'{name}' cannot be read: {reason}.", pointer=pointer)
 
 

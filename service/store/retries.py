@@ -30,14 +30,15 @@ PASSING = frozenset({"storage_unavailable", "disk_full", "internal_error"})
 
 
 def publish_or_retry(
-    session: Session, held: Claim, ending: Ending, now: int, *, again: bool = False
+    session: Session, held: Claim, ending: Ending, now: int, *, again: bool = False, last: bool = False
 ) -> JobStatus | None:
     """Ends the attempt, and with it the job, unless it is to be tried again: gives what became of the job. None, and
     nothing changed, where the lease is lost.
 
-    `again` where this was tried before and the answer lost: what that try did counts.
+    `again` where this was tried before and the answer lost: what that try did counts. `last` where the job ends
+    however many tries it has left.
     """
-    if ending.error is not None and ending.status is JobStatus.FAILED:
+    if not last and ending.error is not None and ending.status is JobStatus.FAILED:
         due = _due(session, held, ending.error, now)
         if due is not None and _queue_again(session, held, ending.error, due, now):
             return JobStatus.QUEUED

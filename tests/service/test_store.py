@@ -82,4 +82,4 @@ def test_every_job_ends_once(database_url: str) -> None:
     assert set(told.values()) == {1}
     assert len(told) == JOBS
     assert len(attempts) > JOBS, "some leases have run out"
-    assert len({attempt.worker for attempt in attempts}) == PROCESSES
+    assert len({attempt.worker for attempt in attempts}) > 1, "they contended"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import TypeVar
@@ -31,6 +32,10 @@ from service.store.tables import JobRow
 LEASE_MS = 60_000
 LATE_TRIES = 2
 """Attempts that may lose their lease; the next one keeps it, so that no job runs out of attempts."""
+
+_WORK_SECONDS = 0.002
+"""Outside any transaction: else whoever has just written on SQLite writes next, and one of them may never have a turn.
+"""
 
 T = TypeVar("T")
 
@@ -72,6 +77,7 @@ class Contender:
         late = held.fence <= LATE_TRIES and self._chance.random() < 0.3
         lease_ms = 0 if late else LEASE_MS
         self._write(lambda s: leases.mark_running(s, held, self._database.now(s)))
+        time.sleep(_WORK_SECONDS)
         self._write(lambda s: leases.renew(s, self._name, [held], self._database.now(s), lease_ms))
         if late and self._chance.random() < 0.5:
             return  # gone without a word

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -11,8 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from service.datasets import walking
-from service.datasets.files import TableFiles, find_table_files, pointer_of
+from service.datasets.files import TableFiles, find_table_files, pointer_of, unreadable
 from service.datasets.reading import version_of
+from service.datasets.stores import StoreUnavailableError
 from service.spec.errors import SpecError
 from service.spec.job import TableSource
 from tests.support.privileges import without_privileges
@@ -165,6 +167,13 @@ def test_an_unreadable_directory(root: Path) -> None:
             assert refusal("orders", root).code == "unreadable_file"
     finally:
         (root / "orders").chmod(0o755)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN])
+def test_a_mounted_root_that_fails(number: int) -> None:
+    told = unreadable("orders", OSError(number, "/mnt/secret"), "/tables/t/path")
+    assert isinstance(told, StoreUnavailableError)
+    assert "secret" not in str(told)
 
 
 def test_a_loop_of_links_ends(root: Path) -> None:

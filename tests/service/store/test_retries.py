@@ -165,6 +165,16 @@ def test_one_that_is_to_be_cancelled_fails(database: Database, add_job: Callable
         assert publish_or_retry(session, held, ending, database.now(session)) is JobStatus.FAILED
 
 
+def test_one_that_ends_for_good_fails(database: Database, add_job: Callable[..., str]) -> None:
+    held = claimed(database, add_job("a", failure_retries=1, timeout_ms=3_600_000))
+    assert held is not None
+    with database.write() as session:
+        ending = Ending(JobStatus.FAILED, AWAY)
+        became = publish_or_retry(session, held, ending, database.now(session), last=True)
+    assert became is JobStatus.FAILED
+    assert ends_of(database, "a") == ["FAILED"]
+
+
 @pytest.mark.parametrize("retries", [0, 1])
 def test_an_answer_that_was_lost_counts(
     database: Database, clock: Clock, add_job: Callable[..., str], retries: int

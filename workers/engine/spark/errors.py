@@ -75,13 +75,19 @@ _FILE_SYSTEM_CODES = {
     "org.apache.hadoop.fs.s3a.auth.NoAuthWithAWSException": "unreadable_file",
     "org.apache.hadoop.fs.s3a.UnknownStoreException": "storage_unavailable",
     "org.apache.hadoop.fs.s3a.AWSClientIOException": "storage_unavailable",
+    "org.apache.hadoop.fs.s3a.AWSApiCallTimeoutException": "storage_unavailable",
+    "org.apache.hadoop.fs.s3a.AWSServiceThrottledException": "storage_unavailable",
+    "org.apache.hadoop.fs.s3a.AWSStatus500Exception": "storage_unavailable",
+    "org.apache.hadoop.hdfs.BlockMissingException": "storage_unavailable",
+    "org.apache.hadoop.ipc.StandbyException": "storage_unavailable",
 }
 """What Hadoop's file systems raise; told before the condition that Spark wraps it in."""
 
 _UNREACHABLE = frozenset(
     {
         *("java.net.ConnectException", "java.net.UnknownHostException", "java.net.NoRouteToHostException"),
-        *("java.net.SocketTimeoutException", "org.apache.hadoop.net.ConnectTimeoutException"),
+        *("java.net.SocketException", "java.net.SocketTimeoutException"),
+        "org.apache.hadoop.net.ConnectTimeoutException",
     }
 )
 """A store's fault only where a file was to be read: executors that lose each other raise the same."""

@@ -220,6 +220,8 @@ def test_a_name_node_that_is_not_there(spark: SparkSession, parquet_table: Table
         ("java.nio.file.AccessDeniedException", "unreadable_file", 422),
         ("org.apache.hadoop.security.AccessControlException", "unreadable_file", 422),
         ("org.apache.hadoop.net.ConnectTimeoutException", "storage_unavailable", 500),
+        ("org.apache.hadoop.ipc.StandbyException", "storage_unavailable", 500),
+        ("java.net.SocketException", "storage_unavailable", 500),
     ],
 )
 def test_what_a_file_system_refuses(spark: SparkSession, java_class: str, code: str, status: int) -> None:
