@@ -52,6 +52,7 @@ def stack(tmp_path: Path) -> Iterator[ComposeStack]:
         running.close()
 
 
+@pytest.mark.long
 def test_the_services_run_a_job_and_stop_when_told(stack: ComposeStack) -> None:
     assert set(ORDER) == set(stack.services)
     for name in set(ORDER) - {"migrate"}:

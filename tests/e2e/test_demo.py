@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 _SECONDS = 240
 
 
-@pytest.mark.parametrize("at_once", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("at_once", [1, 2])
 def test_demos_at_once_verify_every_number_and_leave_nothing(tmp_path: Path, at_once: int) -> None:
     logs = [tmp_path / f"{number}.log" for number in range(at_once)]
     demos = [

@@ -100,6 +100,7 @@ def uids(sender: int, number: int) -> range:
     times=1,
     guaranteed="every row is there once",
 )
+@pytest.mark.long
 def test_every_row_is_there_once(server: Server) -> None:
     chance = random.Random(SEED)
     declared = httpx.put(f"{server.address}/v1/streams/clicks", json={"schema": "uid BIGINT"}, trust_env=False)

@@ -171,6 +171,7 @@ def test_a_worker_that_wakes_too_late_changes_nothing(
     assert set(two) == set(workers.running())
 
 
+@pytest.mark.long
 def test_a_killed_worker_and_a_killed_jvm_change_nothing(
     workers: Fleet, two: tuple[subprocess.Popen[bytes], ...], warehouse: str
 ) -> None:

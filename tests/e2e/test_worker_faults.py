@@ -129,6 +129,7 @@ def test_a_stopped_worker_lets_short_jobs_end(workers: Fleet) -> None:
     times=1,
     guaranteed="its JVM goes with it; another worker brings the job to its end, once",
 )
+@pytest.mark.long
 def test_a_killed_worker_is_replaced(workers: Fleet) -> None:
     first = workers.running_worker()
     job_id = workers.submit(SLOW)
