@@ -55,7 +55,10 @@ LOG_EVENTS = (
     LogEvent("spark_start_killed", "error", "worker", "Spark took too long to start and was ended."),
     LogEvent("attempt_failed", "error", "worker", "A job ended by mistake of ours; with the traceback."),
     LogEvent(
-        "publication_impossible", "error", "worker", "A result could not be published for good; the job is tried again."
+        "publication_impossible",
+        "error",
+        "worker",
+        "What became of a job could not be stored, and not for want of the database; the job is FAILED.",
     ),
     LogEvent(
         "stream_end_not_published",

@@ -74,10 +74,12 @@ def welcome(stack: Stack) -> str:
     job = "--sql 'SELECT COUNT(*) AS n FROM t' --table t=parquet:FOLDER"
     asked = "" if stack.address == DEFAULT_URL else f" --url {stack.address}"
     key = " --key-file FILE" if settings.authenticates else ""
+    dashboard = [f"  dashboard      {stack.address}/"] if settings.api.dashboard else []
     return "\n".join(
         (
             f"Evenkeel is ready at {stack.address}",
-            f"  description    {stack.address}/openapi.json",
+            *dashboard,
+            f"  API            {stack.address}/openapi.json",
             f"  data           {roots} (put files below it)",
             f"  results        {settings.results_dir}",
             f"  logs           {stack.log_of('api')}, {stack.log_of('worker')}",

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.typescript_client import check_types, run_program
+from tests.support import readme
 from tests.support.node import node_packages, run_node
 from tests.support.production import Production
 
@@ -23,17 +24,10 @@ ADDRESS, KEY = "http://localhost:8080", "ek_…"
 CARRIERS = [["UA", 58665], ["B6", 54635], ["EV", 54173]]
 
 
-def block(kind: str, client: str) -> str:
-    """A block of the README, by the comment before it."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (found,) = re.findall(rf"<!-- {kind}: {client} client -->\n```\w+\n(.*?)```\n", readme, re.DOTALL)
-    return str(found)
-
-
 def program(client: str, production: Production) -> str:
     """The program of the README, for the service of the tests."""
     (api,) = production.apis
-    text = block("program", client)
+    text = readme.block(f"program: {client} client")
     assert ADDRESS in text
     assert KEY in text
     return text.replace(ADDRESS, api.address).replace(KEY, production.key())
@@ -48,7 +42,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_python_from_nothing_to_rows(checkout: Path, production: Production) -> None:
-    tool, generate, package = block("commands", "python").splitlines()
+    tool, generate, package = readme.block("commands: python client").splitlines()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         shlex.split(generate),
@@ -80,7 +74,7 @@ def test_python_from_nothing_to_rows(checkout: Path, production: Production) -> 
 
 def test_typescript_from_nothing_to_rows(checkout: Path, production: Production) -> None:
     (checkout / "node_modules").symlink_to(node_packages(), target_is_directory=True)
-    install, generate = block("commands", "typescript").splitlines()
+    install, generate = readme.block("commands: typescript client").splitlines()
     assert {"openapi-fetch", "openapi-typescript", "typescript"} <= set(install.split())
     npx, *command = shlex.split(generate)
     assert npx == "npx"

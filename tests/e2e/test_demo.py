@@ -43,6 +43,7 @@ def test_demos_at_once_verify_every_number_and_leave_nothing(tmp_path: Path, at_
     assert list(tmp_path.glob("evenkeel-demo-*")) == [], "temporary directories are left"
 
 
+@pytest.mark.long
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
     log = tmp_path / "demo.log"
     demo = start_python(

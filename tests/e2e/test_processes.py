@@ -31,6 +31,7 @@ def start_job(service: Service) -> dict[int, str]:
     return processes
 
 
+@pytest.mark.long
 def test_an_interrupted_service_leaves_nothing(tmp_path: Path) -> None:
     with running_service(tmp_path) as service:
         processes = start_job(service)

@@ -120,13 +120,9 @@ def is_let_go(workers: Fleet, job: StreamJob, before: int) -> bool:
     times=4,
     guaranteed="what it writes changes nothing",
 )
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("kind", "with_its_jvm", "times_late"),
-    [
-        pytest.param("managed", True, 2, marks=pytest.mark.long),
-        ("managed", False, 1),
-        pytest.param("postgres", True, 1, marks=pytest.mark.long),
-    ],
+    ("kind", "with_its_jvm", "times_late"), [("managed", True, 2), ("managed", False, 1), ("postgres", True, 1)]
 )
 def test_a_worker_that_wakes_too_late_changes_nothing(
     workers: Fleet,

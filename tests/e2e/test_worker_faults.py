@@ -149,6 +149,7 @@ def test_a_killed_worker_is_replaced(workers: Fleet) -> None:
     times=1,
     guaranteed="what it still writes changes nothing and is removed",
 )
+@pytest.mark.long
 def test_a_paused_worker_comes_too_late(workers: Fleet) -> None:
     paused = workers.running_worker()
     job_id = workers.submit(SLOW)
