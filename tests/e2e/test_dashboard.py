@@ -211,6 +211,23 @@ def test_a_failed_job_says_why(open_tab: Open, service: Service, jobs: dict[str,
     expect(page.get_by_role("heading", level=1)).to_have_text(f"fails {HOSTILE}")
 
 
+def test_integers_are_shown_as_they_are(open_tab: Open, service: Service) -> None:
+    # The first one that a browser's numbers have not.
+    sql = "SELECT o.category, 0 * COUNT(*) + 9007199254740993 AS n FROM o GROUP BY o.category LIMIT 1"
+    job_id = service.submit({**GOOD, "sql": sql})
+    service.wait(job_id)
+    page = open_tab().open(f"#/jobs/{job_id}/result")
+    expect(page.get_by_role("cell", name="9007199254740993")).to_be_visible()
+
+
+def test_a_job_that_ends_leaves_the_list_of_active_ones(open_tab: Open, service: Service) -> None:
+    job_id = service.submit({**ENDLESS, "name": "soon gone"})
+    page = open_tab().open("#/jobs?state=active")
+    expect(page.get_by_role("link", name="soon gone")).to_be_visible()
+    service.http.post(f"/v1/jobs/{job_id}/cancel")
+    expect(page.get_by_role("link", name="soon gone")).to_have_count(0, timeout=30_000)
+
+
 def test_the_advice_is_taken_with_one_click(open_tab: Open, service: Service) -> None:
     directory = service.data / "hot"
     directory.mkdir()

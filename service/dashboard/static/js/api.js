@@ -67,6 +67,16 @@ export async function get(path, options) {
   return (await send("GET", path, options)).json();
 }
 
+/** As `get`, with integers beyond 2^53 as texts, where the browser tells how they were written. */
+export async function getExactly(path, options) {
+  return JSON.parse(await (await send("GET", path, options)).text(), exact);
+}
+
+function exact(_, value, context) {
+  const isRounded = typeof value === "number" && !Number.isSafeInteger(value) && /^-?\d+$/.test(context?.source ?? "");
+  return isRounded ? context.source : value;
+}
+
 /** The JSON that a change was answered with, or null where there is none. */
 export async function change(method, path, options) {
   const response = await send(method, path, options);

@@ -43,7 +43,7 @@ export function duration(milliseconds) {
 export const share = (value) => (known(value) ? `${(value * 100).toFixed(value < 0.1 ? 1 : 0)} %` : NOTHING);
 
 /** `3.4×`. */
-export const factor = (value) => (known(value) ? `${value >= 100 ? Math.round(value) : value.toPrecision(2)}×` : NOTHING);
+export const factor = (value) => (known(value) ? `${value >= 99.5 ? Math.round(value) : value.toPrecision(2)}×` : NOTHING);
 
 /** Date and time of this browser's zone. */
 export const moment = (text) => (text ? WHEN.format(new Date(text)) : NOTHING);

@@ -22,11 +22,13 @@ export const EMPTY = { jobs: [], next: undefined };
 
 /**
  * The list after a look: the newest jobs, and those that were active when they were last seen. A job that is deleted
- * meanwhile stays until the page is opened anew, unless it was active.
+ * meanwhile stays until the page is opened anew, unless it was active. Where more have come than a look shows, the list
+ * begins anew: it would have a hole.
  */
 export async function look(list, filter, signal) {
   const page = await get(query(filter, { page_size: FIRST_PAGE }), { signal });
   const fresh = new Map(page.jobs.map((job) => [job.id, job]));
+  if (page.next_cursor && !list.jobs.some((job) => fresh.has(job.id))) return { jobs: page.jobs, next: page.next_cursor };
   const unsure = list.jobs.filter((job) => isActive(job) && !fresh.has(job.id)).slice(0, LOOKED_UP_AT_ONCE);
   const gone = new Set();
   await Promise.all(

@@ -21,7 +21,7 @@ test("what is not known is a dash", () => {
 
 test("shares and factors", () => {
   assert.deepEqual([0, 0.004, 0.42, 1].map(share), ["0.0 %", "0.4 %", "42 %", "100 %"]);
-  assert.deepEqual([1, 3.44, 42.4, 1234.5].map(factor), ["1.0×", "3.4×", "42×", "1235×"]);
+  assert.deepEqual([1, 3.44, 42.4, 99.6, 1234.5].map(factor), ["1.0×", "3.4×", "42×", "100×", "1235×"]);
 });
 
 test("moments", () => {

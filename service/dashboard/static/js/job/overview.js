@@ -1,6 +1,6 @@
 // How the job came to where it is: its states and attempts over time, its settings, its SQL before and after.
 import { html, useMemo } from "../../vendor/preact.js";
-import { getUnlessKnown } from "../api.js";
+import { get } from "../api.js";
 import { clock, duration } from "../format.js";
 import { Listing, numeric, Table, useNow } from "../parts/basics.js";
 import { Failure } from "../parts/problem.js";
@@ -41,9 +41,13 @@ function Timeline({ job }) {
   const path = `v1/jobs/${job.id}/events`;
   const { value: events = [], error } = usePolled(
     async (known = [], signal) => {
-      const headers = known.length ? { "Last-Event-ID": String(known.at(-1).id) } : {};
-      const { value: page } = await getUnlessKnown(path, null, { headers, signal });
-      return page.events.length ? [...known, ...page.events] : known;
+      // A page holds so many, and a job that rests is asked for once.
+      for (let page = null; !page || page.events.length; ) {
+        const headers = known.length ? { "Last-Event-ID": String(known.at(-1).id) } : {};
+        page = await get(path, { headers, signal });
+        known = page.events.length ? [...known, ...page.events] : known;
+      }
+      return known;
     },
     isAtRest(job) ? 0 : 2000,
     `${path} ${isAtRest(job) ? job.version : "live"}`,

@@ -11,7 +11,8 @@ export function useReport(job, name) {
   const { value, error, refresh } = usePolled(
     async (known, signal) => {
       try {
-        return { report: (await getUnlessKnown(path, null, { signal })).value };
+        const report = await getUnlessKnown(path, known?.report, { signal });
+        return report === known?.report ? known : { report };
       } catch (failure) {
         if (failure.status === 404 && failure.code !== "job_not_found") return known?.report ? known : { missing: failure.message };
         throw failure;
@@ -20,5 +21,5 @@ export function useReport(job, name) {
     isAtRest(job) ? 0 : AGAIN_MS,
     `${path} ${job.status} ${job.attempts}`,
   );
-  return { value: value?.report, missing: value?.missing, error, refresh };
+  return { value: value?.report?.value, missing: value?.missing, error, refresh };
 }

@@ -1,6 +1,6 @@
 // The rows of the result, page by page, and the whole of it to take along.
 import { html, useEffect, useState } from "../../vendor/preact.js";
-import { get, send, withQuery } from "../api.js";
+import { getExactly, send, withQuery } from "../api.js";
 import { number, size } from "../format.js";
 import { Loading, numeric, Table } from "../parts/basics.js";
 import { Failure } from "../parts/problem.js";
@@ -18,24 +18,29 @@ export function ResultSection({ job }) {
   // The cursors of the pages so far: the last one's page is shown.
   const [cursors, setCursors] = useState([""]);
   const [shown, setShown] = useState({ page: null, error: null });
+  const [turn, setTurn] = useState(0);
   const cursor = cursors.at(-1);
   const isThere = job.status === "SUCCEEDED" || (job.mode !== "batch" && job.spec.sink.kind === "managed");
 
   useEffect(() => {
     if (!isThere) return undefined;
     const aborter = new AbortController();
-    get(withQuery(`v1/jobs/${job.id}/result`, { page_size: ROWS, cursor }), { signal: aborter.signal }).then(
+    getExactly(withQuery(`v1/jobs/${job.id}/result`, { page_size: ROWS, cursor }), { signal: aborter.signal }).then(
       (page) => setShown({ page, error: null }),
       (error) => error.name === "AbortError" || setShown({ page: null, error }),
     );
     return () => aborter.abort();
-  }, [job.id, cursor, isThere]);
+  }, [job.id, cursor, isThere, turn]);
 
   if (!isThere) return html`<p class="empty">${job.finished ? `The job ended ${job.status}: it has no result.` : "There is no result yet."}</p>`;
   if (shown.error) return html`<${Failure} error=${shown.error} />`;
   if (!shown.page) return html`<${Loading} />`;
   const { columns, rows, total_rows: total, next_cursor: next } = shown.page;
   const first = (cursors.length - 1) * ROWS;
+  const anew = () => {
+    setCursors([""]);
+    setTurn(turn + 1);
+  };
   return html`<section>
     <div class="section-head">
       <h2>Result</h2>
@@ -48,6 +53,7 @@ export function ResultSection({ job }) {
       <button type="button" class="plain small" disabled=${cursors.length === 1} onClick=${() => setCursors(cursors.slice(0, -1))}>Previous</button>
       <span class="quiet small" aria-live="polite">${total === 0 ? "No rows" : `Rows ${number(first + 1)} to ${number(first + rows.length)} of ${number(total)}`}</span>
       <button type="button" class="plain small" disabled=${!next} onClick=${() => setCursors([...cursors, next])}>Next</button>
+      ${job.mode !== "batch" && html`<button type="button" class="plain small" onClick=${anew}>Read anew</button>`}
     </div>
     <details><summary>Columns</summary>
       <${Table} label="Columns" head=${["Column", "Type"]}>${columns.map((column, at) => html`<tr key=${at}><th scope="row">${column.name}</th><td><code>${column.type}</code></td></tr>`)}<//>

@@ -1,5 +1,5 @@
 // Is the job skewed, by which keys, what does that cost, and what would change it.
-import { html, useState } from "../../vendor/preact.js";
+import { html, useRef, useState } from "../../vendor/preact.js";
 import { change } from "../api.js";
 import { useCaller } from "../caller.js";
 import { duration, factor, number, share, shortNumber } from "../format.js";
@@ -13,19 +13,23 @@ import { useReport } from "./reports.js";
 export function SkewSection({ job }) {
   const [slots, setSlots] = useState("");
   const metrics = useReport(job, slots ? `metrics?slots=${slots}` : "metrics");
-  if (!metrics.value) {
+  // Those of the slots before stay until the others are there.
+  const shown = useRef(undefined);
+  shown.current = metrics.value ?? shown.current;
+  if (!shown.current) {
     if (metrics.error) return html`<${Failure} error=${metrics.error} />`;
     return metrics.missing ? html`<p class="empty">${metrics.missing}</p>` : html`<${Loading} />`;
   }
-  const { skew, stages } = metrics.value;
+  const { skew, stages, execution_ms: executionMs } = shown.current;
   return html`
     <section class=${`verdict ${skew.skewed ? "is-skewed" : "is-even"}`}>
       <h2>${skew.skewed ? "Skewed" : "Not skewed"}</h2>
       <p class="lead">${skew.advice}</p>
-      ${skew.lost_ms > 0 && html`<p>Its slowest tasks cost <strong>${duration(skew.lost_ms)}</strong> of ${duration(metrics.value.execution_ms)}.</p>`}
+      ${skew.lost_ms > 0 && html`<p>Its slowest tasks cost <strong>${duration(skew.lost_ms)}</strong> of ${duration(executionMs)}.</p>`}
       ${skew.setting && html`<${Resubmit} job=${job} setting=${skew.setting} value=${skew.value} />`}
     </section>
-    <${Savings} metrics=${metrics.value} slots=${slots} onSlots=${setSlots} />
+    <${Failure} error=${metrics.error} hasValue=${true} />
+    <${Savings} metrics=${shown.current} slots=${slots} onSlots=${setSlots} />
     <${HotKeys} keys=${skew.keys} />
     <${Stages} stages=${stages} skewed=${skew.stages} />
   `;
@@ -35,12 +39,14 @@ function Resubmit({ job, setting, value }) {
   const { maySubmit } = useCaller();
   const [failure, setFailure] = useState(null);
   const [sent, setSent] = useState(false);
+  // Pressed again because the answer was lost, it is the same job.
+  const once = useRef(`page-${Date.now()}-${Math.random().toString(36).slice(2)}`);
 
   async function resubmit() {
     setSent(true);
     const spec = { ...job.spec, settings: withSetting(job.spec.settings, setting, value), compare_with: job.id };
     try {
-      const next = await change("POST", "v1/jobs", { body: spec, headers: { "Idempotency-Key": crypto.randomUUID?.() ?? String(Math.random()) } });
+      const next = await change("POST", "v1/jobs", { body: spec, headers: { "Idempotency-Key": once.current } });
       go(address(["jobs", next.id]));
     } catch (error) {
       setFailure(error);

@@ -82,9 +82,10 @@ function JobsList({ filter, about }) {
 
   const polled = usePolled(
     async (_, signal) => {
-      const fresh = await look(latest.current, filter, signal);
-      // What was loaded meanwhile is in `latest` and not in `fresh`.
-      setList((now) => (now.jobs.length > fresh.jobs.length ? now : fresh));
+      const before = latest.current;
+      const fresh = await look(before, filter, signal);
+      // More was loaded meanwhile, which `fresh` has not: the next look will do.
+      setList((now) => (now === before ? fresh : now));
       return true;
     },
     LOOK_EVERY_MS,

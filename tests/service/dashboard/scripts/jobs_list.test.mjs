@@ -1,0 +1,69 @@
+import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import test from "node:test";
+import { EMPTY, look, more } from "../../../../service/dashboard/static/js/jobs_list.js";
+
+const ALL = { state: "", name: "", queue: "" };
+const ACTIVE = { state: "active", name: "", queue: "" };
+
+/** A service with these jobs, newest last; `page` of them at once. */
+async function serving(jobs, page, run) {
+  const server = createServer((request, response) => {
+    const url = new URL(request.url, "http://x");
+    const id = url.pathname.split("/")[3];
+    const states = url.searchParams.getAll("status");
+    const found = jobs.filter((job) => !states.length || states.includes(job.status)).reverse();
+    const from = Number(url.searchParams.get("cursor") ?? 0);
+    const listed = found.slice(from, from + page);
+    const next_cursor = from + page < found.length ? String(from + page) : null;
+    const answer = id ? jobs.find((job) => job.id === id) : { jobs: listed, next_cursor };
+    response.writeHead(answer ? 200 : 404, { "Content-Type": "application/json" }).end(JSON.stringify(answer ?? { code: "job_not_found" }));
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  globalThis.document = { baseURI: `http://127.0.0.1:${server.address().port}/` };
+  globalThis.sessionStorage = { getItem: () => null };
+  try {
+    await run();
+  } finally {
+    server.closeAllConnections();
+    server.close();
+  }
+}
+
+const job = (number, status = "RUNNING") => ({ id: String(number).padStart(4, "0"), status, version: 1, waiting_for: null, submitted_at: String(number).padStart(4, "0") });
+const ids = (list) => list.jobs.map(({ id }) => Number(id));
+
+test("a job that is no longer active leaves the list of those", async () => {
+  const jobs = [job(1), job(2)];
+  await serving(jobs, 50, async () => {
+    const list = await look(EMPTY, ACTIVE);
+    assert.deepEqual(ids(list), [2, 1]);
+    jobs[0] = { ...jobs[0], status: "SUCCEEDED", version: 2 };
+    assert.deepEqual(ids(await look(list, ACTIVE)), [2]);
+  });
+});
+
+test("what was loaded stays, and is brought up to date", async () => {
+  const jobs = [1, 2, 3, 4, 5].map((number) => job(number));
+  await serving(jobs, 2, async () => {
+    let list = await more(await look(EMPTY, ALL), ALL);
+    assert.deepEqual(ids(list), [5, 4, 3, 2]);
+    jobs[1] = { ...jobs[1], status: "FAILED", version: 2 };
+    jobs.push(job(6));
+    list = await look(list, ALL);
+    assert.deepEqual(ids(list), [6, 5, 4, 3, 2]);
+    assert.equal(list.jobs.at(-1).status, "FAILED");
+  });
+});
+
+test("a list that would have a hole begins anew", async () => {
+  const jobs = [1, 2, 3].map((number) => job(number, "SUCCEEDED"));
+  await serving(jobs, 2, async () => {
+    const list = await look(EMPTY, ALL);
+    jobs.push(job(4, "SUCCEEDED"), job(5, "SUCCEEDED"), job(6, "SUCCEEDED"));
+    let fresh = await look(list, ALL);
+    assert.deepEqual(ids(fresh), [6, 5]);
+    while (fresh.next) fresh = await more(fresh, ALL);
+    assert.deepEqual(ids(fresh), [6, 5, 4, 3, 2, 1]);
+  });
+});
