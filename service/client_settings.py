@@ -26,6 +26,10 @@ class ClientSettings(BaseSettings):
     api_key_file: Path | None = Field(
         default=None, description="File with that key, where it is not in `EVENKEEL_API_KEY`; `--key-file` goes before."
     )
+    insecure_http: bool = Field(
+        default=False,
+        description="Whether these commands show the key over `http` beyond loopback, where others may hear it.",
+    )
     retry_seconds: float = Field(
         default=60,
         ge=0,

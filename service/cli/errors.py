@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
+import sys
 from collections.abc import Callable
 from enum import IntEnum
 from typing import ParamSpec, Self, TypeVar
@@ -37,6 +40,7 @@ class ExitCode(IntEnum):
     DENIED = 9, "no API key, one that does not hold, or one that may not do that"
     UNREACHABLE = 10, "the service cannot be reached or is too busy, also after some tries: try again later"
     CONFLICT = 11, "as the job stands, that cannot be done: it has no result yet, or has ended already"
+    OUTPUT = 74, "standard output could not be written, its disk is full or its reader is gone"
     INTERRUPTED = 130, "interrupted before the work was done; a job that was waited for goes on"
 
 
@@ -56,6 +60,17 @@ class StopRequestedError(KeyboardInterrupt):
     """Ctrl-C or SIGTERM. A KeyboardInterrupt, so that no `except Exception` on the way swallows it."""
 
 
+_OF_OUTPUT = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What writing to standard output may end with: files that are named are told of by those who name them."""
+
+
+def _give_up_output() -> None:
+    """What is left of the output would fail once more when the process ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def told_plainly(command: Callable[P, R]) -> Callable[P, R]:
     """Turns expected failures of a command into lines on standard error and an exit code."""
 
@@ -73,5 +88,12 @@ def told_plainly(command: Callable[P, R]) -> Callable[P, R]:
         except KeyboardInterrupt:
             typer.echo("evenkeel: interrupted", err=True)
             raise typer.Exit(ExitCode.INTERRUPTED) from None
+        except OSError as error:
+            if error.errno not in _OF_OUTPUT or error.filename is not None:
+                raise
+            _give_up_output()
+            if error.errno != errno.EPIPE:
+                typer.echo(f"evenkeel: standard output cannot be written: {error.strerror}", err=True)
+            raise typer.Exit(ExitCode.OUTPUT) from None
 
     return run

@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from service.cli.demo.landing import land
 from tests.support.command_line import SECONDS, CommandLine
 from tests.support.processes import wait_for
 from tests.support.production import Production, running_production
@@ -250,39 +248,3 @@ def test_commands_outlive_the_api(evenkeel: CommandLine, production: Production)
     ids = [event["id"] for event in followed.lines]
     assert ids == sorted(set(ids))
     assert followed.lines[-1]["data"]["status"] == "CANCELLED"
-
-
-def test_the_example_of_the_readme(evenkeel: CommandLine, production: Production) -> None:
-    land(production.data, 100_000)
-    (evenkeel.directory / "q.sql").write_text(
-        "SELECT f.carrier, COUNT(DISTINCT f.tailnum) AS n FROM f GROUP BY f.carrier"
-    )
-    job = {"tables": {"r": parquet("reports")}, "sql": "SELECT r.tailnum, COUNT(*) AS n FROM r GROUP BY r.tailnum"}
-    (evenkeel.directory / "job.yaml").write_text(json.dumps(job))
-    section = (ROOT / "README.md").read_text().split("\n## Commands\n")[1].split("\n## ")[0]
-    (example,) = re.findall(r"```console\n(.*?)```", section, re.DOTALL)
-    lines = example.splitlines()
-    shown_id = next(line for line in lines if not line.startswith("$"))
-    ran = 0
-    job_id = ""
-    # Of a service that has no profiles yet, the example without them.
-    paths = production.apis[0].http.get("/openapi.json").json()["paths"]
-    for line in lines:
-        if not line.startswith("$ ") or (" profile " in line and "/v1/profiles" not in paths):
-            continue
-        typed = line.removeprefix("$ ").replace(shown_id, job_id)
-        function = f'evenkeel() {{ {shlex.quote(sys.executable)} -P -m service.cli "$@"; }}; {typed}'
-        done = subprocess.run(
-            ["bash", "-c", function],
-            env=evenkeel.environment,
-            cwd=evenkeel.directory,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, (typed, done.stderr)
-        job_id = done.stdout.strip() if " submit " in typed and "$(" not in typed else job_id
-        ran += 1
-    assert ran >= 5
-    assert pq.read_table(evenkeel.directory / "rows.parquet").num_rows == 16

@@ -6,6 +6,8 @@ import ipaddress
 import re
 from urllib.parse import urlsplit
 
+import httpx
+
 from service.cli.client.safe_text import safe_line
 from service.cli.errors import CliError, ExitCode
 
@@ -18,7 +20,9 @@ def checked_url(url: str) -> str:
     try:
         parts = urlsplit(url.strip())
         _ = parts.port
-    except ValueError as error:
+        httpx.URL(url.strip())
+        (parts.hostname or "").encode("idna")
+    except (ValueError, httpx.InvalidURL) as error:
         raise CliError(f"the address of the service cannot be read: {error}", _ADVICE, code=ExitCode.USAGE) from None
     if parts.username is not None or parts.password is not None:
         # Not shown: others see the list of processes, and logs are kept.

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from service.cli.client.safe_text import safe_line
 from service.cli.errors import CliError, ExitCode
 from service.spec.problem import Problem
-from service.spec.reports import HotKey, Progress
+from service.spec.reports import HotKey, Progress, Quantiles, SkewReport
 from service.spec.status import JobStatus
 
 M = TypeVar("M", bound=BaseModel)
@@ -212,6 +212,37 @@ class RunSavings(_Answer):
 
     savings: Savings = Savings()
     comparison: Comparison | None = None
+
+
+class StageFigures(_Answer):
+    """What a stage of a run did."""
+
+    stage_id: int
+    tasks: int = 0
+    failed_tasks: int = 0
+    wall_ms: int = 0
+    input_bytes: int = 0
+    shuffle_read_bytes: int = 0
+    shuffle_write_rows: int = 0
+    spilled_bytes: int = 0
+    duration_ms: Quantiles | None = None
+
+
+class RunEstimates(_Answer):
+    """How well the cost model has guessed."""
+
+    summary: str = ""
+
+
+class RunMetrics(_Answer):
+    """What was measured of a run."""
+
+    planning_ms: int
+    execution_ms: int
+    result_rows: int | None = None
+    stages: tuple[StageFigures, ...]
+    estimates: RunEstimates | None = None
+    skew: SkewReport
 
 
 class ProfiledTable(_Answer):

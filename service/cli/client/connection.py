@@ -60,15 +60,21 @@ class Connection:
         headers = {"User-Agent": f"evenkeel/{__version__}", "Accept": "application/json"}
         if key is not None:
             headers["Authorization"] = f"Bearer {key.get_secret_value()}"
-        self._http = httpx.Client(
-            base_url=self.url,
-            headers=headers,
-            # Whoever redirects may name another host.
-            follow_redirects=False,
-            # A proxy would look for loopback on its own machine.
-            mounts=dict.fromkeys(("http://", "https://", "all://")) if is_here(self.url) else None,
-            transport=transport,
-        )
+        try:
+            self._http = httpx.Client(
+                base_url=self.url,
+                headers=headers,
+                # Whoever redirects may name another host.
+                follow_redirects=False,
+                # A proxy would look for loopback on its own machine.
+                trust_env=not is_here(self.url),
+                verify=httpx.create_ssl_context() if self.url.startswith("https:") else True,
+                transport=transport,
+            )
+        except (ImportError, OSError, ValueError) as error:
+            told = shortened(safe_line(error), 300) or type(error).__name__
+            advice = "Look at HTTP_PROXY, HTTPS_PROXY and ALL_PROXY (http://HOST:PORT), and at SSL_CERT_FILE."
+            raise CliError(f"connections cannot be made as it is set up: {told}", advice, code=ExitCode.USAGE) from None
 
     def ask(
         self,

@@ -59,7 +59,8 @@ def parsed_document(text: str, label: str) -> Any:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
         raise _refusal(text, label, error.problem or str(error), line, column) from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, AttributeError, RecursionError, TypeError, ValueError) as error:
+        # A tag such as `!!timestamp` takes texts that its reader then fails on.
         raise _refusal(text, label, " ".join(str(error).split()), None, None) from None
 
 

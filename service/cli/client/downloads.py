@@ -14,6 +14,7 @@ import httpx
 
 from service.cli.client.answers import ResultPage, read
 from service.cli.client.output import text_chunks
+from service.cli.client.patience import Patience
 from service.cli.client.safe_text import safe_line
 from service.cli.client.service import Service
 from service.cli.errors import CliError, ExitCode
@@ -21,6 +22,9 @@ from service.cli.errors import CliError, ExitCode
 _PIECE = 1 << 20
 _ROWS = 10_000
 """The most that a page may have: each is a request, and the service opens the result anew for it."""
+
+_MOST_BREAKS = 5
+"""Each time it begins anew, so that what always breaks off would go on for ever."""
 
 
 def chunks_of(
@@ -61,17 +65,23 @@ def json_chunks(service: Service, job_id: str) -> Callable[[], Iterator[bytes]]:
 def save(service: Service, begin: Callable[[], Iterable[bytes]], file: Path) -> int:
     """Writes it to `file` and gives its size in bytes. The file is there whole or, where the service breaks off also
     after some tries, as it was before. Raises CliError."""
-    patience = service.connection.patience()
+    patience: Patience | None = None
+    breaks = 0
     while True:
+        size = 0
         try:
             with _opened(file) as sink:
-                size = 0
                 for chunk in begin():
                     sink.write(chunk)
                     size += len(chunk)
             return size
         except httpx.TransportError as error:
-            pause = patience.pause()
+            breaks += 1
+            if patience is None or size:
+                # What has come tells that the service is there: it is asked for as long as any that has answered.
+                patience = service.connection.patience()
+            may_begin_anew = breaks < _MOST_BREAKS and not (size and _is_no_file(file))
+            pause = patience.pause() if may_begin_anew else None
             if pause is None:
                 raise service.connection.unreachable(error) from None
             service.connection.rest(pause, "The download broke off")
@@ -102,11 +112,12 @@ def pour(service: Service, begin: Callable[[], Iterable[bytes]], *, as_text: boo
 @contextmanager
 def _opened(file: Path) -> Iterator[IO[bytes]]:
     """A file that takes the place of `file` once all is written. Devices and pipes are written to as they are."""
-    target = file.expanduser().resolve()
-    if target.exists() and not target.is_file():
-        with target.open("wb") as sink:
+    if _is_no_file(file):
+        # By the name that it was given: that of a pipe behind a link of the kernel's names nothing.
+        with file.expanduser().open("wb") as sink:
             yield sink
         return
+    target = file.expanduser().resolve()
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as sink:
@@ -115,3 +126,9 @@ def _opened(file: Path) -> Iterator[IO[bytes]]:
     finally:
         with suppress(FileNotFoundError):
             part.unlink()
+
+
+def _is_no_file(file: Path) -> bool:
+    """Whether it is a device or a pipe, which takes what comes and gives nothing back."""
+    given = file.expanduser()
+    return given.exists() and not given.is_file()

@@ -14,6 +14,7 @@ from service.cli.errors import told_plainly
 if TYPE_CHECKING:
     from service.cli.client.answers import Document, Event
     from service.cli.client.output import Output
+    from service.cli.client.patience import Patience
     from service.cli.client.service import Service
 
 _SILENT_SECONDS = 30.0
@@ -66,7 +67,7 @@ def followed(service: Service, job_id: str, after: int) -> Iterator[Document]:
 
     from service.cli.client.sse import event_data
 
-    patience = service.connection.patience()
+    patience: Patience | None = None
     while True:
         before, opened_at = after, time.monotonic()
         broken: Exception | None = None
@@ -85,7 +86,8 @@ def followed(service: Service, job_id: str, after: int) -> Iterator[Document]:
             yield from page["events"]
             if page["complete"]:
                 return
-        if after > before or time.monotonic() - opened_at > _LASTED_SECONDS:
+        # The first stream has begun by now: the service is there.
+        if patience is None or after > before or time.monotonic() - opened_at > _LASTED_SECONDS:
             patience = service.connection.patience()
         pause = patience.pause(_BETWEEN_SECONDS)
         if pause is None:

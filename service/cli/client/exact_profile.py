@@ -14,22 +14,37 @@ from service.cli.errors import CliError, ExitCode
 
 
 def exact_profile(session: Session, source: Mapping[str, Any], keys: Sequence[Sequence[str]], limit: int) -> Document:
-    """Two jobs a key: its most frequent values, and how many there are in all. Raises CliError where one fails."""
-    submitted = [
-        tuple(_submit(session, source, columns, sql) for sql in (_values_sql(columns, limit), _totals_sql(columns)))
-        for columns in keys
-    ]
+    """Two jobs a key: its most frequent values, and how many there are in all. Raises CliError where one fails.
+
+    Nobody else knows of these jobs: however this ends before they have, they are cancelled.
+    """
+    job_ids: list[str] = []
     told = []
-    for columns, (values, totals) in zip(keys, submitted, strict=True):
-        counted = _rows(session, values)
-        (total,) = _rows(session, totals)
-        told.append(_key(columns, counted, total))
+    try:
+        for columns in keys:
+            job_ids += (_submit(session, source, columns, sql) for sql in _queries(columns, limit))
+        for columns, values, totals in zip(keys, job_ids[::2], job_ids[1::2], strict=True):
+            counted = _rows(session, values)
+            (total,) = _rows(session, totals)
+            told.append(_key(columns, counted, total))
+    except BaseException:
+        _cancel(session, job_ids)
+        raise
     rows = told[0]["rows"] if told else None
     return {
         "table": {"rows": rows, "rows_are_exact": True},
         "keys": told,
-        "job_ids": [job_id for pair in submitted for job_id in pair],
+        "job_ids": job_ids,
     }
+
+
+def _cancel(session: Session, job_ids: Sequence[str]) -> None:
+    for job_id in job_ids:
+        try:
+            session.service.cancel(job_id)
+        except CliError as error:
+            if error.code is not ExitCode.CONFLICT:  # it has ended
+                session.output.note(f"The job {job_id} could not be cancelled: {error.message}")
 
 
 def _submit(session: Session, source: Mapping[str, Any], columns: Sequence[str], sql: str) -> str:
@@ -39,8 +54,7 @@ def _submit(session: Session, source: Mapping[str, Any], columns: Sequence[str],
 
 
 def _rows(session: Session, job_id: str) -> tuple[tuple[Any, ...], ...]:
-    # Nobody else knows of these jobs: whoever stops waiting ends them.
-    job = read(Job, wait(session, job_id, cancel_on_interrupt=True))
+    job = read(Job, wait(session, job_id))
     code = exit_code(job)
     if code is not ExitCode.OK:
         told = f": {problem_head(job.error)}" if job.error else ""
@@ -67,6 +81,10 @@ def _key(columns: Sequence[str], counted: Sequence[Sequence[Any]], total: Sequen
             for *values, count in counted
         ],
     }
+
+
+def _queries(columns: Sequence[str], limit: int) -> tuple[str, str]:
+    return _values_sql(columns, limit), _totals_sql(columns)
 
 
 def _values_sql(columns: Sequence[str], limit: int) -> str:

@@ -20,17 +20,16 @@ def metrics(
     job_id: JobId, slots: Slots = None, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
     """Show what was measured while a job ran."""
-    from service.cli.client.answers import RunSavings, read
+    from service.cli.client.answers import RunMetrics, RunSavings, read
     from service.cli.client.session import opened
     from service.cli.client.show_metrics import show_metrics
-    from service.spec.reports import MetricsReport
 
     with opened(url, key_file, as_json=as_json) as session:
         document = session.service.metrics(job_id, slots)
         if as_json:
             session.output.document(document)
         else:
-            show_metrics(session.output, read(MetricsReport, document), read(RunSavings, document))
+            show_metrics(session.output, read(RunMetrics, document), read(RunSavings, document))
 
 
 @told_plainly

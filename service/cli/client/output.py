@@ -5,8 +5,10 @@ On a terminal, as wide as that is; elsewhere lines are as long as they need to b
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING
@@ -154,10 +156,15 @@ def _json(document: object, indent: int | None) -> str:
 def _console(stream: IO[str]) -> Console:
     from rich.console import Console
 
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            # Rich would end the process with 1, which says that the answer is no.
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
     if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
         # A locale without a sign for it is no reason to fail.
         stream.reconfigure(errors="replace")
-    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    console = Plain(file=stream, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = _AS_WIDE_AS_NEEDED
     return console

@@ -83,6 +83,10 @@ def show_profile(output: Output, table: str, found: Profile, limit: int) -> None
         about = "" if key.sampled_rows >= key.rows else "about "
         nulls = f", {key.null_share:.1%} NULL" if key.null_share else ""
         sampled = f"; from a sample of {key.sampled_rows:,} rows" if about else ""
+        if about and not key.sampled_rows:
+            output.heading(", ".join(key.columns))
+            output.say(key.advice)
+            continue
         output.heading(f"{', '.join(key.columns)}: {about}{key.distinct_keys:,} values{nulls}{sampled}")
         if key.hot_keys:
             output.table(

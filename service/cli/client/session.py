@@ -25,16 +25,25 @@ class Session:
 @contextmanager
 def opened(url: str | None, key_file: Path | None, *, as_json: bool = False) -> Iterator[Session]:
     """A session with the service of the options, else of the environment. Raises CliError where either is wrong."""
+    from service.cli.client.address import checked_url, is_here
     from service.cli.client.connection import Connection
     from service.cli.client.credentials import api_key
     from service.cli.client.output import Output
     from service.cli.client.service import Service
+    from service.cli.errors import CliError, ExitCode
 
     settings = client_settings()
     output = Output(as_json=as_json)
+    asked, key = checked_url(settings.url if url is None else url), api_key(settings, key_file)
+    if key is not None and not settings.insecure_http and asked.startswith("http:") and not is_here(asked):
+        raise CliError(
+            "the API key would go over http, where others hear it",
+            "Write https://HOST in --url or EVENKEEL_URL; or, where nobody listens, set EVENKEEL_INSECURE_HTTP=true.",
+            code=ExitCode.USAGE,
+        )
     with Connection(
-        settings.url if url is None else url,
-        api_key(settings, key_file),
+        asked,
+        key,
         retry_seconds=settings.retry_seconds,
         timeout_seconds=settings.timeout_seconds,
         tell=output.note,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from service.cli.amounts import amount, size
-from service.cli.client.answers import RunSavings
+from service.cli.client.answers import RunMetrics, RunSavings
 from service.cli.client.output import Output
-from service.spec.reports import MetricsReport, Quantiles, SkewReport
+from service.spec.reports import Quantiles, SkewReport
 
 _KEYS_SHOWN = 5
 
 
-def show_metrics(output: Output, metrics: MetricsReport, saved: RunSavings) -> None:
+def show_metrics(output: Output, metrics: RunMetrics, saved: RunSavings) -> None:
     """The stages of a run, its estimates, and its skew."""
     took = f"planning {_seconds(metrics.planning_ms)}, running {_seconds(metrics.execution_ms)}"
     rows = "" if metrics.result_rows is None else f"{metrics.result_rows:,}"

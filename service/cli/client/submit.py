@@ -69,6 +69,11 @@ def submit(
                 f"To find out, submit it again with --idempotency-key {key}",
                 code=ExitCode.INTERRUPTED,
             ) from None
+        except CliError as error:
+            if error.code is not ExitCode.UNREACHABLE:
+                raise
+            advice = f"{error.advice}\n  Should it have been accepted, --idempotency-key {key} makes it no second job."
+            raise CliError(error.message, advice.strip(), code=error.code) from None
         job = understood(Job, document)
         if was_there:
             output.note("The same job was submitted with this key before.")

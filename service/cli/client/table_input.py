@@ -21,6 +21,10 @@ _ENDINGS = {
 }
 
 
+_FLAGS = frozenset({"header", "multi_line"})
+"""The options of reading that are no texts: `--read t.null_value=0` is the text 0."""
+
+
 def table_source(text: str) -> dict[str, Any]:
     """`format:path`, or a path whose ending tells the format; `stream:name` for posted rows. Raises CliError.
 
@@ -65,7 +69,7 @@ def given_tables(tables: Iterable[str], schemas: Iterable[str], options: Iterabl
             raise CliError(
                 f"--read {safe_line(text)!r} names no table", "Write NAME.OPTION=VALUE.", code=ExitCode.USAGE
             )
-        _of(found, name, "--read").setdefault("options", {})[option] = plain_value(value)
+        _of(found, name, "--read").setdefault("options", {})[option] = plain_value(value) if option in _FLAGS else value
     return found
 
 

@@ -14,7 +14,19 @@ def test_an_address(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["127.0.0.1:8080", "ftp://a", "http://", "http://a:b", "http://a/?x=1", "http://a#b", ""]
+    "url",
+    [
+        "127.0.0.1:8080",
+        "ftp://a",
+        "http://",
+        "http://a:b",
+        "http://a/?x=1",
+        "http://a#b",
+        "",
+        "http://a..b",
+        f"http://{'a' * 64}.org",
+        "http://a/\x01",
+    ],
 )
 def test_no_address(url: str) -> None:
     with pytest.raises(CliError) as raised:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 import trustme
 from pydantic import SecretStr
+from typer.testing import Result
 
 from service.cli.client.connection import Connection
 from service.cli.client.service import Service
@@ -18,6 +19,8 @@ from service.cli.errors import CliError, ExitCode
 from tests.support.processes import free_port
 from tests.support.scripted import answers, breaks_off, breaks_off_amid_the_body, scripted
 from tests.support.tls import behind_tls, write_ca
+
+Evenkeel = Callable[..., Result]
 
 KEY = SecretStr("ek_secret")
 JOB = {"id": "1", "status": "QUEUED", "finished": False}
@@ -197,3 +200,24 @@ def test_an_impostor_hears_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv("SSL_CERT_FILE", str(write_ca(ca, tmp_path / "ca.pem")))
         with Connection(url, KEY) as connection:
             assert Service(connection).job("1") == JOB
+
+
+def test_a_key_goes_over_http_to_this_machine_alone(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_API_KEY", KEY.get_secret_value())
+    monkeypatch.setenv("EVENKEEL_RETRY_SECONDS", "0")
+    elsewhere = ("jobs", "--url", "http://jobs.invalid")
+    refusal = evenkeel(*elsewhere)
+    assert (refusal.exit_code, "EVENKEEL_INSECURE_HTTP" in refusal.stderr) == (2, True)
+    monkeypatch.setenv("EVENKEEL_INSECURE_HTTP", "true")
+    assert evenkeel(*elsewhere).exit_code == 10
+    monkeypatch.delenv("EVENKEEL_INSECURE_HTTP")
+    with scripted(answers(200, {"jobs": []})) as service:
+        assert evenkeel("jobs", "--url", service.url).exit_code == 0
+
+
+@pytest.mark.parametrize(("name", "value"), [("ALL_PROXY", "socks://a:1"), ("SSL_CERT_FILE", "/nowhere")])
+def test_what_is_set_up_wrong_is_told(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    assert refused(lambda: Connection("https://jobs.invalid")).code == ExitCode.USAGE
+    with scripted(answers(200, JOB)) as service, Connection(service.url) as connection:
+        assert connection.ask("GET", "/").status_code == 200

@@ -66,3 +66,10 @@ def test_a_mistake_is_pointed_at(text: str, label: str, place: str) -> None:
 def test_a_name_stands_once(text: str) -> None:
     with pytest.raises(CliError, match="twice"):
         parsed_document(text, "job")
+
+
+@pytest.mark.parametrize("text", ["a: !!timestamp x", "a: !!int x", "a: !!python/name:os.system x"])
+def test_a_tag_that_cannot_be_meant(text: str) -> None:
+    with pytest.raises(CliError) as raised:
+        parsed_document(text, "job.yaml")
+    assert raised.value.code == ExitCode.USAGE

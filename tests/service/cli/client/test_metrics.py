@@ -95,6 +95,17 @@ def test_what_would_be_saved_is_told_by_services_that_know(evenkeel: Evenkeel, m
     assert "It ran for 3.10 s, 0b9f for 5.00 s.\n" in told
 
 
+def test_metrics_of_older_and_of_newer_services_are_understood(
+    evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = {"planning_ms": 1, "execution_ms": 3_100, "stages": [], "skew": SKEW.model_dump(mode="json")}
+    newer = {**older, "comparison": {"job_id": "0b9f", "status": "PAUSED"}, "stages": [{"stage_id": 1, "new": 1}]}
+    with scripted(answers(200, older), answers(200, newer)) as service:
+        monkeypatch.setenv("EVENKEEL_URL", service.url)
+        for _ in range(2):
+            assert "running 3.10 s" in evenkeel("metrics", "1").stdout
+
+
 def test_before_there_are_any(served: Served, evenkeel: Evenkeel) -> None:
     result = evenkeel("skew", lifecycle.insert(served.database))
     assert (result.exit_code, "[metrics_not_ready]" in result.stderr) == (8, True)

@@ -103,3 +103,15 @@ def test_a_service_that_has_none(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("EVENKEEL_URL", service.url)
         result = evenkeel("profile", "flights.parquet", "tailnum")
     assert (result.exit_code, "--exact" in result.stderr) == (8, True)
+
+
+def test_what_was_begun_to_count_exactly_is_ended_where_it_fails(
+    evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = {"id": "a1", "status": "QUEUED", "finished": False}
+    refusal = {"code": "unknown_column", "title": "Unknown column", "status": 422, "type": "/problems/unknown_column"}
+    steps = (answers(202, job), answers(202, {**job, "id": "a2"}), answers(422, refusal), answers(202, job))
+    with scripted(*steps) as service:
+        monkeypatch.setenv("EVENKEEL_URL", service.url)
+        assert evenkeel("profile", "flights.parquet", "tailnum", "nothing", "--exact").exit_code == 2
+    assert [seen.path for seen in service.seen[3:]] == ["/v1/jobs/a1/cancel", "/v1/jobs/a2/cancel"]

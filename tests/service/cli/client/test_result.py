@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import Result
 
+from service.cli.client import connection
 from tests.service.cli.client.conftest import Served
 from tests.support import lifecycle
 from tests.support.scripted import answers, breaks_off_amid_the_body, scripted
@@ -91,6 +95,31 @@ def test_a_pipe_gets_the_bytes(job_id: str, served: Served) -> None:
     assert pq.read_table(pa.BufferReader(done.stdout)).num_rows == 2500
 
 
+@pytest.mark.parametrize("options", [(), ("--json",), ("--format", "csv")], ids=" ".join)
+@pytest.mark.parametrize("sink", ["/dev/full", "a pipe that is closed"])
+def test_what_cannot_be_written_is_told_apart(
+    job_id: str, served: Served, options: tuple[str, ...], sink: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "service.cli", "result", job_id, *options]
+    if sink == "/dev/full":
+        with Path(sink).open("wb") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
+        assert done.stderr.decode() == "evenkeel: standard output cannot be written: No space left on device\n"
+    else:
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, check=False, timeout=60)
+        os.close(write_end)
+        assert done.stderr == b""
+    assert done.returncode == 74
+
+
+def test_a_pipe_that_is_named_gets_the_bytes(job_id: str, served: Served) -> None:
+    command = [sys.executable, "-m", "service.cli", "result", job_id, "-o", "/dev/stdout", "--format", "parquet"]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    assert pq.read_table(pa.BufferReader(done.stdout)).num_rows == 2500
+
+
 def test_all_rows_as_one_json_document(job_id: str, evenkeel: Evenkeel) -> None:
     document = json.loads(evenkeel("result", job_id, "--json").stdout)
     assert (len(document["rows"]), document["total_rows"], document["columns"][0]["name"]) == (2500, 2500, "uid")
@@ -127,6 +156,27 @@ def test_a_download_that_broke_off_begins_again(
     evenkeel: Evenkeel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with scripted(breaks_off_amid_the_body, answers(200, {"a": 1})) as service:
+        monkeypatch.setenv("EVENKEEL_URL", service.url)
+        assert evenkeel("result", "1", "-o", str(tmp_path / "rows.csv")).exit_code == 0
+    assert (tmp_path / "rows.csv").read_text() == '{"a": 1}'
+
+
+def test_a_download_that_breaks_off_late_begins_again_too(
+    evenkeel: Evenkeel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # For so long a service is asked that has not answered yet; this one has.
+    monkeypatch.setattr(connection, "_FIRST_SECONDS", 0.1)
+
+    def breaks_off_late(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000")
+        handler.end_headers()
+        handler.wfile.write(b"half")
+        handler.wfile.flush()
+        time.sleep(0.4)
+        handler.close_connection = True
+
+    with scripted(breaks_off_late, breaks_off_late, answers(200, {"a": 1})) as service:
         monkeypatch.setenv("EVENKEEL_URL", service.url)
         assert evenkeel("result", "1", "-o", str(tmp_path / "rows.csv")).exit_code == 0
     assert (tmp_path / "rows.csv").read_text() == '{"a": 1}'

@@ -12,6 +12,7 @@ from typer.testing import Result
 from service.cli.client.service import new_idempotency_key
 from tests.service.cli.client.conftest import Served
 from tests.support import lifecycle
+from tests.support.scripted import breaks_off, scripted
 
 pytestmark = pytest.mark.one_database
 
@@ -141,3 +142,12 @@ def test_waiting_for_one_that_has_ended(served: Served, evenkeel: Evenkeel) -> N
     result = evenkeel("submit", *options, "--wait")
     assert (result.exit_code, result.stdout.strip()) == (1, job_id)
     assert "[DIVIDE_BY_ZERO] [engine_error]" in result.stderr
+
+
+def test_a_submission_whose_answer_was_lost_tells_its_key(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_RETRY_SECONDS", "0")
+    with scripted(breaks_off) as service:
+        monkeypatch.setenv("EVENKEEL_URL", service.url)
+        result = evenkeel("submit", "--sql", "SELECT o.uid FROM o", *TABLE)
+    assert result.exit_code == 10
+    assert f"--idempotency-key {service.seen[0].headers['idempotency-key'].strip(chr(34))}" in result.stderr

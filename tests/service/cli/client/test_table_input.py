@@ -30,14 +30,16 @@ def test_what_does_not_tell_its_format(text: str) -> None:
 
 def test_columns_and_options() -> None:
     tables = given_tables(
-        ["u=csv:users/", "f=parquet:flights/", "t=a.tsv"], ["u=uid BIGINT, name STRING"], ["u.header=true", "t.quote='"]
+        ["u=csv:users/", "f=parquet:flights/", "t=a.tsv"],
+        ["u=uid BIGINT, name STRING"],
+        ["u.header=true", "u.null_value=0", "t.quote='"],
     )
     assert tables == {
         "u": {
             "format": "csv",
             "path": "users/",
             "schema": "uid BIGINT, name STRING",
-            "options": {"header": True},
+            "options": {"header": True, "null_value": "0"},
         },
         "f": {"format": "parquet", "path": "flights/"},
         "t": {"format": "csv", "path": "a.tsv", "options": {"delimiter": "\t", "quote": "'"}},
