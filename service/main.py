@@ -20,12 +20,11 @@ from service.api.dependencies import Services
 from service.api.head import HeadAsGet
 from service.api.metrics import HttpMetrics, ServiceGauges
 from service.api.openapi import TITLE, operation_id, specification
-from service.api.problems import add_problem_handlers, problems
+from service.api.problems import EVERYWHERE, add_problem_handlers, problems
 from service.api.request_context import RequestContext, UnderWay
 from service.api.retries import Outage
 from service.api.site_guard import SiteGuard, origins_of
 from service.dispatch import Dispatcher
-from service.errors import DatabaseUnavailableError, HostNotAllowedError, OriginNotAllowedError, StoppingError
 from service.jobs.doorbell import Doorbell
 from service.jobs.end_cancelled import CancelledJobs
 from service.jobs.explain_job import forget_abandoned
@@ -48,8 +47,7 @@ _ASKED_WITH = (
 )
 _TOLD_IN = ("ETag", "Idempotency-Replayed", "Location", "Preference-Applied", "Retry-After", "X-Request-Id")
 _LAST_WORDS_SECONDS = 3.0
-_EVERYWHERE = (HostNotAllowedError, OriginNotAllowedError, DatabaseUnavailableError, StoppingError)
-_WITH_A_KEY = problems(*_EVERYWHERE, UnauthenticatedError, MissingScopeError)
+_WITH_A_KEY = problems(*EVERYWHERE, UnauthenticatedError, MissingScopeError)
 
 
 def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
@@ -75,7 +73,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     app.state.outage = Outage(settings.database.retry_seconds)
     for module in (jobs, streaming, results, events, reports, streams, workers, keys):
         app.include_router(module.router, responses=_WITH_A_KEY)
-    app.include_router(operations.router, responses=problems(*_EVERYWHERE))
+    app.include_router(operations.router, responses=problems(*EVERYWHERE))
     if settings.api.dashboard:
         app.include_router(dashboard.router)
     add_problem_handlers(app)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from service.datasets.reading import DataFile, UriFile
-from service.spec.reports import OperatorReport, RunFigures, StageMetrics
+from service.spec.reports import OperatorMetrics, OperatorReport, RunFigures, StageMetrics
 from service.store.publication import AttemptMetrics
 from workers.engine.spark.engine import PlannedQuery, TableInput
 from workers.engine.spark.late_statistics import LateStatistics
@@ -61,10 +61,12 @@ def _run_by(
     tables: Mapping[str, TableInput],
     stages: Sequence[StageMetrics],
 ) -> OperatorReport:
-    """The operators and the nodes that they ran, of which none are told where a stage ran twice: Spark counts both."""
+    """The operators and the nodes that they ran. Where a stage ran twice, Spark counts both: without figures then."""
     try:
         found = monitor.operators(tag, planned.frame)
-        if not (found.is_cut or any(stage.stage_attempt for stage in stages)):
+        if any(stage.stage_attempt for stage in stages):
+            found = found.model_copy(update={"operators": tuple(map(_without_figures, found.operators))})
+        elif not found.is_cut:
             files = {name: [_path_of(file) for file in table.files.files] for name, table in tables.items()}
             found = figures_of(planned.plan, found.operators, files)
     except Exception:  # noqa: BLE001 - the shape of Spark's plans is Spark's own, and the result is there
@@ -72,6 +74,11 @@ def _run_by(
         return OperatorReport()
     shown = tuple(each.model_copy(update={"detail": _shown(each.detail)}) for each in found.operators)
     return found.model_copy(update={"operators": shown})
+
+
+def _without_figures(operator: OperatorMetrics) -> OperatorMetrics:
+    unknown = dict.fromkeys(("rows", "bytes", "time_ms", "spilled_bytes", "pipeline_ms"))
+    return operator.model_copy(update=unknown)
 
 
 def _path_of(file: DataFile) -> str:

@@ -19,10 +19,13 @@ from starlette.types import Scope
 from service.api.near_fields import near_fields
 from service.errors import (
     DatabaseUnavailableError,
+    HostNotAllowedError,
     InvalidRequestError,
     MalformedJsonError,
+    OriginNotAllowedError,
     RouteNotFoundError,
     ServiceError,
+    StoppingError,
 )
 from service.jobs.explain_job import ExplainFailedError
 from service.spec.errors import Issue, SpecError, did_you_mean
@@ -71,6 +74,10 @@ def request_id_of(scope: Scope) -> str | None:
     """The id that the request came with or was given."""
     state: Mapping[str, Any] = scope.get("state", {})
     return state.get("request_id")
+
+
+EVERYWHERE = (HostNotAllowedError, OriginNotAllowedError, DatabaseUnavailableError, StoppingError)
+"""What any request may be refused with."""
 
 
 def problem_response(problem: Problem, scope: Scope, headers: Mapping[str, str] | None = None) -> Response:
@@ -141,6 +148,10 @@ def problems(*errors: type[ServiceError], spec: bool = False) -> dict[int | str,
     titles: dict[int, dict[str, str]] = {}
     for error in errors:
         titles.setdefault(error.status, {})[error.code] = error.title
+    for error in EVERYWHERE:
+        # Else the codes that every route has would be lost where it has others of their status.
+        if error.status in titles:
+            titles[error.status].setdefault(error.code, error.title)
     invalid = titles.setdefault(422, {})
     invalid.setdefault(InvalidRequestError.code, InvalidRequestError.title)
     if spec:

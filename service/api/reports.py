@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Request
+from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from service.access_errors import TooManyExplanationsError
@@ -42,12 +43,9 @@ _PLANNED = problems(
     spec=True,
 )
 _Slots = Annotated[
-    int | SkipJsonSchema[None],
-    Query(
-        ge=1,
-        le=100_000,
-        description="Tasks that run at once in `savings.simulated`; by default as many as when the job ran.",
-    ),
+    # The bounds stand within: beside a union, the specification would not tell them.
+    Annotated[int, Field(ge=1, le=100_000)] | SkipJsonSchema[None],
+    Query(description="Tasks that run at once in `savings.simulated`; by default as many as when the job ran."),
 ]
 
 

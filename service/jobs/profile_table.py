@@ -7,7 +7,7 @@ import re
 
 from service.jobs.check_readiness import worker_silence_ms
 from service.jobs.doorbell import Doorbell
-from service.jobs.explain_job import explain_job
+from service.jobs.explain_job import ExplainFailedError, explain_job
 from service.jobs.submit_job import Submission
 from service.jobs.watch import JobWatcher
 from service.settings import Settings
@@ -40,6 +40,9 @@ async def profile_table(
         plan = await explain_job(database, watcher, doorbell, settings, submission)
     except SpecError as error:
         raise SpecError([_as_posted(issue) for issue in error.issues]) from None
+    except ExplainFailedError as error:
+        errors = tuple(_as_posted(issue) for issue in error.problem.errors)
+        raise ExplainFailedError(error.problem.model_copy(update={"errors": errors})) from None
     if request.slots is not None:
         return profile_of(request, plan, request.slots)
     return profile_of(request, plan, await asyncio.to_thread(_largest_worker, database, settings))
@@ -55,15 +58,14 @@ def _largest_worker(database: Database, settings: Settings) -> int:
 def _as_posted(issue: Issue) -> Issue:
     """An issue of the query that was made of the request, told of the request."""
     pointer = issue.pointer or ""
-    if pointer.startswith("/query"):
-        found = _IN_QUERY.match(pointer)
-        place = found["place"] if found and found["place"] else "0"
-        pointer = f"/keys/{place}" + (f"/{found['column']}" if found and found["column"] else "")
-    else:
-        pointer = pointer.replace(f"/tables/{TABLE}", "/table", 1)
+    if not pointer.startswith("/query"):
+        return issue.model_copy(update={"pointer": pointer.replace(f"/tables/{TABLE}", "/table", 1) or None})
+    found = _IN_QUERY.match(pointer)
+    place = found["place"] if found and found["place"] else "0"
     return issue.model_copy(
         update={
-            "pointer": pointer or None,
+            "pointer": f"/keys/{place}" + (f"/{found['column']}" if found and found["column"] else ""),
+            # The names of tables there are the query's own.
             "detail": _KEY.sub("", issue.detail),
             "suggestions": tuple(_KEY.sub("", one) for one in issue.suggestions),
             "line": None,

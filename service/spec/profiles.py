@@ -81,7 +81,9 @@ class KeyProfile(Frozen):
     columns: tuple[str, ...]
     rows: int = Field(description="Rows of the table.")
     rows_are_exact: bool
-    sampled_rows: int = Field(description="Rows that this was found out from; 0 where none could be sampled.")
+    sampled_rows: int = Field(
+        description="Rows that this was found out from; 0 where none could be sampled: the others say nothing then."
+    )
     distinct_keys: int = Field(description="Estimated number of distinct keys.")
     null_share: float = Field(ge=0, le=1)
     hot_keys: tuple[HotKey, ...] = Field(description="The most frequent ones, most frequent first.")
@@ -181,7 +183,7 @@ def _key_profile(
         max_over_median=round(over_median, 2),
         max_over_even=round(over_even, 2),
         skewed=skewed,
-        advice=_advice(columns, known, max(over_median, over_even), skewed=skewed, slots=slots),
+        advice=_advice(columns, known, over_median, over_even, skewed=skewed, slots=slots),
     )
 
 
@@ -206,14 +208,20 @@ def _unknown(columns: tuple[str, ...], table: TableStatistics, slots: int) -> Ke
     )
 
 
-def _advice(columns: tuple[str, ...], known: KeyStatistics, factor: float, *, skewed: bool, slots: int) -> str:
+def _advice(
+    columns: tuple[str, ...], known: KeyStatistics, over_median: float, over_even: float, *, skewed: bool, slots: int
+) -> str:
     name = ", ".join(columns)
     hot = known.hot_keys
     subject = f"{name} is {hot[0].value} in {hot[0].share:.1%} of the rows" if hot else f"No value of {name} stands out"
     if known.distinct_keys < slots:
-        subject += f" and has about {known.distinct_keys:,} values for {slots:,} tasks"
-    told = f"{subject}: the hottest task gets {factor:.1f} times the rows of others"
-    if factor <= _THRESHOLDS.factor:
+        values = "value" if known.distinct_keys == 1 else "values"
+        subject += f" and has about {known.distinct_keys:,} {values} for {slots:,} tasks"
+    if over_median >= over_even:
+        told = f"{subject}: the hottest task gets {over_median:.1f} times the rows of others"
+    else:
+        told = f"{subject}: the hottest task gets {over_even:.1f} times what each would if all had a share"
+    if max(over_median, over_even) <= _THRESHOLDS.factor:
         return f"{told}, nothing needs to change."
     if not skewed:
         return f"{told}, but too few for that to matter."

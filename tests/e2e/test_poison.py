@@ -30,7 +30,7 @@ ENVIRONMENT = {
     "EVENKEEL_WORKER_DRAIN_SECONDS": "0",
 }
 
-PAIRS, WIDE = 12_000, 400
+PAIRS, WIDE = 30_000, 400
 COUNT = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
 COUNTED = [{"n": 10_000}]
 WRONG = {**COUNT, "sql": "SELECT SUM(1 / (o.price - o.price)) AS x FROM o", "limits": {"max_attempts": 3}}

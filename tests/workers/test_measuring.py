@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 from structlog.testing import capture_logs
 
-from service.spec.reports import OperatorReport, RunFigures
+from service.spec.reports import OperatorReport, Progress, RunFigures, StageMetrics
 from service.store.tables import PlanRow, StageMetricsRow
 from tests.support.tables import parquet
 from workers.engine.spark.status_store import MonitorError
@@ -50,3 +50,19 @@ def test_a_long_text_of_an_operator_is_cut(bench: Bench) -> None:
     details = [operator.detail for operator in figures.run_by.operators]
     assert max(map(len, details)) == 500
     assert any(detail.endswith("…") for detail in details)
+
+
+def test_where_a_stage_ran_twice_no_figures_are_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = bench.driver.monitor.outcome
+
+    def with_a_second_attempt(tag: str) -> tuple[tuple[StageMetrics, ...], Progress]:
+        (first, *others), progress = outcome(tag)
+        return (first.model_copy(update={"stage_attempt": 1}), *others), progress
+
+    monkeypatch.setattr(bench.driver.monitor, "outcome", with_a_second_attempt)
+    bench.runner.run(bench.submit(JOB))
+    with bench.database.read() as session:
+        run_by = RunFigures.model_validate(session.scalars(select(PlanRow)).one().figures).run_by
+    assert run_by.operators
+    assert {(one.rows, one.bytes, one.time_ms) for one in run_by.operators} == {(None, None, None)}
+    assert run_by.nodes == ()

@@ -11,6 +11,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
+from service.api.problems import EVERYWHERE
 from service.cli.openapi import openapi_yaml
 from service.spec.options import JobSettings
 
@@ -103,6 +104,12 @@ def test_every_error_is_a_problem_and_nothing_else(document: dict[str, Any]) -> 
             assert list(answer["content"]) == ["application/problem+json"], (path, method, status)
             assert answer["content"]["application/problem+json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
     assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+def test_what_any_request_may_be_refused_with_is_told_of_each(document: dict[str, Any]) -> None:
+    for path, method, operation in operations(document):
+        for error in EVERYWHERE:
+            assert f"`{error.code}`" in operation["responses"][str(error.status)]["description"], (path, method)
 
 
 def test_parameters_are_never_nullable(document: dict[str, Any]) -> None:

@@ -17,6 +17,8 @@ from sqlalchemy import func, select
 
 from service.settings import Settings
 from service.spec import ends
+from service.spec.errors import Issue
+from service.spec.problem import Problem
 from service.spec.reports import NodeFigures, OperatorMetrics, OperatorReport, Quantiles, RunFigures, TableStatistics
 from service.spec.savings import EstimatedSaving
 from service.spec.status import JobStatus
@@ -345,6 +347,30 @@ class TestProfiles:
         assert (answer.status_code, answer.json()["code"]) == (422, code)
         assert answer.json()["errors"][0]["pointer"] == pointer
         assert "k0." not in answer.text
+
+    def test_names_of_files_are_told_as_they_are(self, api: Api) -> None:
+        table = {"format": "parquet", "path": "k0.parquet"}
+        answer = api.client.post("/v1/profiles", json={**self.BODY, "table": table})
+        assert answer.json()["detail"].endswith("There is no file or directory 'k0.parquet'.")
+
+    def test_what_a_worker_finds_is_told_of_what_was_posted(self, api: Api) -> None:
+        issue = Issue(
+            code="invalid_cast", detail="k1.amount is no number", pointer="/query/source/queries/1/group_by/1"
+        )
+        problem = Problem(
+            type="/problems/invalid_cast",
+            title="Invalid cast",
+            status=422,
+            detail="x",
+            code="invalid_cast",
+            errors=(issue,),
+        )
+
+        def work(held: Claim) -> None:
+            lifecycle.end(api.database, held, Ending(JobStatus.FAILED, problem))
+
+        (told,) = explained(api, "/v1/profiles", self.BODY, work).json()["errors"]
+        assert (told["pointer"], told["detail"]) == ("/keys/1/1", "amount is no number")
 
     @pytest.mark.parametrize("explain_timeout_seconds", [0.2])
     def test_without_a_worker_it_is_refused_and_forgotten(self, api: Api) -> None:

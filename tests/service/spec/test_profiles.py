@@ -86,6 +86,13 @@ def test_fewer_keys_than_tasks_leave_tasks_without_rows() -> None:
     (found,) = profile(request(("a",)), known("k0", "a", distinct=3, hot=(0.4, 0.3, 0.3)))
     assert (found.busy_tasks, found.rows_on_hottest_task, found.skewed) == (3, 4_000_000, True)
     assert "about 3 values for 100 tasks" in found.advice
+    assert "the hottest task gets 40.0 times what each would if all had a share" in found.advice
+
+
+def test_two_even_keys_are_not_told_as_uneven() -> None:
+    (found,) = profile(request(("a",)), known("k0", "a", distinct=2, hot=(0.5, 0.5)))
+    assert (found.max_over_median, found.max_over_even) == (1.0, 50.0)
+    assert "times the rows of others" not in found.advice
 
 
 def test_a_key_of_which_nothing_is_known_says_so() -> None:
