@@ -10,8 +10,9 @@ from service.spec.sinks import ManagedSink
 from service.spec.streaming import RateTable, StreamTable, TableRole
 
 if TYPE_CHECKING:
-    from service.spec.job import JobSpec
+    from service.spec.job import JobSpec, TableSource
 
+SCHEMA_REQUIRED = "schema_required"
 _MODES = "the modes 'incremental' and 'continuous'"
 
 
@@ -50,8 +51,12 @@ def _schema_faults(spec: JobSpec) -> Iterator[Fault]:
     for name, table in spec.file_tables.items():
         may_be_inferred = spec.mode.is_streaming and spec.role_of(name) is not TableRole.STATIC
         if table.lacks_schema and not may_be_inferred:
-            detail = f"A {table.format.value} table needs its 'schema', for example \"uid BIGINT, name STRING\"."
-            yield Fault(("tables", name), "schema_required", detail)
+            yield Fault(("tables", name), SCHEMA_REQUIRED, schema_required(table))
+
+
+def schema_required(table: TableSource) -> str:
+    """What to do about a table of a format that does not tell its columns."""
+    return f"A {table.format.value} table needs its 'schema', for example \"uid BIGINT, name STRING\"."
 
 
 def _words_of_streams(spec: JobSpec) -> Iterator[Fault]:

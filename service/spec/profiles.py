@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from service.spec.job import JobSpec, TableSource
+from service.spec.mode_rules import SCHEMA_REQUIRED, schema_required
 from service.spec.model import Frozen, refuse_flag
 from service.spec.options import SkewSettings
 from service.spec.query import Identifier
@@ -53,6 +54,8 @@ class ProfileRequest(Frozen):
                     "'{word}' is for streaming jobs, and a profile reads the files that are there now: remove it.",
                     {"word": word},
                 )
+        if table.lacks_schema:
+            raise PydanticCustomError(SCHEMA_REQUIRED, "{told}", {"told": schema_required(table)})
         return table
 
     @field_validator("keys")
