@@ -30,7 +30,10 @@ ENVIRONMENT = {
     "EVENKEEL_WORKER_DRAIN_SECONDS": "0",
 }
 
-PAIRS, WIDE = 30_000, 400
+PAIRS, WIDE = 18_000, 400
+_LONG_SECONDS = 300
+"""Innocents take a while, so that they are still there when the poisonous job is at its tasks again."""
+
 COUNT = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
 COUNTED = [{"n": 10_000}]
 WRONG = {**COUNT, "sql": "SELECT SUM(1 / (o.price - o.price)) AS x FROM o", "limits": {"max_attempts": 3}}
@@ -129,7 +132,7 @@ def test_a_job_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_along(
     assert (job.status, (job.error or {})["code"]) == ("CRASHED", "worker_lost")
     assert ends_of(workers, poison) == ["CRASHED"] * 3
     assert [(attempt.error or {})["code"] for attempt in workers.attempts(poison)] == ["driver_lost"] * 3
-    workers.wait(innocent, "SUCCEEDED")
+    workers.wait(innocent, "SUCCEEDED", _LONG_SECONDS)
     assert ends_of(workers, innocent) == ["CRASHED", "CRASHED", "SUCCEEDED"]
     assert workers.rows(innocent) == INNOCENT_ROWS
     wait_until_nothing_stays(workers, poison)
@@ -163,7 +166,7 @@ def test_a_stream_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_alo
     wait_for("the end of the poisonous stream", is_over, 240, every=0.2)
     assert (workers.job(poison).error or {})["code"] == "worker_lost"
     assert ends_of(workers, poison) == ["CRASHED"] * 3
-    workers.wait(innocent, "SUCCEEDED")
+    workers.wait(innocent, "SUCCEEDED", _LONG_SECONDS)
     assert ends_of(workers, innocent) == ["CRASHED", "CRASHED", "SUCCEEDED"]
     assert workers.rows(innocent) == INNOCENT_ROWS
     assert_next_job_runs(workers)
