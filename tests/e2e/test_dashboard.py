@@ -334,7 +334,7 @@ def test_a_service_that_goes_away_is_said_to_and_comes_back(open_tab: Open, jobs
 
 def test_a_key_opens_the_page_and_stays_in_its_tab(browser: Browser, tmp_path: Path) -> None:
     with running_service(tmp_path, {"EVENKEEL_API_AUTHENTICATION": "on"}) as service:
-        key = re.search(r"ek_\w+", service.output.read_text())
+        key = re.search(r"ek_[\w-]+", service.output.read_text())
         assert key is not None
         tab = Watched(browser, service.address)
         tab.expect_refusals(401)
