@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 from service.jobs.check_readiness import worker_silence_ms
 from service.jobs.doorbell import Doorbell
 from service.jobs.explain_job import ExplainFailedError, explain_job
+from service.jobs.key_profile import profile_of
+from service.jobs.profile_query import as_posted, job_of
 from service.jobs.submit_job import Submission
 from service.jobs.watch import JobWatcher
 from service.settings import Settings
-from service.spec.errors import Issue, SpecError
-from service.spec.profiles import TABLE, ProfileReport, ProfileRequest, job_of, profile_of
+from service.spec.errors import SpecError
+from service.spec.profiles import ProfileReport, ProfileRequest
 from service.store import workers
 from service.store.jobs import EXPLAIN
 from service.store.session import Database
-
-_KEY = re.compile(r"\bk(\d+)\.")
-_IN_QUERY = re.compile(r"^/query(?:/source/queries/(?P<place>\d+))?(?:/group_by/(?P<column>\d+).*|.*)$")
 
 
 async def profile_table(
@@ -39,9 +37,9 @@ async def profile_table(
         submission = Submission(tenant, job_of(request), "", request_id, kind=EXPLAIN)
         plan = await explain_job(database, watcher, doorbell, settings, submission)
     except SpecError as error:
-        raise SpecError([_as_posted(issue) for issue in error.issues]) from None
+        raise SpecError([as_posted(issue) for issue in error.issues]) from None
     except ExplainFailedError as error:
-        errors = tuple(_as_posted(issue) for issue in error.problem.errors)
+        errors = tuple(as_posted(issue) for issue in error.problem.errors)
         raise ExplainFailedError(error.problem.model_copy(update={"errors": errors})) from None
     if request.slots is not None:
         return profile_of(request, plan, request.slots)
@@ -53,22 +51,3 @@ def _largest_worker(database: Database, settings: Settings) -> int:
     with database.read() as session:
         silent_before = database.now(session) - worker_silence_ms(settings)
         return max((row.slots or 1 for row in workers.list_workers(session, silent_before)), default=1)
-
-
-def _as_posted(issue: Issue) -> Issue:
-    """An issue of the query that was made of the request, told of the request."""
-    pointer = issue.pointer or ""
-    if not pointer.startswith("/query"):
-        return issue.model_copy(update={"pointer": pointer.replace(f"/tables/{TABLE}", "/table", 1) or None})
-    found = _IN_QUERY.match(pointer)
-    place = found["place"] if found and found["place"] else "0"
-    return issue.model_copy(
-        update={
-            "pointer": f"/keys/{place}" + (f"/{found['column']}" if found and found["column"] else ""),
-            # The names of tables there are the query's own.
-            "detail": _KEY.sub("", issue.detail),
-            "suggestions": tuple(_KEY.sub("", one) for one in issue.suggestions),
-            "line": None,
-            "column": None,
-        }
-    )
