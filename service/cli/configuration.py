@@ -44,6 +44,13 @@ def isolate(environment: Mapping[str, str], state_dir: Path) -> dict[str, str]:
     return {**kept, "EVENKEEL_STATE_DIR": str(state_dir), "EVENKEEL_API_PORT": "0"}
 
 
+def without_client_key(environment: Mapping[str, str]) -> dict[str, str]:
+    """A copy without the key that the user asks services with: it is none of a service's business, and would stand in
+    Spark's environment.
+    """
+    return {name: value for name, value in environment.items() if name.upper() != "EVENKEEL_API_KEY"}
+
+
 def child_environment(
     settings: Settings, environment: Mapping[str, str], parent_pid: int | None = None
 ) -> dict[str, str]:
@@ -58,8 +65,7 @@ def child_environment(
         "EVENKEEL_PARENT_PID": str(os.getpid() if parent_pid is None else parent_pid),
         "PYTHONUNBUFFERED": "1",
     }
-    # What the user asks services with is none of the service's business, and would stand in Spark's environment.
-    child.pop("EVENKEEL_API_KEY", None)
+    child = without_client_key(child)
     files = {
         "EVENKEEL_SPARK_PROPERTIES_FILE": settings.spark.properties_file,
         "EVENKEEL_BROKER_TLS_CA_FILE": settings.broker.tls_ca_file,

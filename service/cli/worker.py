@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def worker() -> None:
     """Run a worker alone: it takes jobs from the queue and runs them on Spark."""
     from service.cli.broker import tell_broker_fault
-    from service.cli.configuration import read_settings
+    from service.cli.configuration import read_settings, without_client_key
     from service.cli.directories import prepare_directories
     from service.cli.migrate import require_schema
     from service.lifeline import die_with_parent
@@ -30,7 +30,7 @@ def worker() -> None:
     require_schema(settings)
     tell_broker_fault(settings)
     command = worker_command(settings)
-    os.execv(command[0], command)  # noqa: S606 - no shell is wanted
+    os.execve(command[0], command, without_client_key(os.environ))  # noqa: S606 - no shell is wanted
 
 
 def require_spark() -> None:

@@ -44,6 +44,8 @@ def profile(
 
     A sample takes a moment; --exact counts all rows.
     """
+    if exact and slots is not None:
+        raise CliError("--slots is for samples", "Counted rows are not told by task.", code=ExitCode.USAGE)
     from service.cli.client.answers import Profile
     from service.cli.client.answers import read as understood
     from service.cli.client.exact_profile import exact_profile

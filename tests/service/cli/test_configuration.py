@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.configuration import child_environment, isolate, read_settings
+from service.cli.configuration import child_environment, isolate, read_settings, without_client_key
 from service.cli.errors import CliError, ExitCode
 
 
@@ -92,3 +92,4 @@ def test_what_contradicts_itself_names_its_variables(monkeypatch: pytest.MonkeyP
 def test_children_are_not_told_what_their_user_asks_services_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_API_KEY", "ek_secret")
     assert "ek_secret" not in child_environment(read_settings(), dict(os.environ)).values()
+    assert "ek_secret" not in without_client_key(os.environ).values()

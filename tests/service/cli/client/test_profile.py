@@ -92,7 +92,15 @@ def test_all_of_it_as_json(asked: list[tuple[str, str, Any]], evenkeel: Evenkeel
     assert asked[0][2] == {"table": table, "keys": [["uid"]]}
 
 
-@pytest.mark.parametrize("arguments", [("flights/", "tailnum"), ("flights.parquet", "a,,b"), ("flights.parquet",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("flights/", "tailnum"),
+        ("flights.parquet", "a,,b"),
+        ("flights.parquet",),
+        ("flights.parquet", "tailnum", "--exact", "--slots", "8"),
+    ],
+)
 def test_mistakes(asked: list[tuple[str, str, Any]], evenkeel: Evenkeel, arguments: tuple[str, ...]) -> None:
     assert evenkeel("profile", *arguments).exit_code == 2
     assert asked == []
