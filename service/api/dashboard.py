@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fastapi import APIRouter, Request, Response
 
 from service.api.authentication import DASHBOARD_FILES, DASHBOARD_PAGE
@@ -23,6 +25,8 @@ _POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
+_GZIP = re.compile(r"(?:^|,)\s*gzip\s*(?:;\s*q=(?!0(?:\.0*)?\s*(?:,|$))[\d.]+\s*)?(?:,|$)", re.IGNORECASE)
+"""An Accept-Encoding that takes gzip; not one that says `q=0`."""
 _ASK_AGAIN = "no-cache"
 _FOR_GOOD = "public, max-age=31536000, immutable"
 
@@ -45,6 +49,10 @@ def get_asset(version: str, path: str, request: Request) -> Response:
     return _answer(request, found, _FOR_GOOD if version == bundle().version else _ASK_AGAIN)
 
 
+def _takes_gzip(request: Request) -> bool:
+    return _GZIP.search(",".join(request.headers.getlist("accept-encoding"))) is not None
+
+
 def _answer(request: Request, asset: Asset, cache_control: str) -> Response:
     headers = {
         "Content-Security-Policy": _POLICY,
@@ -54,7 +62,7 @@ def _answer(request: Request, asset: Asset, cache_control: str) -> Response:
     }
     if names_tag(request.headers.getlist("if-none-match"), asset.etag):
         return Response(status_code=304, headers=headers)
-    if asset.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+    if asset.compressed is not None and _takes_gzip(request):
         headers["Content-Encoding"] = "gzip"
         return Response(asset.compressed, media_type=asset.content_type, headers=headers)
     return Response(asset.content, media_type=asset.content_type, headers=headers)

@@ -29,7 +29,7 @@ class Asset:
     content: bytes
     content_type: str
     etag: str
-    """Strong entity tag of `content`, quoted."""
+    """Weak, since plain and compressed are the same to a browser."""
     compressed: bytes | None
     """`content` by gzip, where that is worth it."""
 
@@ -70,4 +70,4 @@ def _read(directory: Traversable, prefix: str) -> dict[str, bytes]:
 def _asset(path: str, content: bytes) -> Asset:
     kind = _TYPES[path[path.rindex(".") :]]
     compressed = gzip.compress(content, mtime=0) if len(content) >= _WORTH_COMPRESSING_BYTES else None
-    return Asset(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"', compressed)
+    return Asset(content, kind, f'W/"{hashlib.sha256(content).hexdigest()[:32]}"', compressed)

@@ -45,6 +45,24 @@ def test_it_is_compressed_for_whoever_takes_that(api: Api) -> None:
     assert small.headers["Content-Encoding"] == "gzip"
     assert small.content == plain.content
     assert int(small.headers["Content-Length"]) < int(plain.headers["Content-Length"])
+    assert small.headers["ETag"] == plain.headers["ETag"]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "is_small"),
+    [
+        ("gzip", True),
+        ("br, GZIP;q=0.5, deflate", True),
+        ("deflate, gzip; q=1.0", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, identity", False),
+        ("x-gzip-not", False),
+        ("", False),
+    ],
+)
+def test_it_is_compressed_unless_that_is_refused(api: Api, accepted: str, is_small: bool) -> None:
+    answer = api.client.get(SCRIPT, headers={"Accept-Encoding": accepted})
+    assert ("Content-Encoding" in answer.headers) is is_small
 
 
 @pytest.mark.parametrize(
