@@ -1,4 +1,4 @@
-"""Entity tags of jobs and the preferences of a request that waits."""
+"""Entity tags of jobs and reports, and the preferences of a request that waits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from service.jobs.views import Job
@@ -30,6 +31,15 @@ def job_response(
     return Response(body, status, complete, "application/json")
 
 
+def report_response(report: BaseModel, known_tags: Sequence[str]) -> Response:
+    """A report with its ETag; 304 where `known_tags` (If-None-Match) has it."""
+    body = report.model_dump_json(by_alias=True).encode()
+    headers = {"ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"', "Cache-Control": "private, no-cache"}
+    if names_tag(known_tags, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    return Response(body, 200, headers, "application/json")
+
+
 def is_known(job: Job, known_tags: Sequence[str]) -> bool:
     """Whether one of the entity tags in these lines of If-None-Match is that of the job as it stands."""
     return names_tag(known_tags, _tag(job, _body(job)))
@@ -37,7 +47,8 @@ def is_known(job: Job, known_tags: Sequence[str]) -> bool:
 
 def names_tag(known_tags: Sequence[str], tag: str) -> bool:
     """Whether these lines of If-None-Match name an entity tag. Compared weakly (RFC 9110, 13.1.2)."""
-    return any(line.strip() == "*" or tag in _TAG.findall(line) for line in known_tags)
+    opaque = tag.removeprefix("W/")
+    return any(line.strip() == "*" or opaque in _TAG.findall(line) for line in known_tags)
 
 
 def wait_seconds(prefer: Sequence[str], longest: float) -> int | None:

@@ -46,7 +46,7 @@ Cursor = Annotated[
 ]
 
 
-IfNoneMatch = Annotated[str, Header(description="Entity tags already known; 304 when the job still has one of them.")]
+IfNoneMatch = Annotated[str, Header(description="Entity tags already known; 304 where one of them still holds.")]
 """The last line of the header; `lines_of` has all of them."""
 
 Prefer = Annotated[

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import APIRouter, Body, Query, Request, Response
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from service.access_errors import TooManyExplanationsError
 from service.api.authentication import ReaderTenant, SubmitterTenant
 from service.api.body_errors import BODY_ERRORS
-from service.api.dependencies import JobId, ServicesDep
-from service.api.jobs import JobBody
+from service.api.conditional import report_response
+from service.api.dependencies import IfNoneMatch, JobId, ServicesDep, lines_of
+from service.api.jobs import ETAG_HEADER, JobBody
 from service.api.problems import problems, request_id_of
 from service.api.retries import SteadyRoute
 from service.errors import (
@@ -42,6 +43,10 @@ _PLANNED = problems(
     WorkerUnavailableError,
     spec=True,
 )
+_TAGGED: dict[int | str, dict[str, Any]] = {
+    200: {"headers": ETAG_HEADER},
+    304: {"description": "The report is as you know it.", "headers": ETAG_HEADER},
+}
 _Slots = Annotated[
     # The bounds stand within: beside a union, the specification would not tell them.
     Annotated[int, Field(ge=1, le=100_000)] | SkipJsonSchema[None],
@@ -49,22 +54,42 @@ _Slots = Annotated[
 ]
 
 
-@router.get("/jobs/{job_id}/plan", summary="Read a job's plan", responses=problems(JobNotFoundError, PlanNotReadyError))
-def get_plan(job_id: JobId, services: ServicesDep, tenant: ReaderTenant) -> PlanReport:
+@router.get(
+    "/jobs/{job_id}/plan",
+    response_model=PlanReport,
+    summary="Read a job's plan",
+    responses={**_TAGGED, **problems(JobNotFoundError, PlanNotReadyError)},
+)
+def get_plan(
+    job_id: JobId,
+    request: Request,
+    services: ServicesDep,
+    tenant: ReaderTenant,
+    if_none_match: IfNoneMatch = "",  # noqa: ARG001 - for the specification
+) -> Response:
     """The query before and after the rules, what each rule did and why, Spark's physical plan. 404 until planned."""
-    return read_plan(services.database, tenant, job_id)
+    return report_response(read_plan(services.database, tenant, job_id), lines_of(request, "if-none-match"))
 
 
 @router.get(
     "/jobs/{job_id}/metrics",
+    response_model=MetricsReport,
     summary="Read a job's metrics",
-    responses=problems(JobNotFoundError, MetricsNotReadyError),
+    responses={**_TAGGED, **problems(JobNotFoundError, MetricsNotReadyError)},
 )
-def get_metrics(job_id: JobId, services: ServicesDep, tenant: ReaderTenant, slots: _Slots = None) -> MetricsReport:
+def get_metrics(
+    job_id: JobId,
+    request: Request,
+    services: ServicesDep,
+    tenant: ReaderTenant,
+    slots: _Slots = None,
+    if_none_match: IfNoneMatch = "",  # noqa: ARG001 - for the specification
+) -> Response:
     """Task quantiles of each stage, what Spark's operators did, the skew report and what was saved. 404 until the job
     has run.
     """
-    return read_metrics(services.database, tenant, job_id, slots)
+    report = read_metrics(services.database, tenant, job_id, slots)
+    return report_response(report, lines_of(request, "if-none-match"))
 
 
 @router.post("/explain", summary="Explain a job", responses=_PLANNED)

@@ -14,7 +14,7 @@ from service.spec.options import JobSettings
 from service.spec.savings import Comparison
 from service.spec.status import JobStatus
 from service.store import jobs, plans
-from service.store.tables import JobRow
+from service.store.tables import JobRow, PlanRow
 
 _POINTER = "/compare_with"
 
@@ -32,23 +32,28 @@ def require_comparable(session: Session, tenant: str, job_id: str | None) -> Non
         raise SpecError.of("job_not_comparable", detail, pointer=_POINTER)
 
 
-def compare(session: Session, row: JobRow, after_ms: int) -> Comparison | None:
-    """`row`, read with its spec, beside the job that it names; None where it names none, or that is gone."""
+def compare(session: Session, row: JobRow, plan: PlanRow) -> Comparison | None:
+    """`row`, read with its spec, and how it ran, beside the job that it names.
+
+    None where it names none, or that is gone.
+    """
     named = row.spec.get("compare_with")
     other = _other(session, row.tenant, named) if isinstance(named, str) else None
     if other is None:
         return None
     status = JobStatus(other.status)
-    plan = plans.latest_plan(session, other.id)
+    before_plan = plans.latest_plan(session, other.id)
     both = status is JobStatus.SUCCEEDED and JobStatus(row.status) is JobStatus.SUCCEEDED
-    before = plan.execution_ms if both and plan is not None else None
+    before = after = None
+    if both and before_plan is not None:
+        before, after = plans.queries_ms(before_plan), plans.queries_ms(plan)
     return Comparison(
         job_id=other.id,
         status=status,
         before_ms=before,
-        after_ms=None if before is None else after_ms,
-        saved_ms=None if before is None else before - after_ms,
-        ratio=round(after_ms / before, 4) if before else None,
+        after_ms=after,
+        saved_ms=None if before is None or after is None else before - after,
+        ratio=round(after / before, 4) if before and after is not None else None,
         same_query=all(other.spec.get(part) == row.spec.get(part) for part in ("sql", "query", "tables")),
         settings_changed=dict(_changes(other.spec, row.spec)),
     )

@@ -39,7 +39,7 @@ def get_metrics(database: Database, tenant: str, job_id: str, slots: int | None 
             for stage in plans.stage_metrics(session, row.id, plan.fence)
         )
         figures = None if plan.figures is None else RunFigures.model_validate(plan.figures, extra="ignore")
-        comparison = compare(session, row, plan.execution_ms)
+        comparison = compare(session, row, plan)
         told = _Told(
             skew=SkewReport.model_validate(plan.skew, extra="ignore"),
             estimates=_estimates(plan.estimates),

@@ -62,8 +62,8 @@ class Comparison(Frozen):
 
     job_id: str = Field(description="The other job.")
     status: JobStatus = Field(description="Of the other job.")
-    before_ms: int | None = Field(description="`execution_ms` of the other job.")
-    after_ms: int | None = Field(description="`execution_ms` of this one.")
+    before_ms: int | None = Field(description="`execution_ms` of the other job, with that of a first run that failed.")
+    after_ms: int | None = Field(description="The same of this one.")
     saved_ms: int | None = Field(description="The difference; below 0 where this one took longer.")
     ratio: float | None = Field(description="`after_ms` over `before_ms`; null also where that is 0.")
     same_query: bool = Field(description="Whether both ask the same of the same tables, in the same words.")

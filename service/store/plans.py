@@ -28,6 +28,14 @@ def stage_metrics(session: Session, job_id: str, fence: int) -> Sequence[StageMe
     return session.scalars(statement).all()
 
 
+def queries_ms(plan: PlanRow) -> int | None:
+    """What running the query took, with a first run that failed; None where it has not run to its end."""
+    if plan.execution_ms is None:
+        return None
+    first_run = (plan.details or {}).get("first_run")
+    return plan.execution_ms + (first_run["execution_ms"] if first_run else 0)
+
+
 def split(report: PlanReport) -> tuple[dict[str, Any], dict[str, Any]]:
     """`report` as `plans.report` and `plans.details` hold it: the API of a version before may still read the former,
     and refuses what it does not know.

@@ -25,7 +25,7 @@ from service.spec.status import JobStatus
 from service.store.leases import Claim
 from service.store.publication import AttemptMetrics, Ending
 from service.store.session import Database
-from service.store.tables import JobRow
+from service.store.tables import JobRow, PlanRow
 from tests.support import lifecycle
 from tests.support.lifecycle import SPEC
 
@@ -67,6 +67,15 @@ class TestPlan:
         answer = api.client.get(f"/v1/jobs/{job_id}/plan")
         assert answer.status_code == 200
         assert answer.json() == lifecycle.REPORT.model_dump(mode="json")
+
+    def test_is_sent_once(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        lifecycle.plan(api.database, lifecycle.claim(api.database, job_id))
+        sent = api.client.get(f"/v1/jobs/{job_id}/plan")
+        again = api.client.get(f"/v1/jobs/{job_id}/plan", headers={"If-None-Match": f'"x", W/{sent.headers["ETag"]}'})
+        assert (again.status_code, again.content, again.headers["ETag"]) == (304, b"", sent.headers["ETag"])
+        other = api.client.get(f"/v1/jobs/{job_id}/plan", headers={"If-None-Match": '"another"'})
+        assert (other.status_code, other.content) == (200, sent.content)
 
     def test_is_not_ready_before(self, api: Api) -> None:
         answer = api.client.get(f"/v1/jobs/{lifecycle.insert(api.database)}/plan")
@@ -166,6 +175,13 @@ class TestFigures(_Metrics):
         at_many = self.metrics(api, job_id, 100_000)
         assert (at_many["savings"]["simulated"]["slots"], at_many["slots"]) == (100_000, 5)
 
+    def test_are_sent_once(self, api: Api) -> None:
+        path = f"/v1/jobs/{self.ran(api, timed(1010))}/metrics"
+        tag = api.client.get(path).headers["ETag"]
+        assert api.client.get(path, headers={"If-None-Match": tag}).status_code == 304
+        # What others are told is another report.
+        assert api.client.get(f"{path}?slots=3", headers={"If-None-Match": tag}).status_code == 200
+
     @pytest.mark.parametrize("slots", ["0", "100001", "-1", "many", ""])
     def test_slots_are_between_1_and_100000(self, api: Api, slots: str) -> None:
         job_id = self.ran(api, timed(1010, FIGURES))
@@ -206,6 +222,15 @@ class TestComparison(_Metrics):
         before = self.ran(api, timed(0), sql="SELECT COUNT(*) AS n FROM orders")
         told = self.metrics(api, self.ran(api, timed(7), compare_with=before))["comparison"]
         assert (told["same_query"], told["saved_ms"], told["ratio"]) == (False, -7, None)
+
+    def test_a_first_run_that_failed_counts(self, api: Api) -> None:
+        before = self.ran(api, timed(1000))
+        after = self.ran(api, timed(1000), compare_with=before)
+        with api.database.write() as session:
+            plan = session.scalars(select(PlanRow).where(PlanRow.job_id == before)).one()
+            plan.details = {**(plan.details or {}), "first_run": {"execution_ms": 500}}
+        told = self.metrics(api, after)["comparison"]
+        assert (told["before_ms"], told["after_ms"], told["saved_ms"]) == (1500, 1000, 500)
 
     def test_the_other_has_not_ended_well(self, api: Api) -> None:
         waiting = str(api.submit().json()["id"])
