@@ -1,11 +1,14 @@
-"""One running service for all end-to-end tests that leave it as it was."""
+"""One running service for all end-to-end tests that leave it as it was, and a browser on it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
+from tests.support.browser import Watched, running_browser
 from tests.support.service import Service, running_service
 from tests.support.tables import write_endless, write_orders
 
@@ -17,3 +20,26 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         write_orders(running.data)
         write_endless(running.data)
         yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_browser() as started:
+        yield started
+
+
+@pytest.fixture
+def open_tab(browser: Browser, service: Service) -> Iterator[Callable[..., Watched]]:
+    """Opens tabs on the service; each is checked for faults at the end."""
+    tabs: list[Watched] = []
+
+    def open_one(**options: Any) -> Watched:
+        tabs.append(Watched(browser, service.address, **options))
+        return tabs[-1]
+
+    yield open_one
+    for tab in tabs:
+        try:
+            tab.check()
+        finally:
+            tab.close()

@@ -5,18 +5,17 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.support.browser import DESKTOP, PHONE, Watched, running_browser
+from tests.support.browser import DESKTOP, PHONE, Watched
 from tests.support.processes import wait_for
-from tests.support.service import Service, running_service
+from tests.support.service import Service
 from tests.support.tables import ENDLESS, parquet
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -38,29 +37,6 @@ STREAM = {
 }
 
 Open = Callable[..., Watched]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running_browser() as started:
-        yield started
-
-
-@pytest.fixture
-def open_tab(browser: Browser, service: Service) -> Iterator[Open]:
-    """Opens tabs on the service; each is checked for faults at the end."""
-    tabs: list[Watched] = []
-
-    def open_one(**options: Any) -> Watched:
-        tabs.append(Watched(browser, service.address, **options))
-        return tabs[-1]
-
-    yield open_one
-    for tab in tabs:
-        try:
-            tab.check()
-        finally:
-            tab.close()
 
 
 @pytest.fixture(scope="module")
@@ -203,12 +179,26 @@ def test_a_running_job_is_seen_and_cancelled(open_tab: Open, service: Service) -
     times=1,
     guaranteed="shown as the text that it is; nothing runs, and no request leaves for another host",
 )
+def test_a_name_is_a_text_whatever_is_in_it(open_tab: Open, jobs: dict[str, str]) -> None:
+    tab = open_tab()
+    tab.expect_refusals(404)
+    page = tab.open("#/jobs")
+    expect(page.get_by_role("link", name=f"fails {HOSTILE}")).to_be_visible()
+    for name, route in pages(jobs).items():
+        if name.startswith("failing"):
+            expect(tab.open(route).get_by_role("heading", level=1)).to_have_text(f"fails {HOSTILE}")
+            page.wait_for_load_state("networkidle")
+    page = tab.open(f"#/new?from={jobs['failing']}")
+    expect(page.get_by_label("Name", exact=True).first).to_have_value(f"fails {HOSTILE}")
+    page = tab.open(f"#/jobs/{jobs['failing']}")
+    page.get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("dialog")).to_contain_text(HOSTILE)
+
+
 def test_a_failed_job_says_why(open_tab: Open, service: Service, jobs: dict[str, str]) -> None:
     page = open_tab().open(f"#/jobs/{jobs['failing']}")
     problem = service.job(jobs["failing"])["error"]
     expect(page.get_by_role("alert")).to_contain_text(problem["detail"][:100])
-    # A name is a text, whatever is in it.
-    expect(page.get_by_role("heading", level=1)).to_have_text(f"fails {HOSTILE}")
 
 
 def test_integers_are_shown_as_they_are(open_tab: Open, service: Service) -> None:
@@ -311,6 +301,13 @@ def test_the_list_is_live_and_searched_with_the_keyboard(
     page.locator("h1").focus()
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("Search jobs")
+    page.get_by_label("Keys by themselves do something").uncheck()
+    page.get_by_role("button", name="Close").click()
+    page.locator("h1").focus()
+    page.keyboard.press("w")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("heading", level=1)).to_have_text("users-per-category")
 
 
 def test_a_job_that_is_not_there_is_said_to_be_missing(open_tab: Open) -> None:
@@ -318,42 +315,3 @@ def test_a_job_that_is_not_there_is_said_to_be_missing(open_tab: Open) -> None:
     tab.expect_refusals(404)
     page = tab.open("#/jobs/0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a")
     expect(page.get_by_role("alert")).to_contain_text("job_not_found")
-
-
-def test_a_service_that_goes_away_is_said_to_and_comes_back(open_tab: Open, jobs: dict[str, str]) -> None:
-    tab = open_tab()
-    page = tab.open("#/jobs")
-    expect(page.get_by_role("link", name="users-per-category").first).to_be_visible()
-    page.route("**/v1/**", lambda route: route.abort("connectionrefused"))
-    expect(page.get_by_text("Not up to date")).to_be_visible(timeout=30_000)
-    expect(page.get_by_role("link", name="users-per-category").first).to_be_visible()
-    page.unroute("**/v1/**")
-    expect(page.get_by_text("Not up to date")).to_have_count(0, timeout=60_000)
-    tab.faults[:] = [fault for fault in tab.faults if "ERR_CONNECTION_REFUSED" not in fault]
-
-
-def test_a_key_opens_the_page_and_stays_in_its_tab(browser: Browser, tmp_path: Path) -> None:
-    with running_service(tmp_path, {"EVENKEEL_API_AUTHENTICATION": "on"}) as service:
-        key = re.search(r"ek_[\w-]+", service.output.read_text())
-        assert key is not None
-        tab = Watched(browser, service.address)
-        tab.expect_refusals(401)
-        page = tab.open("#/workers")
-        expect(page.get_by_role("heading", level=1)).to_have_text("Evenkeel")
-        tab.check_accessibility()
-        page.get_by_label("API key").fill("ek_nonsense")
-        page.get_by_role("button", name="Show it").click()
-        expect(page.get_by_text("unknown, expired or revoked")).to_be_visible()
-        page.get_by_label("API key").fill(key[0])
-        page.get_by_role("button", name="Show it").click()
-        expect(page.get_by_role("heading", level=1)).to_have_text("Workers")
-        page.reload()
-        expect(page.get_by_role("heading", level=1)).to_have_text("Workers")
-        assert page.evaluate("sessionStorage.getItem('evenkeel.key')") == key[0]
-        assert not page.evaluate("JSON.stringify(localStorage) + document.cookie").count(key[0])
-        assert not [address for address in tab.addresses if key[0] in address]
-        page.get_by_role("button", name="Sign out").click()
-        expect(page.get_by_label("API key")).to_be_visible()
-        assert page.evaluate("sessionStorage.getItem('evenkeel.key')") is None
-        tab.check()
-        tab.close()

@@ -2,7 +2,7 @@
 import { h } from "preact";
 import htm from "htm";
 
-export { createContext, Fragment, h, render } from "preact";
+export { createContext, render } from "preact";
 export { useCallback, useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 export { memo } from "preact/compat";
 export const html = htm.bind(h);

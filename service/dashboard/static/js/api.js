@@ -54,11 +54,12 @@ export async function send(method, path, { body, headers = {}, signal } = {}) {
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, { title: "No answer", detail: "The service cannot be reached. Trying again …" }, 0);
+    throw new ApiError(0, { title: "No answer", detail: "The service cannot be reached." }, 0);
   }
   if (response.ok || response.status === 304) return response;
   const problem = await problemOf(response);
-  if (response.status === 401) refused.dispatchEvent(new Event("refused"));
+  // An answer to a key that was shown before says nothing of the one that is shown now.
+  if (response.status === 401 && shown === key()) refused.dispatchEvent(new Event("refused"));
   throw new ApiError(response.status, problem, Number(response.headers.get("Retry-After") ?? 0));
 }
 

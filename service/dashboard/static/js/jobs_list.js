@@ -17,8 +17,11 @@ export const STATES = {
 
 const isActive = (job) => ACTIVE.includes(job.status);
 
-/** The list before anything was asked: `{jobs, next}`; jobs newest first, `next` the cursor of what follows them. */
-export const EMPTY = { jobs: [], next: undefined };
+/**
+ * The list before anything was asked: `{jobs, next, looks}`; jobs newest first, `next` the cursor of what follows them,
+ * `looks` how often it was brought up to date.
+ */
+export const EMPTY = { jobs: [], next: undefined, looks: 0 };
 
 /**
  * The list after a look: the newest jobs, and those that were active when they were last seen. A job that is deleted
@@ -28,8 +31,8 @@ export const EMPTY = { jobs: [], next: undefined };
 export async function look(list, filter, signal) {
   const page = await get(query(filter, { page_size: FIRST_PAGE }), { signal });
   const fresh = new Map(page.jobs.map((job) => [job.id, job]));
-  if (page.next_cursor && !list.jobs.some((job) => fresh.has(job.id))) return { jobs: page.jobs, next: page.next_cursor };
-  const unsure = list.jobs.filter((job) => isActive(job) && !fresh.has(job.id)).slice(0, LOOKED_UP_AT_ONCE);
+  if (page.next_cursor && !list.jobs.some((job) => fresh.has(job.id))) return { ...EMPTY, jobs: page.jobs, next: page.next_cursor };
+  const unsure = inTurn(list.jobs.filter((job) => isActive(job) && !fresh.has(job.id)), list.looks);
   const gone = new Set();
   await Promise.all(
     unsure.map(async ({ id }) => {
@@ -42,14 +45,20 @@ export async function look(list, filter, signal) {
     }),
   );
   const next = list.next === undefined ? page.next_cursor : list.next;
-  return { jobs: merged(list.jobs, fresh, gone, filter), next };
+  return { jobs: merged(list.jobs, fresh, gone, filter), next, looks: list.looks + 1 };
 }
 
 /** The list with the page that follows what it has. */
 export async function more(list, filter, signal) {
   const page = await get(query(filter, { page_size: NEXT_PAGE, cursor: list.next }), { signal });
   const fresh = new Map(page.jobs.map((job) => [job.id, job]));
-  return { jobs: merged(list.jobs, fresh, new Set(), filter), next: page.next_cursor };
+  return { ...list, jobs: merged(list.jobs, fresh, new Set(), filter), next: page.next_cursor };
+}
+
+/** So many of the jobs as one look asks for, each in its turn. */
+function inTurn(jobs, looks) {
+  const from = (looks * LOOKED_UP_AT_ONCE) % Math.max(jobs.length, 1);
+  return [...jobs.slice(from), ...jobs.slice(0, from)].slice(0, LOOKED_UP_AT_ONCE);
 }
 
 function query({ state, name, queue }, page) {

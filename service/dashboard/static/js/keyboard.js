@@ -1,11 +1,21 @@
 // Shortcuts of one key, where nobody is typing.
 import { useEffect } from "../vendor/preact.js";
 
+const NAME = "evenkeel.shortcuts";
+
+/** Whether shortcuts do anything. Whoever speaks to a computer would press them without wanting to (WCAG 2.1.4). */
+export const areOn = () => localStorage.getItem(NAME) !== "off";
+
+/** Turns them on or off, in this browser. */
+export function turn(on) {
+  localStorage.setItem(NAME, on ? "on" : "off");
+}
+
 /** Calls the function that `shortcuts` has for a key; without modifiers, and not within fields. */
 export function useShortcuts(shortcuts) {
   useEffect(() => {
     function pressed(event) {
-      if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.composedPath()[0])) return;
+      if (!areOn() || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.composedPath()[0])) return;
       if (document.querySelector("dialog[open]")) return;
       const act = shortcuts[event.key];
       if (act) {

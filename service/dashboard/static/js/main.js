@@ -2,7 +2,7 @@
 import { html, render, useEffect, useRef, useState } from "../vendor/preact.js";
 import { get, onKeyRefused } from "./api.js";
 import { CallerContext } from "./caller.js";
-import { useShortcuts } from "./keyboard.js";
+import { areOn, turn as turnShortcuts, useShortcuts } from "./keyboard.js";
 import { Heading } from "./parts/basics.js";
 import { Failure } from "./parts/problem.js";
 import { JobPage } from "./pages/job.js";
@@ -12,7 +12,7 @@ import { WorkersPage } from "./pages/workers.js";
 import { usePolled } from "./polling.js";
 import { go, useRoute } from "./router.js";
 import { keep, key } from "./session.js";
-import { apply, choose, chosen, THEMES } from "./theme.js";
+import { choose, chosen, follow, THEMES } from "./theme.js";
 
 const PLACES = [["jobs", "Jobs"], ["new", "New job"], ["workers", "Workers"]];
 const KEYS = [
@@ -99,6 +99,7 @@ function Help({ onClose }) {
   return html`<dialog ref=${dialog} onClose=${onClose} aria-labelledby="help-title">
     <h2 id="help-title">Keyboard</h2>
     <dl class="facts">${KEYS.map(([keys, text]) => html`<div key=${keys}><dt><kbd>${keys}</kbd></dt><dd>${text}</dd></div>`)}</dl>
+    <label class="check"><input type="checkbox" checked=${areOn()} onChange=${(event) => turnShortcuts(event.target.checked)} /> Keys by themselves do something</label>
     <button type="button" onClick=${() => dialog.current.close()}>Close</button>
   </dialog>`;
 }
@@ -109,5 +110,5 @@ function skip(event) {
   document.getElementById("content").focus();
 }
 
-apply();
+follow();
 render(html`<${App} />`, document.getElementById("app"));

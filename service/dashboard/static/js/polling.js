@@ -13,21 +13,24 @@ export function pause(intervalMs, failures, hidden, retryAfterSeconds = 0, rando
 }
 
 /**
- * What `ask(previous, signal)` resolves to, asked again every `intervalMs`, or once where that is 0; again from the
- * beginning when `about` is another. Gives `{value, error, refresh}`; an error leaves the value as it was.
+ * What `ask(previous, signal)` resolves to, asked again every `intervalMs`, or once where that is 0; at once when
+ * `occasion` is another; and from the beginning when `about` is. Gives `{value, error, refresh}`; an error leaves the
+ * value as it was.
  */
-export function usePolled(ask, intervalMs, about) {
+export function usePolled(ask, intervalMs, about, occasion = "") {
   const [state, setState] = useState({ about, value: undefined, error: null });
-  const latest = useRef({ ask, intervalMs });
+  const latest = useRef({});
   latest.current = { ask, intervalMs };
+  const known = useRef({ about, value: undefined });
   const wake = useRef(() => {});
 
   useEffect(() => {
     let stopped = false;
     let timer = 0;
     let failures = 0;
-    let value;
+    let earliest = 0;
     let running = null;
+    if (known.current.about !== about) known.current = { about, value: undefined };
 
     async function turn() {
       clearTimeout(timer);
@@ -35,29 +38,30 @@ export function usePolled(ask, intervalMs, about) {
       const aborter = new AbortController();
       running = aborter;
       let retryAfter = 0;
+      let error = null;
       try {
-        value = await latest.current.ask(value, aborter.signal);
+        const value = await latest.current.ask(known.current.value, aborter.signal);
+        if (stopped || running !== aborter) return;
+        known.current = { about, value };
         failures = 0;
-        if (!stopped && running === aborter) setState({ about, value, error: null });
-      } catch (error) {
+      } catch (caught) {
         if (stopped || running !== aborter) return;
         failures += 1;
-        retryAfter = error.retryAfterSeconds ?? 0;
-        setState({ about, value, error });
+        retryAfter = caught.retryAfterSeconds ?? 0;
+        error = caught;
       }
-      if (stopped || running !== aborter) return;
+      setState({ about, value: known.current.value, error });
       running = null;
-      schedule(retryAfter);
-    }
-
-    function schedule(retryAfter) {
+      earliest = Date.now() + retryAfter * 1000;
       // What failed for want of an answer is asked for again also where once is enough.
       const interval = latest.current.intervalMs || (failures ? 5000 : 0);
       if (interval) timer = setTimeout(turn, pause(interval, failures, document.hidden, retryAfter));
     }
 
     function seen() {
-      if (!document.hidden && (latest.current.intervalMs || failures)) turn();
+      if (document.hidden || !(latest.current.intervalMs || failures)) return;
+      clearTimeout(timer);
+      timer = setTimeout(turn, Math.max(0, earliest - Date.now()));
     }
 
     wake.current = turn;
@@ -69,7 +73,7 @@ export function usePolled(ask, intervalMs, about) {
       running?.abort();
       document.removeEventListener("visibilitychange", seen);
     };
-  }, [about, intervalMs > 0]);
+  }, [about, occasion, intervalMs > 0]);
 
   const refresh = useCallback(() => wake.current(), []);
   return state.about === about ? { ...state, refresh } : { value: undefined, error: null, refresh };

@@ -1,6 +1,7 @@
 // Light, dark, or as the system says. The choice is kept in this browser.
 const NAME = "evenkeel.theme";
 export const THEMES = ["system", "light", "dark"];
+const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
 
 /** The chosen theme. */
 export function chosen() {
@@ -11,12 +12,18 @@ export function chosen() {
 /** Shows a theme, and keeps it. */
 export function choose(theme) {
   localStorage.setItem(NAME, theme);
-  apply(theme);
+  show();
 }
 
-/** Shows a theme. */
-export function apply(theme = chosen()) {
-  if (theme === "system") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = theme;
+/** Shows the chosen theme, from now on also where the system changes its mind. */
+export function follow() {
+  systemIsDark.addEventListener("change", show);
+  show();
+}
+
+function show() {
+  const theme = chosen();
+  const bySystem = systemIsDark.matches ? "dark" : "light";
+  document.documentElement.dataset.theme = theme === "system" ? bySystem : theme;
   dispatchEvent(new Event("themechange"));
 }

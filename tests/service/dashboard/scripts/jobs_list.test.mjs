@@ -67,3 +67,14 @@ test("a list that would have a hole begins anew", async () => {
     assert.deepEqual(ids(fresh), [6, 5, 4, 3, 2, 1]);
   });
 });
+
+test("of many active ones each is brought up to date in its turn", async () => {
+  const jobs = Array.from({ length: 40 }, (_, place) => job(place + 1));
+  await serving(jobs, 5, async () => {
+    let list = await look(EMPTY, ALL);
+    while (list.next) list = await more(list, ALL);
+    for (const [place, one] of jobs.entries()) jobs[place] = { ...one, status: "FAILED", version: 2 };
+    for (let turn = 0; turn < 4; turn += 1) list = await look(list, ALL);
+    assert.deepEqual(list.jobs.filter((one) => one.status !== "FAILED"), []);
+  });
+});

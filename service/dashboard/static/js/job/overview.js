@@ -50,7 +50,8 @@ function Timeline({ job }) {
       return known;
     },
     isAtRest(job) ? 0 : 2000,
-    `${path} ${isAtRest(job) ? job.version : "live"}`,
+    path,
+    isAtRest(job) ? job.version : "live",
   );
   const states = useMemo(() => events.filter((event) => event.type === "status"), [events]);
   const live = !isAtRest(job);

@@ -1,10 +1,11 @@
 // The plan before and after the rules, what each rule did and why, and what the cost model weighed.
 import { html, useMemo, useState } from "../../vendor/preact.js";
-import { duration, number, shortNumber, size } from "../format.js";
+import { duration, shortNumber } from "../format.js";
 import { Listing, Loading, numeric, Table } from "../parts/basics.js";
 import { PlanGraph } from "../parts/plan_graph.js";
 import { Failure } from "../parts/problem.js";
 import { useReport } from "./reports.js";
+import { Estimates, Statistics } from "./statistics.js";
 
 /** The section. */
 export function PlanSection({ job }) {
@@ -39,9 +40,12 @@ export function PlanReport({ report, metrics }) {
         ${(view === "both" || view === "after") && html`<div><h3>After the rules</h3><${PlanGraph} nodes=${report.after.nodes} marks=${after} figures=${figures ?? scans.after} label="Plan after the rules" /></div>`}
         ${view === "run" && html`<div><h3>Operators as Spark ran them</h3><${PlanGraph} nodes=${operators} figures=${byId(operators)} label="Spark's operators" /></div>`}
       </div>
+      ${view === "run" && metrics.operators_cut && html`<p class="quiet small">There were more operators than are kept: these are the first.</p>`}
       ${!metrics && html`<p class="quiet small">Rows marked ≈ are estimates; what was measured is shown once the job has run.</p>`}
     </section>
+    ${report.first_run && html`<${FirstRun} run=${report.first_run} />`}
     <${Rules} rules=${report.rules} />
+    <${Estimates} estimates=${metrics?.estimates} resultRows=${metrics?.result_rows} />
     <${Statistics} report=${report} />
     <section>
       <h2>Texts</h2>
@@ -50,6 +54,19 @@ export function PlanReport({ report, metrics }) {
       ${report.physical_plan && html`<details><summary>Spark's physical plan</summary><${Listing} text=${report.physical_plan} label="Spark's physical plan" /></details>`}
     </section>
   `;
+}
+
+/** Memory did not suffice for the first run; all else on the page is of the second. */
+function FirstRun({ run }) {
+  return html`<section>
+    <h2>It ran twice</h2>
+    <p>The first run failed after ${duration(run.execution_ms)}: ${run.failure} All else here is of the second.</p>
+    <details>
+      <summary>How the first one was planned</summary>
+      <ul>${run.rules.map((trace, at) => html`<li key=${at}><span class="tag">${trace.outcome}</span> <code>${trace.rule}</code> ${trace.reason}</li>`)}</ul>
+      <${Listing} text=${run.after.text} label="Plan of the first run, as text" />
+    </details>
+  </section>`;
 }
 
 function Rules({ rules }) {
@@ -85,18 +102,6 @@ function Alternatives({ trace }) {
     <//>
     <p class="quiet small">Cost: rows that the slowest task handles, all phases added; lower is better.</p>
   </details>`;
-}
-
-function Statistics({ report }) {
-  return html`<section>
-    <h2>Statistics</h2>
-    <p class="quiet small">Gathered in ${duration(report.statistics_ms)}.</p>
-    <${Table} label="Tables" head=${["Table", numeric("Files"), numeric("Size"), numeric("Rows")]}>
-      ${report.tables.map(
-        (table) => html`<tr key=${table.table}><th scope="row">${table.table}</th><td class="numeric">${number(table.files)}</td><td class="numeric">${size(table.bytes)}</td><td class="numeric">${table.rows_are_exact ? "" : "≈ "}${number(table.rows)}</td></tr>`,
-      )}
-    <//>
-  </section>`;
 }
 
 /** A node of the plan before is marked where a rule fired that looked at it. */

@@ -19,7 +19,8 @@ export function useReport(job, name) {
       }
     },
     isAtRest(job) ? 0 : AGAIN_MS,
-    `${path} ${job.status} ${job.attempts}`,
+    path,
+    `${job.status} ${job.attempts}`,
   );
   return { value: value?.report?.value, missing: value?.missing, error, refresh };
 }

@@ -17,7 +17,7 @@ const FORMATS = [
 export function ResultSection({ job }) {
   // The cursors of the pages so far: the last one's page is shown.
   const [cursors, setCursors] = useState([""]);
-  const [shown, setShown] = useState({ page: null, error: null });
+  const [shown, setShown] = useState({ page: null, first: 0, error: null });
   const [turn, setTurn] = useState(0);
   const cursor = cursors.at(-1);
   const isThere = job.status === "SUCCEEDED" || (job.mode !== "batch" && job.spec.sink.kind === "managed");
@@ -26,21 +26,22 @@ export function ResultSection({ job }) {
     if (!isThere) return undefined;
     const aborter = new AbortController();
     getExactly(withQuery(`v1/jobs/${job.id}/result`, { page_size: ROWS, cursor }), { signal: aborter.signal }).then(
-      (page) => setShown({ page, error: null }),
-      (error) => error.name === "AbortError" || setShown({ page: null, error }),
+      (page) => setShown({ page, first: (cursors.length - 1) * ROWS, error: null }),
+      (error) => error.name === "AbortError" || setShown({ page: null, first: 0, error }),
     );
     return () => aborter.abort();
   }, [job.id, cursor, isThere, turn]);
 
   if (!isThere) return html`<p class="empty">${job.finished ? `The job ended ${job.status}: it has no result.` : "There is no result yet."}</p>`;
-  if (shown.error) return html`<${Failure} error=${shown.error} />`;
-  if (!shown.page) return html`<${Loading} />`;
-  const { columns, rows, total_rows: total, next_cursor: next } = shown.page;
-  const first = (cursors.length - 1) * ROWS;
   const anew = () => {
+    setShown({ page: null, first: 0, error: null });
     setCursors([""]);
     setTurn(turn + 1);
   };
+  if (shown.error) return html`<${Failure} error=${shown.error} /><button type="button" class="plain small" onClick=${anew}>Read anew</button>`;
+  if (!shown.page) return html`<${Loading} />`;
+  const { columns, rows, total_rows: total, next_cursor: next } = shown.page;
+  const { first } = shown;
   return html`<section>
     <div class="section-head">
       <h2>Result</h2>

@@ -3,7 +3,7 @@ import { html, useRef, useState } from "../../vendor/preact.js";
 import { change } from "../api.js";
 import { useCaller } from "../caller.js";
 import { duration, factor, number, share, shortNumber } from "../format.js";
-import { Loading, numeric, Table } from "../parts/basics.js";
+import { Loading, numeric, Table, useIsHere } from "../parts/basics.js";
 import { Failure } from "../parts/problem.js";
 import { address, go } from "../router.js";
 import { withSetting } from "../settings.js";
@@ -40,6 +40,7 @@ function Resubmit({ job, setting, value }) {
   const [failure, setFailure] = useState(null);
   const [sent, setSent] = useState(false);
   // Pressed again because the answer was lost, it is the same job.
+  const isHere = useIsHere();
   const once = useRef(`page-${Date.now()}-${Math.random().toString(36).slice(2)}`);
 
   async function resubmit() {
@@ -47,7 +48,7 @@ function Resubmit({ job, setting, value }) {
     const spec = { ...job.spec, settings: withSetting(job.spec.settings, setting, value), compare_with: job.id };
     try {
       const next = await change("POST", "v1/jobs", { body: spec, headers: { "Idempotency-Key": once.current } });
-      go(address(["jobs", next.id]));
+      if (isHere()) go(address(["jobs", next.id]));
     } catch (error) {
       setFailure(error);
       setSent(false);

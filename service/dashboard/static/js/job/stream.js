@@ -12,6 +12,18 @@ const AGAIN_MS = 3000;
 const SHOWN = 200;
 const LISTED = 20;
 
+const CHARTS = [
+  { title: () => "Rows per second", label: "Rows per second", format: shortNumber, value: (batch) => batch.metrics?.rows_per_second ?? null },
+  {
+    title: (allowed) => `Time that a mini-batch takes${allowed ? ` (allowed: ${allowed})` : ""}`,
+    label: "Took",
+    format: duration,
+    value: (batch) => batch.elapsed_ms,
+  },
+  { title: () => "Rows in a mini-batch", label: "Rows", format: shortNumber, value: (batch) => batch.rows_in, areBars: true },
+  { title: () => "Size of the state", label: "State", format: size, value: stateBytes },
+];
+
 /** The section. */
 export function StreamSection({ job }) {
   const path = `v1/jobs/${job.id}`;
@@ -24,7 +36,8 @@ export function StreamSection({ job }) {
       return { stream, batches: page.batches };
     },
     isAtRest(job) ? 0 : AGAIN_MS,
-    `${path} ${isAtRest(job) ? job.version : "live"}`,
+    path,
+    isAtRest(job) ? job.version : "live",
   );
   if (!value) return error ? html`<${Failure} error=${error} />` : html`<${Loading} />`;
   return html`
@@ -61,27 +74,19 @@ function told(backlog) {
 
 function Charts({ batches, latency }) {
   const done = useMemo(() => batches.filter((batch) => batch.committed_at && batch.rows_in !== null).reverse(), [batches]);
-  const series = useMemo(() => {
-    const pick = (label, format, value, kind) => [{ label, format, kind, values: done.map(value) }];
-    return {
-      times: done.map((batch) => Date.parse(batch.begun_at) / 1000),
-      throughput: pick("Rows per second", shortNumber, (batch) => batch.metrics?.rows_per_second ?? null),
-      latency: pick("Took", duration, (batch) => batch.elapsed_ms),
-      rows: pick("Rows", shortNumber, (batch) => batch.rows_in, "bars"),
-      state: pick("State", size, (batch) => stateBytes(batch)),
-    };
-  }, [done]);
+  const times = useMemo(() => done.map((batch) => Date.parse(batch.begun_at) / 1000), [done]);
   if (done.length === 0) return html`<p class="empty">No mini-batch is done yet.</p>`;
-  const last = (list, format) => `The newest is ${format(list[0].values.at(-1))}.`;
   return html`<section>
     <h2>Mini-batches over time</h2>
     <div class="charts">
-      <${Chart} title="Rows per second" times=${series.times} series=${series.throughput} summary=${last(series.throughput, shortNumber)} />
-      <${Chart} title=${latency ? `Time that a mini-batch takes (allowed: ${latency})` : "Time that a mini-batch takes"} times=${series.times} series=${series.latency} summary=${last(series.latency, duration)} />
-      <${Chart} title="Rows in a mini-batch" times=${series.times} series=${series.rows} summary=${last(series.rows, shortNumber)} />
-      <${Chart} title="Size of the state" times=${series.times} series=${series.state} summary=${last(series.state, size)} />
+      ${CHARTS.map(({ title, ...one }) => html`<${OverTime} key=${one.label} title=${title(latency)} times=${times} batches=${done} ...${one} />`)}
     </div>
   </section>`;
+}
+
+function OverTime({ batches, value, ...rest }) {
+  const values = useMemo(() => batches.map(value), [batches]);
+  return html`<${Chart} values=${values} summary=${`The newest is ${rest.format(values.at(-1))}.`} ...${rest} />`;
 }
 
 function stateBytes(batch) {

@@ -1,5 +1,5 @@
 // The tables of a job: a row each.
-import { html, useState } from "../../vendor/preact.js";
+import { html, useEffect, useState } from "../../vendor/preact.js";
 
 const FILES = ["parquet", "csv", "json"];
 const FORMATS = [...FILES, "stream", "rate"];
@@ -7,18 +7,15 @@ const FORMATS = [...FILES, "stream", "rate"];
 /** `tables` as a job has them, by name; `onChange` gets them whole. Errors stand at their table. */
 export function TablesForm({ tables, issues, onChange }) {
   const rows = Object.entries(tables);
-  const [added, setAdded] = useState(0);
 
   function rename(old, name) {
-    if (name !== old && name in tables) return;
     onChange(Object.fromEntries(rows.map(([key, table]) => [key === old ? name : key, table])));
   }
 
   function add() {
     let at = rows.length + 1;
-    while (`t${at}` in tables) at += 1;
+    while (Object.hasOwn(tables, `t${at}`)) at += 1;
     onChange({ ...tables, [`t${at}`]: { format: "parquet", path: "" } });
-    setAdded(added + 1);
   }
 
   return html`<fieldset class="field-group">
@@ -28,6 +25,7 @@ export function TablesForm({ tables, issues, onChange }) {
       ([name, table], at) => html`<${TableRow}
         key=${at}
         name=${name}
+        isTaken=${(other) => other !== name && Object.hasOwn(tables, other)}
         table=${table}
         issues=${issues.filter((one) => (one.pointer ?? "").startsWith(`/tables/${name.replaceAll("~", "~0").replaceAll("/", "~1")}`))}
         onRename=${(next) => rename(name, next)}
@@ -39,11 +37,18 @@ export function TablesForm({ tables, issues, onChange }) {
   </fieldset>`;
 }
 
-function TableRow({ name, table, issues, onRename, onChange, onRemove }) {
+function TableRow({ name, isTaken, table, issues, onRename, onChange, onRemove }) {
+  const [typed, setTyped] = useState(name);
+  useEffect(() => setTyped(name), [name]);
+  const clashes = isTaken(typed.trim());
+  function rename(text) {
+    setTyped(text);
+    if (!isTaken(text.trim())) onRename(text.trim());
+  }
   const isFiles = FILES.includes(table.format);
   const set = (part) => onChange({ ...table, ...part });
   return html`<div class="table-row">
-    <label>Name <input value=${name} onChange=${(event) => onRename(event.target.value.trim())} spellcheck=${false} /></label>
+    <label>Name <input value=${typed} onInput=${(event) => rename(event.target.value)} spellcheck=${false} aria-invalid=${clashes} /></label>
     <label>Format
       <select value=${table.format} onChange=${(event) => onChange(fresh(event.target.value, table))}>
         ${FORMATS.map((format) => html`<option key=${format} value=${format}>${format}</option>`)}
@@ -57,6 +62,7 @@ function TableRow({ name, table, issues, onRename, onChange, onRemove }) {
       <label class="whole">Columns, or none to have them inferred <input value=${table.schema ?? ""} placeholder="uid BIGINT, name STRING" onInput=${(event) => set({ schema: event.target.value || undefined })} spellcheck=${false} /></label>
       ${table.format === "csv" && html`<label class="check"><input type="checkbox" checked=${table.options?.header ?? false} onChange=${(event) => set({ options: { ...table.options, header: event.target.checked } })} /> The first line has the names</label>`}
     `}
+    ${clashes && html`<p class="field-error whole" role="alert">Another table has this name.</p>`}
     ${issues.map((one) => html`<p key=${one.detail} class="field-error whole" role="alert">${one.detail}</p>`)}
   </div>`;
 }

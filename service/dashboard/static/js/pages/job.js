@@ -8,7 +8,7 @@ import { ResultSection } from "../job/result.js";
 import { SkewSection } from "../job/skew.js";
 import { SpecSection } from "../job/spec.js";
 import { StreamSection } from "../job/stream.js";
-import { Confirm, Facts, Heading, Loading, useNow } from "../parts/basics.js";
+import { Confirm, Facts, Heading, Loading, useIsHere, useNow } from "../parts/basics.js";
 import { Failure, Problem } from "../parts/problem.js";
 import { isAtRest, ProgressBar, Status } from "../parts/status.js";
 import { usePolled } from "../polling.js";
@@ -48,7 +48,7 @@ export function JobPage({ id, section = "" }) {
   );
   if (!known) return error ? html`<${Heading} title="Job" /><${Failure} error=${error} />` : html`<${Loading} />`;
   const job = known.value;
-  const Body = BODIES[section];
+  const Body = Object.hasOwn(BODIES, section) ? BODIES[section] : null;
   if (!Body) return html`<${Heading} title="No such page" /><p><a href=${address(["jobs", id])}>Back to the job</a></p>`;
   return html`
     <${Head} job=${job} onChanged=${refresh} />
@@ -95,16 +95,21 @@ function Actions({ job, onChanged }) {
   const { maySubmit } = useCaller();
   const [asked, setAsked] = useState(null);
   const [failure, setFailure] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const isHere = useIsHere();
   const path = `v1/jobs/${job.id}`;
 
   async function act(method, to, body) {
+    setBusy(true);
     try {
       await change(method, to, { body });
       setFailure(null);
-      if (method === "DELETE") go("#/jobs");
-      else onChanged();
+      if (method !== "DELETE") onChanged();
+      else if (isHere()) go("#/jobs");
     } catch (error) {
       setFailure(error);
+    } finally {
+      setBusy(false);
     }
   }
 
@@ -120,10 +125,10 @@ function Actions({ job, onChanged }) {
   return html`<div class="actions">
     <div class="buttons">
       <a class="button plain" href=${address(["new"], { from: job.id })}>Edit as new</a>
-      ${streams && live && job.status !== "STOPPED" && html`<button type="button" class="plain" onClick=${() => act("POST", `${path}/stop`)}>Stop</button>`}
-      ${streams && job.status === "STOPPED" && html`<button type="button" onClick=${() => act("POST", `${path}/resume`, {})}>Resume</button>`}
-      ${live && html`<button type="button" class="plain" onClick=${() => setAsked({ method: "POST", to: `${path}/cancel`, question: `Cancel “${job.name}”? What it has done is lost.`, action: "Cancel the job" })}>Cancel</button>`}
-      ${isAtRest(job) && html`<button type="button" class="plain" onClick=${() => setAsked({ method: "DELETE", to: path, question: `Delete “${job.name}” with its result, plan and metrics?`, action: "Delete" })}>Delete</button>`}
+      ${streams && live && job.status !== "STOPPED" && html`<button type="button" class="plain" disabled=${busy} onClick=${() => act("POST", `${path}/stop`)}>Stop</button>`}
+      ${streams && job.status === "STOPPED" && html`<button type="button" disabled=${busy} onClick=${() => act("POST", `${path}/resume`, {})}>Resume</button>`}
+      ${live && html`<button type="button" class="plain" disabled=${busy} onClick=${() => setAsked({ method: "POST", to: `${path}/cancel`, question: `Cancel “${job.name}”? What it has done is lost.`, action: "Cancel the job" })}>Cancel</button>`}
+      ${isAtRest(job) && html`<button type="button" class="plain" disabled=${busy} onClick=${() => setAsked({ method: "DELETE", to: path, question: `Delete “${job.name}” with its result, plan and metrics?`, action: "Delete" })}>Delete</button>`}
     </div>
     ${failure && html`<${Failure} error=${failure} />`}
     ${asked && html`<${Confirm} question=${asked.question} action=${asked.action} onAnswer=${answered} />`}

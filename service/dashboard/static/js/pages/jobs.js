@@ -41,8 +41,13 @@ function Filter({ filter }) {
   const [typed, setTyped] = useState(filter.name);
   const search = useRef(null);
   const timer = useRef(0);
+  const asked = useRef(filter.name);
   useShortcuts({ "/": () => search.current.focus() });
-  const show = (change) => go(address(["jobs"], { ...filter, name: typed, ...change }), { replace: true });
+  function show(change) {
+    const next = { ...filter, name: typed, ...change };
+    asked.current = next.name;
+    go(address(["jobs"], next), { replace: true });
+  }
 
   function type(event) {
     const name = event.target.value;
@@ -53,6 +58,11 @@ function Filter({ filter }) {
   }
 
   useEffect(() => () => clearTimeout(timer.current), []);
+  useEffect(() => {
+    // A name from elsewhere, a link or the way back, is the one to show; what is being typed is not undone by its own.
+    if (filter.name !== asked.current) setTyped(filter.name);
+    asked.current = filter.name;
+  }, [filter.name]);
   return html`<form class="filter" role="search" onSubmit=${(event) => event.preventDefault()}>
     <label>Name begins with, or id
       <input ref=${search} type="search" value=${typed} onInput=${type} maxlength="200" spellcheck=${false} aria-keyshortcuts="/" />
@@ -113,7 +123,7 @@ function JobsList({ filter, about }) {
     const observer = new IntersectionObserver(([entry]) => entry.isIntersecting && loading.current(), { rootMargin: "600px" });
     observer.observe(end.current);
     return () => observer.disconnect();
-  }, [list.next, list.jobs.length]);
+  }, [polled.value, list.next, list.jobs.length]);
 
   useShortcuts({ j: () => step(1), k: () => step(-1) });
 

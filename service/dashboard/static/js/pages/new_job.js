@@ -3,7 +3,7 @@ import { html, useEffect, useMemo, useRef, useState } from "../../vendor/preact.
 import { change, get } from "../api.js";
 import { useCaller } from "../caller.js";
 import { PlanReport } from "../job/plan.js";
-import { Heading, Loading } from "../parts/basics.js";
+import { Heading, Loading, useIsHere } from "../parts/basics.js";
 import { Failure, Problem } from "../parts/problem.js";
 import { SqlEditor } from "../parts/sql_editor.js";
 import { address, go } from "../router.js";
@@ -36,6 +36,7 @@ function Editor({ initial, isDraft }) {
   const [report, setReport] = useState(null);
   const [busy, setBusy] = useState("");
   const attempt = useRef(null);
+  const isHere = useIsHere();
   const settings = useMemo(() => declared(schemas), [schemas]);
   const [revision, setRevision] = useState(0);
   const update = (part) => setSpec((before) => ({ ...before, ...part }));
@@ -70,7 +71,7 @@ function Editor({ initial, isDraft }) {
   const submit = () =>
     ask("submit", "v1/jobs", (job) => {
       sessionStorage.removeItem(DRAFT);
-      go(address(["jobs", job.id]));
+      if (isHere()) go(address(["jobs", job.id]));
     });
 
   const issues = useMemo(() => problem?.errors ?? [], [problem]);
@@ -105,11 +106,10 @@ function Editor({ initial, isDraft }) {
   `;
 }
 
-/** What is sent: nothing that was left empty. */
+/** What is sent: nothing that was left empty, but SQL where nothing else says what is wanted. */
 function posted(spec) {
-  return Object.fromEntries(
-    Object.entries(spec).filter(([name, value]) => value !== null && value !== undefined && !(value === "" && name !== "sql")),
-  );
+  const isLeftOut = ([name, value]) => value === null || value === undefined || (value === "" && (name !== "sql" || spec.query));
+  return Object.fromEntries(Object.entries(spec).filter((entry) => !isLeftOut(entry)));
 }
 
 function draft() {

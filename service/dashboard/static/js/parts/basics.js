@@ -36,15 +36,22 @@ export function Table({ caption, head, children, label }) {
 
 /** Text to copy: a listing with its button. */
 export function Listing({ text, label }) {
-  const [copied, setCopied] = useState(false);
+  const [told, setTold] = useState("copy");
+  const listing = useRef(null);
   async function copy() {
-    await navigator.clipboard.writeText(text);
-    setCopied(true);
-    setTimeout(() => setCopied(false), 1500);
+    try {
+      await navigator.clipboard.writeText(text);
+      setTold("copied");
+    } catch {
+      // Over plain http to another machine, browsers have no clipboard: the text is ready for the user's own keys.
+      getSelection().selectAllChildren(listing.current);
+      setTold("selected");
+    }
+    setTimeout(() => setTold("copy"), 1500);
   }
   return html`<div class="listing">
-    <button type="button" class="plain small" onClick=${copy} aria-label=${`Copy: ${label}`}>${copied ? "copied" : "copy"}</button>
-    <pre tabindex="0" role="region" aria-label=${label}>${text}</pre>
+    <button type="button" class="plain small" onClick=${copy} aria-label=${`Copy: ${label}`}>${told}</button>
+    <pre ref=${listing} tabindex="0" role="region" aria-label=${label}>${text}</pre>
   </div>`;
 }
 
@@ -52,13 +59,20 @@ export function Listing({ text, label }) {
 export function Confirm({ question, action, onAnswer }) {
   const dialog = useRef(null);
   useEffect(() => dialog.current.showModal(), []);
-  return html`<dialog ref=${dialog} aria-label=${question} onClose=${() => onAnswer(false)}>
+  return html`<dialog ref=${dialog} aria-label=${question} onClose=${() => onAnswer(dialog.current.returnValue === "yes")}>
     <p>${question}</p>
     <div class="buttons">
-      <button type="button" onClick=${() => onAnswer(true)} class="danger">${action}</button>
-      <button type="button" class="plain" onClick=${() => onAnswer(false)}>Keep it</button>
+      <button type="button" onClick=${() => dialog.current.close("yes")} class="danger">${action}</button>
+      <button type="button" class="plain" onClick=${() => dialog.current.close()}>Keep it</button>
     </div>
   </dialog>`;
+}
+
+/** A function that tells whether the part that called this is still on the page: what is answered late moves nobody. */
+export function useIsHere() {
+  const here = useRef(true);
+  useEffect(() => () => void (here.current = false), []);
+  return () => here.current;
 }
 
 /** While something is asked for the first time. */

@@ -14,20 +14,21 @@ const TIMES = [
 ];
 
 /**
- * Lines or bars over time. `times` are in seconds; `series` are `{label, values, format, kind}` with values of the same
- * length, null where there is none. `summary` says in words what the chart shows, for whoever cannot see it.
+ * A line, or bars, over time. `times` are in seconds; `values` as many, null where there is none; `format` tells one of
+ * them. `summary` says in words what the chart shows, for whoever cannot see it.
  */
-export function Chart({ title, times, series, summary }) {
+export function Chart({ title, label, times, values, format, areBars = false, summary }) {
   const place = useRef(null);
   const chart = useRef(null);
-  const shape = series.map((one) => `${one.label}|${one.kind ?? ""}`).join();
+  const latest = useRef({});
+  latest.current = [times, values];
 
   useEffect(() => {
     // The reference is empty by the time that the last of these is called.
     const element = place.current;
     function draw() {
       chart.current?.destroy();
-      chart.current = new UPlot(options(element.clientWidth, series), data(times, series), element);
+      chart.current = new UPlot(options(element.clientWidth, { label, format, areBars }), latest.current, element);
     }
     draw();
     const observer = new ResizeObserver(() => chart.current?.setSize({ width: element.clientWidth, height: HEIGHT }));
@@ -39,9 +40,9 @@ export function Chart({ title, times, series, summary }) {
       chart.current?.destroy();
       chart.current = null;
     };
-  }, [shape]);
+  }, [label, format, areBars]);
 
-  useEffect(() => chart.current?.setData(data(times, series)), [times, series]);
+  useEffect(() => chart.current?.setData(latest.current), [times, values]);
 
   return html`<figure class="chart">
     <figcaption>${title}</figcaption>
@@ -49,9 +50,7 @@ export function Chart({ title, times, series, summary }) {
   </figure>`;
 }
 
-const data = (times, series) => [times, ...series.map((one) => one.values)];
-
-function options(width, series) {
+function options(width, { label, format, areBars }) {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(name).trim();
   const axis = {
@@ -60,7 +59,7 @@ function options(width, series) {
     grid: { stroke: color("--line"), width: 1 },
     ticks: { stroke: color("--line"), width: 1 },
   };
-  const format = series[0].format;
+  const bars = { fill: color("--series-1"), width: 0, paths: UPlot.paths.bars({ size: [0.7, 24] }) };
   return {
     width,
     height: HEIGHT,
@@ -70,15 +69,7 @@ function options(width, series) {
     scales: { y: { range: (_, __, most) => [0, most > 0 ? most * 1.1 : 1] } },
     series: [
       { value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" },
-      ...series.map((one, place) => ({
-        label: one.label,
-        stroke: color(`--series-${place + 1}`),
-        fill: one.kind === "bars" ? color(`--series-${place + 1}`) : undefined,
-        width: one.kind === "bars" ? 0 : 1.5,
-        paths: one.kind === "bars" ? UPlot.paths.bars({ size: [0.7, 24] }) : undefined,
-        points: { size: 4 },
-        value: (_, value) => one.format(value),
-      })),
+      { label, stroke: color("--series-1"), width: 1.5, points: { size: 4 }, value: (_, value) => format(value), ...(areBars && bars) },
     ],
   };
 }

@@ -1,0 +1,53 @@
+// What the cost model knew of the tables and their keys, and how far its estimates were from what happened.
+import { html } from "../../vendor/preact.js";
+import { duration, number, share, size } from "../format.js";
+import { numeric, Table } from "../parts/basics.js";
+
+/** Sizes of the tables and what their keys look like, from samples. */
+export function Statistics({ report }) {
+  const keys = report.keys.filter((key) => key.columns.length > 0);
+  return html`<section>
+    <h2>Statistics</h2>
+    <p class="quiet small">Gathered in ${duration(report.statistics_ms)}.</p>
+    <${Table} label="Tables" head=${["Table", numeric("Files"), numeric("Size"), numeric("Rows")]}>
+      ${report.tables.map(
+        (table) => html`<tr key=${table.table}>
+          <th scope="row">${table.table}</th>
+          <td class="numeric">${number(table.files)}</td>
+          <td class="numeric">${size(table.bytes)}</td>
+          <td class="numeric">${table.rows_are_exact ? "" : "≈ "}${number(table.rows)}</td>
+        </tr>`,
+      )}
+    <//>
+    ${keys.length > 0 &&
+    html`<${Table} label="Keys" head=${["Key", numeric("Distinct, about"), numeric("NULL"), "Most frequent", numeric("Rows sampled")]}>
+      ${keys.map(
+        (key, at) => html`<tr key=${at}>
+          <th scope="row">${key.columns.join(", ")}</th>
+          <td class="numeric">${key.sampled_rows ? number(key.distinct_keys) : "not known"}</td>
+          <td class="numeric">${key.sampled_rows ? share(key.null_share) : ""}</td>
+          <td>${key.hot_keys.length > 0 ? `${key.hot_keys[0].value}: ${share(key.hot_keys[0].share)}` : "none stands out"}</td>
+          <td class="numeric">${number(key.sampled_rows)}</td>
+        </tr>`,
+      )}
+    <//>`}
+  </section>`;
+}
+
+/** The estimates that the plan was chosen by, beside what was measured. */
+export function Estimates({ estimates, resultRows }) {
+  if (!estimates) return null;
+  const rows = [
+    ["Rows read", estimates.estimated_rows_read, estimates.measured_rows_read],
+    [`Rows shuffled${estimates.all_estimated ? "" : " (measured: of the whole query)"}`, estimates.estimated_rows_shuffled, estimates.measured_rows_shuffled],
+    ["Rows on the hottest task", estimates.estimated_rows_on_hottest_task, estimates.measured_rows_on_hottest_task],
+    ["Rows of the result", estimates.estimated_result_rows, resultRows],
+  ];
+  return html`<section>
+    <h2>Estimated and measured</h2>
+    <p>${estimates.summary}</p>
+    <${Table} label="Estimated and measured" head=${["", numeric("Estimated"), numeric("Measured")]}>
+      ${rows.map(([name, estimated, measured]) => html`<tr key=${name}><th scope="row">${name}</th><td class="numeric">${number(estimated)}</td><td class="numeric">${number(measured)}</td></tr>`)}
+    <//>
+  </section>`;
+}

@@ -1,0 +1,94 @@
+"""Results on the dashboard: page by page, in every form that they can be taken along in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import pytest
+from playwright.sync_api import Page, expect
+
+from service.store.session import Database
+from tests.support.browser import Watched
+from tests.support.finished_jobs import add_finished
+from tests.support.service import Service
+from tests.support.tables import parquet
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+Open = Callable[..., Watched]
+ROWS = 250
+WIDE = {
+    "name": "two hundred and fifty",
+    "tables": {"o": parquet("orders")},
+    "sql": f"SELECT o.price, COUNT(*) AS n FROM o WHERE o.price < {ROWS / 2} GROUP BY o.price ORDER BY o.price",
+}
+
+
+@pytest.fixture(scope="module")
+def job_id(service: Service) -> str:
+    """A job with more rows than a page shows."""
+    submitted = service.submit(WIDE)
+    assert service.wait(submitted)["result"]["rows"] == ROWS
+    return submitted
+
+
+def test_it_is_read_page_by_page_and_back(open_tab: Open, job_id: str) -> None:
+    page = open_tab().open(f"#/jobs/{job_id}/result")
+    first = page.get_by_role("region", name="Rows of the result").get_by_role("cell").first
+    for told, value in (("1 to 100", "0"), ("101 to 200", "50"), ("201 to 250", "100")):
+        expect(page.get_by_text(f"Rows {told} of 250")).to_be_visible()
+        expect(first).to_have_text(value)
+        if told != "201 to 250":
+            page.get_by_role("button", name="Next").click()
+    expect(page.get_by_role("button", name="Next")).to_be_disabled()
+    page.get_by_role("button", name="Previous").click()
+    expect(page.get_by_text("Rows 101 to 200 of 250")).to_be_visible()
+    expect(first).to_have_text("50")
+
+
+def downloaded(page: Page, name: str, path: Path) -> Path:
+    with page.expect_download() as downloading:
+        page.get_by_role("button", name=f"Download {name}").click()
+    downloading.value.save_as(path)
+    return path
+
+
+def test_it_is_taken_along_whole_as_parquet_and_arrow(open_tab: Open, job_id: str, tmp_path: Path) -> None:
+    page = open_tab(downloads=True).open(f"#/jobs/{job_id}/result")
+    wanted = {"price": [place / 2 for place in range(ROWS)], "n": [1] * ROWS}
+    assert pq.read_table(downloaded(page, "Parquet", tmp_path / "rows.parquet")).to_pydict() == wanted
+    with pyarrow.ipc.open_stream(downloaded(page, "Arrow", tmp_path / "rows.arrows")) as stream:
+        assert stream.read_all().to_pydict() == wanted
+
+
+def test_a_page_that_fails_is_read_anew(open_tab: Open, job_id: str) -> None:
+    tab = open_tab()
+    tab.expect_refusals(503)
+    problem = {"title": "Storage unavailable", "detail": "The disk is away.", "code": "storage_unavailable"}
+    tab.page.route("**/result?*", lambda route: route.fulfill(status=503, json=problem))
+    page = tab.open(f"#/jobs/{job_id}/result")
+    expect(page.get_by_role("alert")).to_contain_text("The disk is away.")
+    page.unroute("**/result?*")
+    page.get_by_role("button", name="Read anew").click()
+    expect(page.get_by_text("Rows 1 to 100 of 250")).to_be_visible()
+
+
+def test_a_long_list_is_loaded_as_it_is_scrolled(open_tab: Open, service: Service, job_id: str) -> None:
+    with closing(Database(f"sqlite:///{service.state_dir / 'evenkeel.db'}")) as database:
+        copies = add_finished(database, job_id, 300)
+    try:
+        page = open_tab().open("#/jobs?name=two%20hundred")
+        expect(page.locator(".jobs[data-loaded='50']")).to_be_visible()
+        for loaded in (250, 301):
+            page.locator(".list-end").scroll_into_view_if_needed()
+            expect(page.locator(f".jobs[data-loaded='{loaded}']")).to_be_visible()
+        expect(page.get_by_text("301 jobs")).to_be_visible()
+        # Only what is in sight is in the page.
+        assert page.locator(".job-name").count() < 100
+    finally:
+        for copy in copies:
+            service.http.delete(f"/v1/jobs/{copy}")
