@@ -90,8 +90,9 @@ function OverTime({ batches, value, ...rest }) {
 }
 
 function stateBytes(batch) {
-  const parts = (batch.metrics?.state ?? []).map((one) => one.state_bytes ?? one.memory_bytes);
-  return parts.length ? parts.reduce((sum, one) => sum + (one ?? 0), 0) : null;
+  // What the stores take in memory is no size: of RocksDB it is caches.
+  const parts = (batch.metrics?.state ?? []).map((one) => one.state_bytes);
+  return parts.length && parts.every((one) => one !== null) ? parts.reduce((sum, one) => sum + one, 0) : null;
 }
 
 function Batches({ batches }) {

@@ -1,5 +1,6 @@
 // Settings of a job as a form, made from the service's own description of them.
 import { html } from "../../vendor/preact.js";
+import { Loading } from "../parts/basics.js";
 
 const TITLES = { join: "Joins", skew: "What counts as skewed", mini_batch: "Mini-batches", state: "State" };
 const OTHERS = "Aggregation";
@@ -13,6 +14,7 @@ export function SettingsForm({ declared, values, issues, streams, onChange }) {
   return html`<fieldset class="field-group">
     <legend><h2>Settings</h2></legend>
     <p class="quiet small">What is not set is decided by cost, or as the defaults say.</p>
+    ${declared.length === 0 && html`<${Loading} />`}
     ${groups(declared).map(
       ([title, names]) => html`<details key=${title} open=${names.some((one) => values[one.name] !== undefined) || !STREAMING.includes(title) || streams}>
         <summary>${title}</summary>
