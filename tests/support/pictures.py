@@ -15,7 +15,9 @@ from tests.support.service import Service, running_service
 from tests.support.tables import parquet
 
 PICTURES = Path(__file__).parents[2] / "service" / "dashboard" / "pictures"
-_REPORTS = 3_000_000
+_REPORTS = 6_000_000
+_SLOTS = 8
+"""Enough that one task among them can be seen to lag behind."""
 _WIDE = {"width": 1280, "height": 1010}
 
 EAGER = {
@@ -37,7 +39,7 @@ def main() -> None:
     PICTURES.mkdir(exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as directory,
-        running_service(Path(directory)) as service,
+        running_service(Path(directory), {"EVENKEEL_SPARK_MASTER": f"local[{_SLOTS}]"}) as service,
         running_browser() as browser,
     ):
         land(service.data, _REPORTS)
