@@ -29,7 +29,9 @@ _LASTED_SECONDS = 5.0
 @told_plainly
 def events(
     job_id: JobId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job has ended; a STOPPED one may be resumed.")
+    ] = False,
     after: Annotated[int, typer.Option(min=0, metavar="EVENT", help="Only events behind this one.")] = 0,
     url: Url = None,
     key_file: KeyFile = None,
