@@ -18,7 +18,7 @@ from service.datasets.schemas import data_type
 from service.ingest.columns import arrow_schema
 from service.ingest.segments import hidden_path, remove_hidden, show, write_hidden
 from service.spec.ddl import parse_schema, schema_text
-from tests.service.ingest.test_parsing import SCHEMA
+from tests.support.posted_rows import SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

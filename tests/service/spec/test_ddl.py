@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from service.spec.ddl import parse_schema
+from service.spec.ddl import parse_schema, schema_text
 from service.spec.errors import SpecError
 
 
@@ -86,3 +88,20 @@ def test_nested_types_have_another_way_out_than_a_type_that_is_spelled_alike(nes
     issue = caught.value.issues[0]
     assert "Declare the column as STRING." in issue.detail
     assert issue.suggestions == ()
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cf", "Zl", "Zp"]), min_size=1, max_size=6)
+
+
+@given(names=st.lists(NAMES, min_size=1, max_size=4, unique_by=str.casefold))
+def test_a_schema_is_spelled_so_that_it_is_read_again(names: list[str]) -> None:
+    text = ", ".join(f"`{name.replace('`', '``')}` DECIMAL(7,3)" for name in names)
+    schema = parse_schema(text, "/schema")
+    assert parse_schema(schema_text(schema), "/schema") == schema
+
+
+@pytest.mark.parametrize("name", ["select", "order", "date", "timestamp", "INT", "null", "_", "a b", "a`b", "ä", "1a"])
+def test_so_are_names_that_sql_has_too(name: str) -> None:
+    schema = parse_schema(f"`{name.replace('`', '``')}` INT", "/schema")
+    assert schema.names == (name,)
+    assert parse_schema(schema_text(schema), "/schema") == schema
