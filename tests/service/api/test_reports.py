@@ -22,10 +22,12 @@ from service.spec.problem import Problem
 from service.spec.reports import NodeFigures, OperatorMetrics, OperatorReport, Quantiles, RunFigures, TableStatistics
 from service.spec.savings import EstimatedSaving
 from service.spec.status import JobStatus
+from service.store import workers
 from service.store.leases import Claim
 from service.store.publication import AttemptMetrics, Ending
 from service.store.session import Database
 from service.store.tables import JobRow, PlanRow
+from service.store.workers import WorkerFacts
 from tests.support import lifecycle
 from tests.support.lifecycle import SPEC
 
@@ -352,6 +354,19 @@ class TestProfiles:
         assert [key["columns"] for key in answer.json()["keys"]] == [["uid"], ["uid", "amount"]]
         assert [key["slots"] for key in answer.json()["keys"]] == [8, 8]
         assert "k1.`amount`" in json.dumps(seen)
+
+    def test_by_default_the_rows_are_shared_by_the_largest_worker_that_lives(self, api: Api) -> None:
+        def work(held: Claim) -> None:
+            with api.database.write() as session:
+                now = api.database.now(session)
+                for worker, slots, ago_ms in (("small", 4, 0), ("large", 64, 0), ("gone", 999, 3_600_000)):
+                    facts = WorkerFacts(queues="short", spark_state="ready", slots=slots)
+                    workers.beat(session, worker, now - ago_ms, "0.1.0", facts)
+            lifecycle.plan(api.database, held, lifecycle.REPORT.model_copy(update={"tables": (ORDERS,)}))
+            lifecycle.end(api.database, held, Ending(JobStatus.SUCCEEDED))
+
+        body = {name: value for name, value in self.BODY.items() if name != "slots"}
+        assert [key["slots"] for key in explained(api, "/v1/profiles", body, work).json()["keys"]] == [64, 64]
 
     @pytest.mark.parametrize(
         ("changes", "code", "pointer"),
