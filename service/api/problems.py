@@ -284,13 +284,13 @@ def _http_response(error: HTTPException, request: Request) -> Response:
         return service_error_response(RouteNotFoundError("Nothing has this path. See /openapi.json."), request.scope)
     if error.status_code == HTTPStatus.BAD_REQUEST:
         return service_error_response(MalformedJsonError("The body could not be read as JSON."), request.scope)
+    detail = str(error.detail)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = ", ".join(_allowed_methods(request))
+        detail = f"This path does not take {request.method}, but {headers['Allow']}."
     phrase = HTTPStatus(error.status_code).phrase
     code = phrase.lower().replace(" ", "_")
-    problem = Problem(
-        type=f"/problems/{code}", title=phrase, status=error.status_code, detail=str(error.detail), code=code
-    )
+    problem = Problem(type=f"/problems/{code}", title=phrase, status=error.status_code, detail=detail, code=code)
     return problem_response(problem, request.scope, headers)
 
 
