@@ -9,11 +9,11 @@ later. Sparklens reckons alike what a Spark application would take on another cl
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 
 from service.spec.reports import Quantiles, StageMetrics
 from service.spec.savings import SimulatedSaving, StageSaving
+from service.spec.task_times import task_times, work
 
 MOST_TASKS = 100_000
 """Tasks that are given out one by one for one answer. Stages beyond take their work over the slots, or their slowest
@@ -57,11 +57,11 @@ def stage_times(times: Quantiles, tasks: int, slots: int, *, one_by_one: bool = 
     """
     if one_by_one:
         durations = list(task_times(times, tasks))
-        work, as_is = sum(durations), makespan(durations, slots)
+        total, as_is = sum(durations), makespan(durations, slots)
     else:
-        work = _work(times, tasks)
-        as_is = max(work / slots, times.max)
-    even = -(-tasks // slots) * work / tasks
+        total = work(times, tasks)
+        as_is = max(total / slots, times.max)
+    even = -(-tasks // slots) * total / tasks
     return as_is, min(even, as_is)
 
 
@@ -77,34 +77,3 @@ def makespan(durations: Sequence[float], slots: int) -> float:
     for duration in sorted(durations, reverse=True):
         heapq.heapreplace(free, free[0] + duration)
     return max(free)
-
-
-def task_times(times: Quantiles, tasks: int) -> Iterator[float]:
-    """The time of each of `tasks`, shortest first, as far as five of them tell it; exact for five tasks and fewer.
-
-    Spark's quantile q of n sorted times is number floor(q n). Between two that are known the times lie on a straight
-    line, but for those above the third quartile: they take as long as that one, the slowest being by itself. So the
-    slowest task of 100 does not stand for 25 slow ones.
-    """
-    known = _known(times, tasks)
-    places = sorted(known)
-    for low, high in pairwise(places):
-        begin, end = known[low], known[low] if high == tasks - 1 else known[high]
-        yield known[low]
-        yield from (begin + (end - begin) * (place - low) / (high - low) for place in range(low + 1, high))
-    yield known[tasks - 1]
-
-
-def _work(times: Quantiles, tasks: int) -> float:
-    """The sum of `task_times`."""
-    known = _known(times, tasks)
-    places, total = sorted(known), 0.0
-    for low, high in pairwise(places):
-        end = known[low] if high == tasks - 1 else known[high]
-        total += known[low] + (high - low - 1) * (known[low] + end) / 2
-    return total + known[tasks - 1]
-
-
-def _known(times: Quantiles, tasks: int) -> dict[int, float]:
-    values = (times.min, times.p25, times.median, times.p75, times.max)
-    return {min(tasks * quarter // 4, tasks - 1): value for quarter, value in enumerate(values)}

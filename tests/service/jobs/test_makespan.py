@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.jobs.makespan import MOST_TASKS, makespan, simulate, stage_times, task_times
+from service.jobs.makespan import MOST_TASKS, makespan, simulate, stage_times
 from service.spec.reports import Quantiles, StageMetrics
+from service.spec.task_times import task_times
 from tests.support.lifecycle import STAGE
 
 TIMES = st.lists(st.floats(0, 1e7), min_size=5, max_size=5).map(sorted)
@@ -64,18 +65,6 @@ def test_as_many_slots_as_tasks_end_with_the_slowest(values: list[float], tasks:
     durations = list(task_times(quantiles(values), tasks))
     assert as_is == max(durations)
     assert even == pytest.approx(min(as_is, sum(durations) / tasks))
-
-
-@given(TIMES, TASKS)
-def test_there_is_a_time_for_each_task_between_the_quantiles(values: list[float], tasks: int) -> None:
-    durations = list(task_times(quantiles(values), tasks))
-    assert len(durations) == tasks
-    assert all(values[0] <= each <= values[4] for each in durations)
-    # Quantile q of n sorted times is number floor(q n).
-    for quarter, value in enumerate(values[:4]):
-        if tasks >= 5:
-            assert durations[tasks * quarter // 4] == value
-    assert durations[-1] == values[4] or tasks < 5
 
 
 def test_a_slow_task_among_many() -> None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from service.spec.options import JobSettings
 from service.spec.query import JoinKind
-from service.spec.reports import HotKey, HotKeyReport, Quantiles, RuleTrace, SkewReport, StageMetrics, StageSkew
+from service.spec.reports import HotKey, HotKeyReport, RuleTrace, SkewReport, StageMetrics, StageSkew
+from service.spec.task_times import work
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Join, Node
 from workers.engine.plan.transform import walk_up
 from workers.engine.stats.advice import KeyRole, Situation, advise, group_of, sides_of
@@ -125,24 +125,9 @@ def lost_ms(stage: StageMetrics, slots: int) -> int:
 
     A stage ends no sooner than its slowest task. Its work W, spread evenly over min(tasks, slots), would take
     W / min(tasks, slots); the difference is the loss. Where many tasks are nearly as slow as the slowest, W and with it
-    the gain of evenness is a little underestimated and the loss overestimated (see `_work_ms`).
+    the gain of evenness is a little underestimated and the loss overestimated (see `task_times`).
     """
     if stage.duration_ms is None:
         return 0
-    work = _work_ms(stage.duration_ms, stage.tasks)
-    return max(0, round(stage.duration_ms.max - work / max(1, min(stage.tasks, slots))))
-
-
-def _work_ms(times: Quantiles, tasks: int) -> float:
-    """The sum of all task times, as far as five of them tell it; exact for five tasks and fewer.
-
-    Spark's quantile q of n sorted times is number floor(q n). Between two that are known the times lie on a straight
-    line, but for those above the third quartile: they take as long as that one, the slowest task being by itself.
-    """
-    values = (times.min, times.p25, times.median, times.p75, times.max)
-    known = {min(tasks * quarter // 4, tasks - 1): value for quarter, value in enumerate(values)}
-    between = 0.0
-    for (low, low_time), (high, high_time) in pairwise(sorted(known.items())):
-        typical = low_time if high == tasks - 1 else (low_time + high_time) / 2
-        between += (high - low - 1) * typical
-    return sum(known.values()) + between
+    total = work(stage.duration_ms, stage.tasks)
+    return max(0, round(stage.duration_ms.max - total / max(1, min(stage.tasks, slots))))
