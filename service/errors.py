@@ -42,6 +42,7 @@
     │   ├── TooManyExplanationsError        429     too_many_explanations
     │   ├── TooManyStreamsError             429     too_many_streams
     │   └── TooManyPostedBytesError         429     too_many_posted_bytes
+    ├── InternalError                       500     internal_error
     └── UnavailableError                                    try again later
         ├── DatabaseUnavailableError        503     database_unavailable
         ├── StoppingError                   503     stopping
@@ -331,6 +332,14 @@ class DatabaseUnavailableError(UnavailableError):
     status = 503
     code = "database_unavailable"
     title = "The database does not answer"
+
+
+class InternalError(ServiceError):
+    """The service failed in a way that it does not know."""
+
+    status = 500
+    code = "internal_error"
+    title = "Internal error"
 
 
 class StoppingError(UnavailableError):

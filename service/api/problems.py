@@ -20,6 +20,7 @@ from service.api.near_fields import near_fields
 from service.errors import (
     DatabaseUnavailableError,
     HostNotAllowedError,
+    InternalError,
     InvalidRequestError,
     MalformedJsonError,
     OriginNotAllowedError,
@@ -76,7 +77,7 @@ def request_id_of(scope: Scope) -> str | None:
     return state.get("request_id")
 
 
-EVERYWHERE = (HostNotAllowedError, OriginNotAllowedError, DatabaseUnavailableError, StoppingError)
+EVERYWHERE = (HostNotAllowedError, OriginNotAllowedError, InternalError, DatabaseUnavailableError, StoppingError)
 """What any request may be refused with."""
 
 
@@ -95,14 +96,8 @@ def service_error_response(error: ServiceError, scope: Scope) -> Response:
 
 def internal_error_response(scope: Scope) -> Response:
     """The answer when the service itself failed; the log has the details, the client gets the id to ask with."""
-    problem = Problem(
-        type="/problems/internal_error",
-        title="Internal error",
-        status=500,
-        detail="The service failed in a way it does not know. Its log has the details under the request id.",
-        code="internal_error",
-    )
-    return problem_response(problem, scope)
+    detail = "The service failed in a way it does not know. Its log has the details under the request id."
+    return service_error_response(InternalError(detail), scope)
 
 
 def add_problem_handlers(app: FastAPI) -> None:

@@ -50,6 +50,8 @@ def _read_patch(value: Any) -> dict[str, Any]:
 PATCH_SCHEMA: dict[str, Any] = {
     "type": "object",
     "title": "SettingsPatch",
+    # Else generators of clients make a type of it that takes nothing.
+    "additionalProperties": True,
     "description": "Settings to change, nested or under their keys; null gives a setting its default again.",
     "examples": [{"mini_batch": {"allow_latency": "2s"}, "agg_phase": None}],
 }

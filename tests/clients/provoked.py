@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from importlib import import_module
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from service.spec.scopes import KeyScope
-from tests.support.processes import wait_for
+from tests.clients.acts import Acts
 from tests.support.production import Production, running_production
 from tests.support.tables import write_orders
 
@@ -50,10 +46,7 @@ LAST = ("worker_silent", "stopping")
 
 _STORE = "s3a://flights"
 
-_NEWCOMER = (KeyScope.READ, KeyScope.SUBMIT, KeyScope.METRICS)
-_TENANTS = count(1)
 _TRIES = 5
-_UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
 
 @contextmanager
@@ -79,52 +72,22 @@ def situation_of(production: Production) -> Situation:
     from tests.clients.python.journey import client_of
     from tests.clients.python.situations import Situation
 
-    (api,) = production.apis
+    acts = Acts(production)
 
     def newcomer(**headers: str) -> Any:
-        client = client_of(api.address, production.key(tenant=f"tenant-{next(_TENANTS)}", scopes=_NEWCOMER))
-        return client.with_headers(headers)
-
-    def silent_worker() -> str:
-        part = production.start_worker({"EVENKEEL_SPARK_WARM_UP": "false"})
-        (worker,) = wait_for("the worker", lambda: api.http.get("/v1/workers").json()["workers"], 120)
-        production.kill(part)
-        path = f"/v1/workers/{worker['id']}"
-        wait_for("its silence", lambda: api.http.get(path).json()["status"] == "SILENT", 60)
-        return str(worker["id"])
+        return client_of(acts.address, acts.newcomer()).with_headers(headers)
 
     def stopped(request: Callable[[], object]) -> object:
         for _ in range(_TRIES):
             with ThreadPoolExecutor(1) as pool:
                 waiting = pool.submit(request)
-                # Asked behind it, and answered once it is under way as well.
-                api.http.get(f"/v1/jobs/{_UNKNOWN}")
-                production.stop(api.part)
+                acts.stop()
                 gone = waiting.exception()
-            production.start_again(api.part)
+            acts.start_again()
             if gone is None:
                 return waiting.result()
             # It came when nobody listened any more.
             assert isinstance(gone, httpx.TransportError), gone
         raise AssertionError(f"in {_TRIES} tries, no request was under way when the API stopped")
 
-    return Situation(
-        address=api.address,
-        admin=client_of(api.address, api.http.headers["Authorization"].removeprefix("Bearer ")),
-        newcomer=newcomer,
-        key=production.key,
-        stuck=lambda: _locked(production),
-        silent_worker=silent_worker,
-        stopped=stopped,
-        lost=lambda job_id: shutil.rmtree(production.results / job_id),
-    )
-
-
-@contextmanager
-def _locked(production: Production) -> Iterator[None]:
-    """Another writer that does not end."""
-    path = production.database.engine.url.database
-    with closing(sqlite3.connect(str(path), isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        yield
-        other.execute("ROLLBACK")
+    return Situation(acts=acts, admin=client_of(acts.address, acts.admin), newcomer=newcomer, stopped=stopped)

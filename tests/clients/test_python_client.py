@@ -10,14 +10,14 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-import yaml
 
 from tests.clients.generated import PACKAGE, ROOT
 from tests.clients.provoked import LAST, LATE, idle_service, provocations, situation_of
+from tests.clients.specification import documented, operations
 from tests.support.production import Production
 from tests.support.tables import parquet
 
@@ -39,21 +39,6 @@ MANUFACTURERS = {
 }
 FIRST = [["BOEING", 82912, 1630], ["EMBRAER", 66068, 299], ["AIRBUS", 47302, 336]]
 ROWS = 35
-
-
-def operations() -> dict[str, dict[str, Any]]:
-    document = yaml.safe_load((ROOT / "openapi.yaml").read_text(encoding="utf-8"))
-    return {each["operationId"]: each for item in document["paths"].values() for each in item.values()}
-
-
-def documented() -> set[str]:
-    """Every code that the specification shows a problem of."""
-    return {
-        code
-        for operation in operations().values()
-        for response in operation["responses"].values()
-        for code in response.get("content", {}).get("application/problem+json", {}).get("examples", {})
-    }
 
 
 def test_it_has_every_operation(python_client: Path) -> None:

@@ -28,7 +28,7 @@ def _(situation: Situation) -> object:
 @provokes("result_missing")
 def _(situation: Situation) -> object:
     job_id = ran(situation, ORDERS, "SUCCEEDED")
-    situation.lost(job_id)
+    situation.acts.lose(job_id)
     return get_result.sync(job_id, client=situation.admin)
 
 

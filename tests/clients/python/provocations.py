@@ -61,12 +61,12 @@ def _(situation: Situation) -> object:
 
 @provokes("unauthenticated")
 def _(situation: Situation) -> object:
-    return get_me.sync(client=client_of(situation.address, "ek_unheard_of"))
+    return get_me.sync(client=client_of(situation.acts.address, "ek_unheard_of"))
 
 
 @provokes("missing_scope")
 def _(situation: Situation) -> object:
-    reader = client_of(situation.address, situation.key(tenant="readers", scopes=("read",)))
+    reader = client_of(situation.acts.address, situation.acts.reader())
     return submitted(reader, ORDERS)
 
 
@@ -130,6 +130,14 @@ def _(situation: Situation) -> object:
     return answer
 
 
+@provokes("internal_error")
+def _(situation: Situation) -> object:
+    client = situation.newcomer()
+    job_id = queued(client, ORDERS)
+    situation.acts.spoil(job_id)
+    return get_job.sync(job_id, client=client)
+
+
 @provokes("storage_unavailable")
 def _(situation: Situation) -> object:
     away = {"o": {"format": "parquet", "path": "s3a://flights/2013/"}}
@@ -139,7 +147,7 @@ def _(situation: Situation) -> object:
 @provokes("database_unavailable")
 def _(situation: Situation) -> object:
     client = situation.newcomer()
-    with situation.stuck():
+    with situation.acts.stuck():
         return submitted(client, ORDERS)
 
 
@@ -286,7 +294,7 @@ def _(situation: Situation) -> object:
 
 @provokes("worker_silent")
 def _(situation: Situation) -> object:
-    return drain_worker.sync(situation.silent_worker(), client=situation.admin)
+    return drain_worker.sync(situation.acts.silent_worker(), client=situation.admin)
 
 
 @provokes("stopping")

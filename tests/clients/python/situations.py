@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from evenkeel_client import AuthenticatedClient
+
+from tests.clients.acts import Acts
 
 PROVOCATIONS: dict[str, Callable[[Situation], object]] = {}
 """By code. Each gives what the generated client makes of the answer, in the order in which they are to be tried."""
@@ -17,22 +18,16 @@ PROVOCATIONS: dict[str, Callable[[Situation], object]] = {}
 class Situation:
     """A running service.
 
-    newcomer       makes a client of a tenant of its own, who may do everything but make keys; with headers
-    key            makes an API key, of all scopes unless it is asked for otherwise
-    stuck          while it lasts, nothing can be stored
-    silent_worker  starts a worker and kills it; gives its id
-    stopped        ends the API while a request waits, and starts it again
-    lost           takes a job's result away
+    acts      what can be done to it
+    admin     a client of whoever runs it
+    newcomer  makes a client of a tenant of its own; with headers
+    stopped   ends the API while a request waits, and starts it again
     """
 
-    address: str
+    acts: Acts
     admin: AuthenticatedClient
     newcomer: Callable[..., AuthenticatedClient]
-    key: Callable[..., str]
-    stuck: Callable[[], AbstractContextManager[None]]
-    silent_worker: Callable[[], str]
     stopped: Callable[[Callable[[], object]], object]
-    lost: Callable[[str], None]
 
 
 def provokes(code: str) -> Callable[[Callable[[Situation], object]], Callable[[Situation], object]]:

@@ -1,0 +1,75 @@
+"""What has to happen to a service so that its clients run into problems, whatever language they are written in."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import count
+
+from sqlalchemy import update
+
+from service.spec.scopes import KeyScope
+from service.store.tables import JobRow
+from tests.support.processes import wait_for
+from tests.support.production import Production
+
+_NEWCOMER = (KeyScope.READ, KeyScope.SUBMIT, KeyScope.METRICS)
+_TENANTS = count(1)
+_UNKNOWN = "00000000-0000-4000-8000-000000000000"
+
+
+class Acts:
+    """On a service with one API."""
+
+    def __init__(self, production: Production) -> None:
+        self._production = production
+        (self._api,) = production.apis
+        self.address = self._api.address
+        self.admin = str(self._api.http.headers["Authorization"]).removeprefix("Bearer ")
+
+    def newcomer(self) -> str:
+        """The key of a tenant of its own, who may do everything but make keys."""
+        return self._production.key(tenant=f"tenant-{next(_TENANTS)}", scopes=_NEWCOMER)
+
+    def reader(self) -> str:
+        """A key that may look, and no more."""
+        return self._production.key(tenant="readers", scopes=(KeyScope.READ,))
+
+    @contextmanager
+    def stuck(self) -> Iterator[None]:
+        """Another writer that does not end: while it lasts, nothing can be stored."""
+        path = self._production.database.engine.url.database
+        # Whoever ends it may be another thread than who began it.
+        with closing(sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            yield
+            other.execute("ROLLBACK")
+
+    def spoil(self, job_id: str) -> None:
+        """Stores of a job what no version of the service has ever stored."""
+        with self._production.database.write() as session:
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(status="NONSENSE"))
+
+    def lose(self, job_id: str) -> None:
+        """Takes a job's result away."""
+        shutil.rmtree(self._production.results / job_id)
+
+    def silent_worker(self) -> str:
+        """Starts a worker and kills it; its id."""
+        part = self._production.start_worker({"EVENKEEL_SPARK_WARM_UP": "false"})
+        (worker,) = wait_for("the worker", lambda: self._api.http.get("/v1/workers").json()["workers"], 120)
+        self._production.kill(part)
+        path = f"/v1/workers/{worker['id']}"
+        wait_for("its silence", lambda: self._api.http.get(path).json()["status"] == "SILENT", 60)
+        return str(worker["id"])
+
+    def stop(self) -> None:
+        """Ends the API, once all requests that were sent before are under way."""
+        self._api.http.get(f"/v1/jobs/{_UNKNOWN}")
+        self._production.stop(self._api.part)
+
+    def start_again(self) -> None:
+        """Starts the API again, at its address."""
+        self._production.start_again(self._api.part)
