@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from operator import itemgetter
 
 import pyarrow as pa
 import pytest
@@ -36,11 +37,13 @@ def test_all_pages_and_the_way_on(served: Served, evenkeel: Evenkeel, monkeypatc
     monkeypatch.setattr("service.cli.client.service.PAGE", 2)
     ids = [lifecycle.insert(served.database) for _ in range(5)]
     everything = json.loads(evenkeel("jobs", "--limit", "0", "--json").stdout)
-    assert [job["id"] for job in everything["jobs"]] == ids[::-1]
+    # Newest first; of the same millisecond, by id.
+    assert everything["jobs"] == sorted(everything["jobs"], key=itemgetter("submitted_at", "id"), reverse=True)
+    assert {job["id"] for job in everything["jobs"]} == set(ids)
     assert everything["next_cursor"] == ""
     some = json.loads(evenkeel("jobs", "--limit", "3", "--json").stdout)
     rest = json.loads(evenkeel("jobs", "--cursor", some["next_cursor"], "--json").stdout)
-    assert [job["id"] for job in (*some["jobs"], *rest["jobs"])] == ids[::-1]
+    assert [*some["jobs"], *rest["jobs"]] == everything["jobs"]
 
 
 def test_a_wrong_filter_is_told(served: Served, evenkeel: Evenkeel) -> None:
