@@ -147,6 +147,9 @@ def test_a_job_is_edited_as_a_new_one_and_deleted(open_tab: Open, service: Servi
     expect(page.get_by_label("Name", exact=True).first).to_have_value("users-per-category")
     expect(page.get_by_role("textbox", name="SQL of the job")).to_contain_text("COUNT(DISTINCT o.uid)")
     page.get_by_label("Name", exact=True).first.fill("the copy")
+    # What was changed of it outlives the page, and is no draft of another job.
+    page.reload()
+    expect(page.get_by_label("Name", exact=True).first).to_have_value("the copy")
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("the copy")
     expect(page.locator(".job-state").get_by_text("SUCCEEDED")).to_be_visible(timeout=60_000)
@@ -264,7 +267,7 @@ def test_a_live_stream_is_followed_stopped_and_resumed(open_tab: Open, jobs: dic
     expect(page.locator(".job-state").get_by_text("STOPPED")).to_be_visible(timeout=60_000)
     page.get_by_role("link", name="Result").click()
     expect(page.get_by_role("columnheader", name="parity")).to_be_visible()
-    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("button", name="Resume", exact=True).click()
     expect(page.locator(".job-state").get_by_text("RUNNING")).to_be_visible(timeout=60_000)
 
 
@@ -315,3 +318,37 @@ def test_a_job_that_is_not_there_is_said_to_be_missing(open_tab: Open) -> None:
     tab.expect_refusals(404)
     page = tab.open("#/jobs/0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a")
     expect(page.get_by_role("alert")).to_contain_text("job_not_found")
+
+
+def test_a_job_that_the_forms_cannot_show_is_not_taken(open_tab: Open) -> None:
+    page = open_tab().open("#/new")
+    page.get_by_text("All of it, as JSON").click()
+    page.get_by_label("Specification").fill('{"tables": {"o": null}}')
+    page.get_by_role("button", name="Take this").click()
+    expect(page.get_by_role("alert")).to_contain_text("table o is an object")
+    page.get_by_label("Specification").fill('{"tables": null, "settings": {"agg_phase": "ONE_PHASE"}}')
+    page.get_by_role("button", name="Take this").click()
+    expect(page.get_by_label("agg_phase")).to_have_value("ONE_PHASE")
+
+
+def test_what_is_explained_is_told_to_be_of_an_earlier_text(open_tab: Open) -> None:
+    page = open_tab().open("#/new")
+    write_table(page, "o", "orders/")
+    write_sql(page, QUERY)
+    page.get_by_role("button", name="Explain").click()
+    expect(page.get_by_role("heading", name="Rules", exact=True)).to_be_visible()
+    expect(page.get_by_text("of an earlier text")).to_have_count(0)
+    page.get_by_label("distinct_method").select_option("native")
+    expect(page.get_by_text("of an earlier text")).to_be_visible()
+
+
+def test_a_stream_begins_from_scratch(open_tab: Open, service: Service, jobs: dict[str, str]) -> None:
+    service.http.post(f"/v1/jobs/{jobs['stream']}/stop")
+    service.wait(jobs["stream"], "STOPPED")
+    tab = open_tab()
+    tab.expect_refusals(404)
+    page = tab.open(f"#/jobs/{jobs['stream']}/stream")
+    page.get_by_role("button", name="Resume from scratch").click()
+    page.get_by_role("dialog").get_by_role("button", name="Begin from scratch").click()
+    expect(page.locator(".job-state").get_by_text("RUNNING")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("Generation")).to_be_visible()

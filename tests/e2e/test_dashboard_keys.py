@@ -60,6 +60,8 @@ def test_a_key_opens_the_page_and_stays_in_its_tab(tab: Watched, locked: Service
     page = tab.open("#/workers")
     expect(page.get_by_role("heading", level=1)).to_have_text("Evenkeel")
     tab.check_accessibility()
+    sign_in(page, "ek_…")
+    expect(page.get_by_role("alert")).to_contain_text("This is no key")
     sign_in(page, "ek_nonsense")
     expect(page.get_by_text("unknown, expired or revoked")).to_be_visible()
     sign_in(page, key)
@@ -69,8 +71,10 @@ def test_a_key_opens_the_page_and_stays_in_its_tab(tab: Watched, locked: Service
     assert page.evaluate("sessionStorage.getItem('evenkeel.key')") == key
     assert not page.evaluate("JSON.stringify(localStorage) + document.cookie").count(key)
     assert not [address for address in tab.addresses if key in address]
+    page.evaluate("sessionStorage.setItem('evenkeel.draft', '{}')")
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_label("API key")).to_be_visible()
+    assert page.evaluate("sessionStorage.getItem('evenkeel.draft')") is None
     assert page.evaluate("sessionStorage.getItem('evenkeel.key')") is None
 
 

@@ -39,6 +39,11 @@ def job_id(service: Service) -> str:
 def test_it_is_read_page_by_page_and_back(open_tab: Open, job_id: str) -> None:
     page = open_tab().open(f"#/jobs/{job_id}/result")
     first = page.get_by_role("region", name="Rows of the result").get_by_role("cell").first
+    # Who is quicker than the service skips nothing.
+    expect(page.get_by_text("Rows 1 to 100 of 250")).to_be_visible()
+    page.get_by_role("button", name="Next").dblclick()
+    expect(page.get_by_text("Rows 101 to 200 of 250")).to_be_visible()
+    page.get_by_role("button", name="Previous").click()
     for told, value in (("1 to 100", "0"), ("101 to 200", "50"), ("201 to 250", "100")):
         expect(page.get_by_text(f"Rows {told} of 250")).to_be_visible()
         expect(first).to_have_text(value)
@@ -81,7 +86,10 @@ def test_a_long_list_is_loaded_as_it_is_scrolled(open_tab: Open, service: Servic
     with closing(Database(f"sqlite:///{service.state_dir / 'evenkeel.db'}")) as database:
         copies = add_finished(database, job_id, 300)
     try:
-        page = open_tab().open("#/jobs?name=two%20hundred")
+        tab = open_tab()
+        # The copies have no plan.
+        tab.expect_refusals(404)
+        page = tab.open("#/jobs?name=two%20hundred")
         expect(page.locator(".jobs[data-loaded='50']")).to_be_visible()
         for loaded in (250, 301):
             page.locator(".list-end").scroll_into_view_if_needed()
@@ -89,6 +97,13 @@ def test_a_long_list_is_loaded_as_it_is_scrolled(open_tab: Open, service: Servic
         expect(page.get_by_text("301 jobs")).to_be_visible()
         # Only what is in sight is in the page.
         assert page.locator(".job-name").count() < 100
+        scrolled = page.evaluate("scrollY")
+        # One in sight: to reach any other, the page would be scrolled.
+        page.evaluate("document.elementFromPoint(300, 300).closest('.job-row').querySelector('a').click()")
+        expect(page.get_by_role("heading", level=1)).to_have_text("two hundred and fifty")
+        page.go_back()
+        expect(page.locator(".jobs[data-loaded='301']")).to_be_visible()
+        page.wait_for_function("before => Math.abs(scrollY - before) < 100", arg=scrolled)
     finally:
         for copy in copies:
             service.http.delete(f"/v1/jobs/{copy}")

@@ -3,6 +3,6 @@ import { h } from "preact";
 import htm from "htm";
 
 export { createContext, render } from "preact";
-export { useCallback, useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+export { useCallback, useContext, useEffect, useErrorBoundary, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 export { memo } from "preact/compat";
 export const html = htm.bind(h);

@@ -1,6 +1,10 @@
 // The public API over fetch: with the tab's key, problems as errors, and entity tags.
 import { key } from "./session.js";
 
+const PATIENCE_SECONDS = 30;
+const LONGEST_RETRY_SECONDS = 3600;
+const TEXT_OR_NUMBER = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+
 /** What the service refused, or that it could not be reached (status 0). `problem` is as RFC 9457 has it. */
 export class ApiError extends Error {
   constructor(status, problem, retryAfterSeconds) {
@@ -35,8 +39,11 @@ export function withQuery(path, parameters) {
   return text ? `${path}?${text}` : path;
 }
 
-/** A response of the service whose status is 2xx or 304. Throws ApiError for any other, and where none came. */
-export async function send(method, path, { body, headers = {}, signal } = {}) {
+/**
+ * A response of the service whose status is 2xx or 304. Throws ApiError for any other, and where none came; within
+ * `seconds`, where that is given, its body included.
+ */
+export async function send(method, path, { body, headers = {}, signal, seconds, cache = "no-store" } = {}) {
   const shown = key();
   const all = { Accept: "application/json", ...headers };
   if (shown) all.Authorization = `Bearer ${shown}`;
@@ -47,8 +54,8 @@ export async function send(method, path, { body, headers = {}, signal } = {}) {
       method,
       headers: all,
       body: body === undefined ? undefined : JSON.stringify(body),
-      signal,
-      cache: "no-store",
+      signal: limited(signal, seconds),
+      cache,
       credentials: "omit",
       redirect: "error",
     });
@@ -60,22 +67,22 @@ export async function send(method, path, { body, headers = {}, signal } = {}) {
   const problem = await problemOf(response);
   // An answer to a key that was shown before says nothing of the one that is shown now.
   if (response.status === 401 && shown === key()) refused.dispatchEvent(new Event("refused"));
-  throw new ApiError(response.status, problem, Number(response.headers.get("Retry-After") ?? 0));
+  throw new ApiError(response.status, problem, retryAfterSeconds(response.headers.get("Retry-After")));
 }
 
 /** The JSON at `path`. */
 export async function get(path, options) {
-  return (await send("GET", path, options)).json();
+  return (await send("GET", path, { seconds: PATIENCE_SECONDS, ...options })).json();
 }
 
-/** As `get`, with integers beyond 2^53 as texts, where the browser tells how they were written. */
+/** As `get`, with integers beyond 2^53 as the texts that they were written as. */
 export async function getExactly(path, options) {
-  return JSON.parse(await (await send("GET", path, options)).text(), exact);
+  return exactly(await (await send("GET", path, options)).text());
 }
 
-function exact(_, value, context) {
-  const isRounded = typeof value === "number" && !Number.isSafeInteger(value) && /^-?\d+$/.test(context?.source ?? "");
-  return isRounded ? context.source : value;
+/** What a text of JSON says, where a browser's numbers have not all integers. */
+export function exactly(text) {
+  return JSON.parse(text.replace(TEXT_OR_NUMBER, (token) => (/^-?\d+$/.test(token) && !Number.isSafeInteger(Number(token)) ? `"${token}"` : token)));
 }
 
 /** The JSON that a change was answered with, or null where there is none. */
@@ -88,15 +95,29 @@ export async function change(method, path, options) {
 export async function getUnlessKnown(path, known, options = {}) {
   const headers = { ...options.headers };
   if (known?.etag) headers["If-None-Match"] = known.etag;
-  const response = await send("GET", path, { ...options, headers });
+  const response = await send("GET", path, { seconds: PATIENCE_SECONDS, ...options, headers });
   if (response.status === 304) return known;
   return { value: await response.json(), etag: response.headers.get("ETag") };
 }
 
 async function problemOf(response) {
   try {
-    return await response.json();
+    const told = await response.json();
+    if (told !== null && typeof told === "object") return told;
   } catch {
-    return { title: response.statusText, detail: `The answer was ${response.status} ${response.statusText}.` };
+    // Not the service's own words, but those of whatever stands before it.
   }
+  return { title: response.statusText, detail: `The answer was ${response.status} ${response.statusText}.` };
+}
+
+function limited(signal, seconds) {
+  if (!seconds) return signal;
+  const limit = AbortSignal.timeout(seconds * 1000);
+  return signal ? AbortSignal.any([signal, limit]) : limit;
+}
+
+/** Of the header, in seconds or as a date; 0 where it says nothing. */
+export function retryAfterSeconds(header, now = Date.now()) {
+  const seconds = /^\s*\d+\s*$/.test(header ?? "") ? Number(header) : (Date.parse(header ?? "") - now) / 1000;
+  return seconds > 0 ? Math.min(seconds, LONGEST_RETRY_SECONDS) : 0;
 }

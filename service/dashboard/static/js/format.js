@@ -3,7 +3,7 @@ const NUMBER = new Intl.NumberFormat("en");
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const WHEN = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
-const SIZES = ["B", "KB", "MB", "GB", "TB", "PB"];
+const SIZES = ["B", "KB", "MB", "GB", "TB", "PB", "EB"];
 const NOTHING = "–";
 
 const known = (value) => value !== null && value !== undefined && !Number.isNaN(value);
@@ -29,7 +29,7 @@ export function size(bytes) {
 /** `850 ms`, `12.3 s`, `4 m 05 s`, `3 h 12 m`, `2 d 3 h`. */
 export function duration(milliseconds) {
   if (!known(milliseconds)) return NOTHING;
-  if (milliseconds < 1000) return `${Math.round(milliseconds)} ms`;
+  if (milliseconds < 999.5) return `${Math.round(milliseconds)} ms`;
   const seconds = milliseconds / 1000;
   if (seconds < 59.95) return `${seconds.toFixed(1)} s`;
   const whole = Math.round(seconds);

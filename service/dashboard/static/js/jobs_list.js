@@ -4,6 +4,7 @@ import { get, withQuery } from "./api.js";
 const FIRST_PAGE = 50;
 const NEXT_PAGE = 200;
 const LOOKED_UP_AT_ONCE = 10;
+const LOOKS_BETWEEN = 3;
 const ACTIVE = ["QUEUED", "PLANNING", "RUNNING", "CANCELLING", "STOPPING"];
 
 /** What the filter's groups of states stand for. */
@@ -15,8 +16,6 @@ export const STATES = {
   stopped: ["STOPPED"],
 };
 
-const isActive = (job) => ACTIVE.includes(job.status);
-
 /**
  * The list before anything was asked: `{jobs, next, looks}`; jobs newest first, `next` the cursor of what follows them,
  * `looks` how often it was brought up to date.
@@ -24,16 +23,20 @@ const isActive = (job) => ACTIVE.includes(job.status);
 export const EMPTY = { jobs: [], next: undefined, looks: 0 };
 
 /**
- * The list after a look: the newest jobs, and those that were active when they were last seen. A job that is deleted
- * meanwhile stays until the page is opened anew, unless it was active. Where more have come than a look shows, the list
- * begins anew: it would have a hole.
+ * The list after a look: the newest jobs and, every few looks, some of the others that had not finished when they were
+ * last seen. What the newest page would show and does not was deleted, or is no longer like the filter. A finished job
+ * further down that is deleted meanwhile stays until the page is opened anew. Where more have come than a look shows, the
+ * list begins anew: it would have a hole.
  */
 export async function look(list, filter, signal) {
   const page = await get(query(filter, { page_size: FIRST_PAGE }), { signal });
   const fresh = new Map(page.jobs.map((job) => [job.id, job]));
   if (page.next_cursor && !list.jobs.some((job) => fresh.has(job.id))) return { ...EMPTY, jobs: page.jobs, next: page.next_cursor };
-  const unsure = inTurn(list.jobs.filter((job) => isActive(job) && !fresh.has(job.id)), list.looks);
-  const gone = new Set();
+  const others = list.jobs.filter((job) => !fresh.has(job.id));
+  const last = page.next_cursor ? page.jobs.at(-1) : null;
+  const gone = new Set(others.filter((job) => last === null || isNewer(job, last)).map((job) => job.id));
+  const turn = list.looks / LOOKS_BETWEEN;
+  const unsure = Number.isInteger(turn) ? inTurn(others.filter((job) => !job.finished && !gone.has(job.id)), turn) : [];
   await Promise.all(
     unsure.map(async ({ id }) => {
       try {
@@ -55,9 +58,12 @@ export async function more(list, filter, signal) {
   return { ...list, jobs: merged(list.jobs, fresh, new Set(), filter), next: page.next_cursor };
 }
 
-/** So many of the jobs as one look asks for, each in its turn. */
-function inTurn(jobs, looks) {
-  const from = (looks * LOOKED_UP_AT_ONCE) % Math.max(jobs.length, 1);
+/** As the service sorts them. */
+const isNewer = (a, b) => (a.submitted_at === b.submitted_at ? a.id > b.id : a.submitted_at > b.submitted_at);
+
+/** So many of the jobs as are looked up at once, each in its turn. */
+function inTurn(jobs, turn) {
+  const from = (turn * LOOKED_UP_AT_ONCE) % Math.max(jobs.length, 1);
   return [...jobs.slice(from), ...jobs.slice(0, from)].slice(0, LOOKED_UP_AT_ONCE);
 }
 
@@ -75,5 +81,5 @@ function merged(known, fresh, gone, { state }) {
   }
   return [...all.values()]
     .filter((job) => !gone.has(job.id) && (!wanted || wanted.includes(job.status)))
-    .sort((a, b) => (a.submitted_at === b.submitted_at ? (a.id < b.id ? 1 : -1) : a.submitted_at < b.submitted_at ? 1 : -1));
+    .sort((a, b) => (isNewer(a, b) ? -1 : 1));
 }

@@ -1,14 +1,15 @@
 // Shortcuts of one key, where nobody is typing.
 import { useEffect } from "../vendor/preact.js";
+import { local } from "./storage.js";
 
 const NAME = "evenkeel.shortcuts";
 
 /** Whether shortcuts do anything. Whoever speaks to a computer would press them without wanting to (WCAG 2.1.4). */
-export const areOn = () => localStorage.getItem(NAME) !== "off";
+export const areOn = () => local.get(NAME) !== "off";
 
 /** Turns them on or off, in this browser. */
 export function turn(on) {
-  localStorage.setItem(NAME, on ? "on" : "off");
+  local.set(NAME, on ? "on" : "off");
 }
 
 /** Calls the function that `shortcuts` has for a key; without modifiers, and not within fields. */

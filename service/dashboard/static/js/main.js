@@ -1,9 +1,10 @@
 // The dashboard: a client of the public API.
-import { html, render, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, render, useEffect, useErrorBoundary, useRef, useState } from "../vendor/preact.js";
 import { get, onKeyRefused } from "./api.js";
 import { CallerContext } from "./caller.js";
+import { dropDrafts } from "./drafts.js";
 import { areOn, turn as turnShortcuts, useShortcuts } from "./keyboard.js";
-import { Heading } from "./parts/basics.js";
+import { Heading, Loading } from "./parts/basics.js";
 import { Failure } from "./parts/problem.js";
 import { JobPage } from "./pages/job.js";
 import { JobsPage } from "./pages/jobs.js";
@@ -34,7 +35,7 @@ function App() {
     setTurn(turn + 1);
   };
   if (asks) return html`<${SignInPage} onSignedIn=${signedIn} />`;
-  return html`<${Signed} key=${turn} onSignOut=${() => (keep(""), setAsks(true))} />`;
+  return html`<${Signed} key=${turn} onSignOut=${() => (keep(""), dropDrafts(), setAsks(true))} />`;
 }
 
 function Signed({ onSignOut }) {
@@ -57,15 +58,28 @@ function Signed({ onSignOut }) {
       <div class="top-tools">
         <button type="button" class="plain small" onClick=${() => setHelp(true)} aria-label="Keyboard shortcuts">?</button>
         <${Theme} />
-        ${caller && key() && html`<span class="quiet small">${caller.tenant}</span><button type="button" class="plain small" onClick=${onSignOut}>Sign out</button>`}
+        ${caller && key() && html`<span class="quiet small">${caller.tenant}</span>`}
+        ${key() && html`<button type="button" class="plain small" onClick=${onSignOut}>Sign out</button>`}
       </div>
     </header>
     <main id="content" tabindex="-1">
-      ${caller ? html`<${CallerContext.Provider} value=${caller}><${Page} route=${route} /><//>` : html`<${Failure} error=${error} />`}
+      ${caller
+        ? html`<${CallerContext.Provider} value=${caller}><${Guarded} route=${route} /><//>`
+        : error ? html`<${Heading} title="No answer" /><${Failure} error=${error} />` : html`<${Loading} />`}
     </main>
     ${help && html`<${Help} onClose=${() => setHelp(false)} />`}
   `;
 }
+
+/** A page that fails is told to have, and the others go on. */
+function Guarded({ route }) {
+  const [fault, forget] = useErrorBoundary((error) => console.error(error));
+  useEffect(() => forget(), [route.parts.join("/")]);
+  if (!fault) return html`<${Page} route=${route} />`;
+  return html`<${Heading} title="This page failed" /><p>${String(fault)}</p><${Reload} />`;
+}
+
+const Reload = () => html`<button type="button" onClick=${() => location.reload()}>Load it again</button>`;
 
 function Page({ route: { parts, parameters } }) {
   const [page = "jobs", id, section] = parts;
@@ -82,7 +96,7 @@ function Editor({ from }) {
   useEffect(() => {
     import("./pages/new_job.js").then((loaded) => setPart({ loaded }), (error) => setPart({ error }));
   }, []);
-  if (part.error) return html`<${Heading} title="New job" /><${Failure} error=${part.error} />`;
+  if (part.error) return html`<${Heading} title="New job" /><p>The editor could not be loaded.</p><${Reload} />`;
   return part.loaded ? html`<${part.loaded.NewJobPage} from=${from} />` : null;
 }
 

@@ -12,6 +12,9 @@ export function pause(intervalMs, failures, hidden, retryAfterSeconds = 0, rando
   return Math.max(Math.min(spread, LONGEST_MS), retryAfterSeconds * 1000);
 }
 
+/** Whether the same request may have an answer later: none came, too many were sent, or the service was at fault. */
+const mayPass = ({ status = 0 }) => status === 0 || status === 408 || status === 429 || status >= 500;
+
 /**
  * What `ask(previous, signal)` resolves to, asked again every `intervalMs`, or once where that is 0; at once when
  * `occasion` is another; and from the beginning when `about` is. Gives `{value, error, refresh}`; an error leaves the
@@ -53,8 +56,8 @@ export function usePolled(ask, intervalMs, about, occasion = "") {
       setState({ about, value: known.current.value, error });
       running = null;
       earliest = Date.now() + retryAfter * 1000;
-      // What failed for want of an answer is asked for again also where once is enough.
-      const interval = latest.current.intervalMs || (failures ? 5000 : 0);
+      // What failed for now is asked for again also where once is enough.
+      const interval = latest.current.intervalMs || (error && mayPass(error) ? 5000 : 0);
       if (interval) timer = setTimeout(turn, pause(interval, failures, document.hidden, retryAfter));
     }
 

@@ -6,6 +6,6 @@ let known = null;
 
 /** `components.schemas` of /openapi.json; null until it is there. It is asked for once. */
 export function useSchema() {
-  const { value } = usePolled(async (_, signal) => (known ??= (await get("openapi.json", { signal })).components.schemas), 0, "schema");
+  const { value } = usePolled(async (_, signal) => (known ??= (await get("openapi.json", { signal, cache: "default" })).components.schemas), 0, "schema");
   return value ?? known;
 }

@@ -14,6 +14,8 @@ export function flat(settings, prefix = "") {
 export function withSetting(settings, name, value) {
   const [first, ...rest] = name.split(".");
   const copy = { ...settings };
+  // It may have been given under its whole name.
+  delete copy[name];
   if (rest.length) copy[first] = withSetting(copy[first] ?? {}, rest.join("."), value);
   else if (value === undefined) delete copy[first];
   else copy[first] = value;
@@ -21,7 +23,7 @@ export function withSetting(settings, name, value) {
   return copy;
 }
 
-/** Every setting that there is: `{name, description, default, choices, type, minimum, maximum}`. */
+/** Every setting that there is: `{name, description, default, choices, type}`. */
 export function declared(schemas) {
   return schemas ? described(schemas, schemas.JobSettings, "") : [];
 }
@@ -42,8 +44,6 @@ function described(schemas, schema, prefix) {
         default: property.default ?? null,
         choices: choices(schemas, property),
         type: inner.type,
-        minimum: inner.minimum,
-        maximum: inner.maximum,
       },
     ];
   });

@@ -1,17 +1,19 @@
 // Light, dark, or as the system says. The choice is kept in this browser.
+import { local } from "./storage.js";
+
 const NAME = "evenkeel.theme";
 export const THEMES = ["system", "light", "dark"];
 const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
 
 /** The chosen theme. */
 export function chosen() {
-  const kept = localStorage.getItem(NAME);
+  const kept = local.get(NAME);
   return THEMES.includes(kept) ? kept : "system";
 }
 
 /** Shows a theme, and keeps it. */
 export function choose(theme) {
-  localStorage.setItem(NAME, theme);
+  local.set(NAME, theme);
   show();
 }
 

@@ -30,7 +30,8 @@ async function serving(jobs, page, run) {
   }
 }
 
-const job = (number, status = "RUNNING") => ({ id: String(number).padStart(4, "0"), status, version: 1, waiting_for: null, submitted_at: String(number).padStart(4, "0") });
+const FINISHED = ["SUCCEEDED", "FAILED"];
+const job = (number, status = "RUNNING") => ({ finished: FINISHED.includes(status), id: String(number).padStart(4, "0"), status, version: 1, waiting_for: null, submitted_at: String(number).padStart(4, "0") });
 const ids = (list) => list.jobs.map(({ id }) => Number(id));
 
 test("a job that is no longer active leaves the list of those", async () => {
@@ -48,7 +49,7 @@ test("what was loaded stays, and is brought up to date", async () => {
   await serving(jobs, 2, async () => {
     let list = await more(await look(EMPTY, ALL), ALL);
     assert.deepEqual(ids(list), [5, 4, 3, 2]);
-    jobs[1] = { ...jobs[1], status: "FAILED", version: 2 };
+    jobs[1] = { ...jobs[1], status: "FAILED", finished: true, version: 2 };
     jobs.push(job(6));
     list = await look(list, ALL);
     assert.deepEqual(ids(list), [6, 5, 4, 3, 2]);
@@ -73,8 +74,31 @@ test("of many active ones each is brought up to date in its turn", async () => {
   await serving(jobs, 5, async () => {
     let list = await look(EMPTY, ALL);
     while (list.next) list = await more(list, ALL);
-    for (const [place, one] of jobs.entries()) jobs[place] = { ...one, status: "FAILED", version: 2 };
-    for (let turn = 0; turn < 4; turn += 1) list = await look(list, ALL);
+    for (const [place, one] of jobs.entries()) jobs[place] = { ...one, status: "FAILED", finished: true, version: 2 };
+    for (let looks = 0; looks < 12; looks += 1) list = await look(list, ALL);
     assert.deepEqual(list.jobs.filter((one) => one.status !== "FAILED"), []);
+  });
+});
+
+test("a stopped job that goes on leaves the list of stopped ones, and one that was deleted any list", async () => {
+  const jobs = [1, 2, 3].map((number) => job(number, "STOPPED"));
+  const stopped = { ...ALL, state: "stopped" };
+  await serving(jobs, 2, async () => {
+    let list = await more(await look(EMPTY, stopped), stopped);
+    assert.deepEqual(ids(list), [3, 2, 1]);
+    jobs[2] = { ...jobs[2], status: "RUNNING", version: 2 };
+    list = await look(list, stopped);
+    assert.deepEqual(ids(list), [2, 1]);
+    jobs.splice(1, 1);
+    assert.deepEqual(ids(await look(list, stopped)), [1]);
+  });
+});
+
+test("a stopped job further down that goes on is seen to", async () => {
+  const jobs = [1, 2, 3, 4].map((number) => job(number, number === 1 ? "STOPPED" : "SUCCEEDED"));
+  await serving(jobs, 2, async () => {
+    const list = await more(await look(EMPTY, ALL), ALL);
+    jobs[0] = { ...jobs[0], status: "RUNNING", version: 2 };
+    assert.equal((await look(list, ALL)).jobs.at(-1).status, "RUNNING");
   });
 });

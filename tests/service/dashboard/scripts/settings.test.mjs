@@ -11,6 +11,8 @@ test("a setting is changed where it stands, and nothing else", () => {
   assert.deepEqual(withSetting({}, "distinct_split.enabled", "true"), { distinct_split: { enabled: "true" } });
   assert.deepEqual(withSetting({ join: { skew: "SALT" } }, "join.skew", undefined), {});
   assert.deepEqual(before.join, { ship: "AUTO", skew: "AUTO" });
+  assert.deepEqual(withSetting({ "join.skew": "AUTO" }, "join.skew", "SALT"), { join: { skew: "SALT" } });
+  assert.deepEqual(withSetting({ "join.skew": "AUTO" }, "join.skew", undefined), {});
 });
 
 test("settings are flat under their documented names", () => {

@@ -1,8 +1,8 @@
 // How the job came to where it is: its states and attempts over time, its settings, its SQL before and after.
 import { html, useMemo } from "../../vendor/preact.js";
 import { get } from "../api.js";
-import { clock, duration } from "../format.js";
-import { Listing, numeric, Table, useNow } from "../parts/basics.js";
+import { clock, duration, moment } from "../format.js";
+import { Listing, Loading, numeric, Table, useNow } from "../parts/basics.js";
 import { Failure } from "../parts/problem.js";
 import { isAtRest, Status } from "../parts/status.js";
 import { usePolled } from "../polling.js";
@@ -67,8 +67,8 @@ function Timeline({ job }) {
       ${states.map((state, at) => html`<span key=${state.id} class=${`span-${state.data.status}`} style=${{ flexGrow: length(at) / total }} title=${`${state.data.status} ${duration(length(at))}`}></span>`)}
     </div>`}
     <${Table} label="States and attempts" head=${["At", "What", numeric("Attempt"), numeric("Lasted")]}>
-      ${events.filter((event) => event.type !== "progress").map((event) => html`<tr key=${event.id}>
-        <td class="quiet">${clock(event.at)}</td>
+      ${events.filter((event) => event.type !== "progress").map((event, at, shown) => html`<tr key=${event.id}>
+        <td class="quiet">${isOfSameDay(event, shown[at - 1]) ? clock(event.at) : moment(event.at)}</td>
         <td><${What} event=${event} /></td>
         <td class="numeric">${event.data.attempt ?? ""}</td>
         <td class="numeric">${event.type === "status" && !isLast(states, event) ? duration(length(states.indexOf(event))) : ""}</td>
@@ -76,6 +76,8 @@ function Timeline({ job }) {
     <//>
   </section>`;
 }
+
+const isOfSameDay = (event, before) => before !== undefined && new Date(event.at).toDateString() === new Date(before.at).toDateString();
 
 const isLast = (states, event) => states.at(-1) === event;
 
@@ -95,6 +97,8 @@ function Settings({ job }) {
   const defaults = defaultsOf(schema);
   const rows = Object.entries(flat(job.spec.settings));
   const own = rows.filter(([name, value]) => String(value) !== String(defaults[name]));
+  // Without the defaults, nothing is known to be the job's own.
+  if (!schema) return html`<section><h2>Settings</h2><${Loading} /></section>`;
   return html`<section>
     <h2>Settings</h2>
     ${own.length

@@ -15,11 +15,14 @@ export function PlanSection({ job }) {
     if (plan.error) return html`<${Failure} error=${plan.error} />`;
     return plan.missing ? html`<p class="empty">${plan.missing}</p>` : html`<${Loading} />`;
   }
-  return html`<${PlanReport} report=${plan.value} metrics=${metrics.value} />`;
+  return html`
+    <${Failure} error=${plan.error ?? metrics.error} hasValue=${true} />
+    <${PlanReport} report=${plan.value} metrics=${metrics.value} unmeasured=${metrics.missing} />
+  `;
 }
 
-/** A plan report, with what was measured where the job has run. */
-export function PlanReport({ report, metrics }) {
+/** A plan report, with what was measured where the job has run; `unmeasured` says why there is nothing of that. */
+export function PlanReport({ report, metrics, unmeasured }) {
   const [view, setView] = useState("both");
   const before = useMemo(() => marksBefore(report), [report]);
   const after = useMemo(() => marksAfter(report), [report]);
@@ -38,10 +41,10 @@ export function PlanReport({ report, metrics }) {
       <div class=${view === "both" ? "pair" : ""}>
         ${(view === "both" || view === "before") && html`<div><h3>Before the rules</h3><${PlanGraph} nodes=${report.before.nodes} marks=${before} figures=${scans.before} label="Plan before the rules" /></div>`}
         ${(view === "both" || view === "after") && html`<div><h3>After the rules</h3><${PlanGraph} nodes=${report.after.nodes} marks=${after} figures=${figures ?? scans.after} label="Plan after the rules" /></div>`}
-        ${view === "run" && html`<div><h3>Operators as Spark ran them</h3><${PlanGraph} nodes=${operators} figures=${byId(operators)} label="Spark's operators" /></div>`}
+        ${view === "run" && html`<div><h3>Operators as Spark ran them</h3><${PlanGraph} nodes=${operators} figures=${byId(operators) ?? {}} label="Spark's operators" /></div>`}
       </div>
       ${view === "run" && metrics.operators_cut && html`<p class="quiet small">There were more operators than are kept: these are the first.</p>`}
-      ${!metrics && html`<p class="quiet small">Rows marked ≈ are estimates; what was measured is shown once the job has run.</p>`}
+      <p class="quiet small">Rows marked ≈ are estimates. ${metrics ? ran(metrics) : unmeasured}</p>
     </section>
     ${report.first_run && html`<${FirstRun} run=${report.first_run} />`}
     <${Rules} rules=${report.rules} />
@@ -49,6 +52,7 @@ export function PlanReport({ report, metrics }) {
     <${Statistics} report=${report} />
     <section>
       <h2>Texts</h2>
+      <details><summary>Plan before the rules</summary><${Listing} text=${report.before.text} label="Plan before the rules, as text" /></details>
       <details><summary>Plan after the rules</summary><${Listing} text=${report.after.text} label="Plan after the rules, as text" /></details>
       <details><summary>SQL after the rules</summary><${Listing} text=${report.after.sql} label="SQL after the rules" /></details>
       ${report.physical_plan && html`<details><summary>Spark's physical plan</summary><${Listing} text=${report.physical_plan} label="Spark's physical plan" /></details>`}
@@ -104,13 +108,17 @@ function Alternatives({ trace }) {
   </details>`;
 }
 
-/** A node of the plan before is marked where a rule fired that looked at it. */
+const ran = (metrics) =>
+  `Planned in ${duration(metrics.planning_ms)}, ran for ${duration(metrics.execution_ms)}${metrics.slots ? ` on ${metrics.slots} slots` : ""}.`;
+
+/** A node of the plan before is marked where rules fired that looked at it, and it is the only one that reads so. */
 function marksBefore(report) {
-  const fired = new Map(report.rules.filter((trace) => trace.outcome === "fired").map((trace) => [trace.node, trace.rule]));
   const marks = {};
-  for (const node of report.before.nodes) {
-    const rule = fired.get(`${node.operator} ${node.detail}`);
-    if (rule) marks[node.id] = rule;
+  for (const trace of report.rules.filter(({ outcome }) => outcome === "fired")) {
+    const nodes = report.before.nodes.filter((node) => `${node.operator} ${node.detail}` === trace.node);
+    if (nodes.length !== 1) continue;
+    const [{ id }] = nodes;
+    marks[id] = marks[id] ? `${marks[id]}, ${trace.rule}` : trace.rule;
   }
   return marks;
 }

@@ -3,7 +3,7 @@ import { html, useRef, useState } from "../../vendor/preact.js";
 import { change } from "../api.js";
 import { useCaller } from "../caller.js";
 import { duration, factor, number, share, shortNumber } from "../format.js";
-import { Loading, numeric, Table, useIsHere } from "../parts/basics.js";
+import { Loading, numeric, Table, Text, useIsHere } from "../parts/basics.js";
 import { Failure } from "../parts/problem.js";
 import { address, go } from "../router.js";
 import { withSetting } from "../settings.js";
@@ -22,7 +22,7 @@ export function SkewSection({ job }) {
   }
   const { skew, stages, execution_ms: executionMs } = shown.current;
   return html`
-    <section class=${`verdict ${skew.skewed ? "is-skewed" : "is-even"}`}>
+    <section class=${`verdict${skew.skewed ? " is-skewed" : ""}`}>
       <h2>${skew.skewed ? "Skewed" : "Not skewed"}</h2>
       <p class="lead">${skew.advice}</p>
       ${skew.lost_ms > 0 && html`<p>Its slowest tasks cost <strong>${duration(skew.lost_ms)}</strong> of ${duration(executionMs)}.</p>`}
@@ -65,7 +65,7 @@ function Resubmit({ job, setting, value }) {
 function Savings({ metrics, slots, onSlots }) {
   const { comparison, savings } = metrics;
   const simulated = savings?.simulated;
-  const estimated = (savings?.estimated ?? []).filter((one) => one.ratio !== null && one.alternative !== one.spark_alternative);
+  const estimated = (savings?.estimated ?? []).filter((one) => one.ratio && one.alternative !== one.spark_alternative);
   if (!simulated && !comparison && estimated.length === 0) return null;
   return html`<section>
     <h2>Saving</h2>
@@ -79,7 +79,7 @@ function Savings({ metrics, slots, onSlots }) {
       <p>
         Simulated: on ${number(simulated.slots)} slots its stages take <strong>${duration(simulated.as_is_ms)}</strong> as they are, and ${duration(simulated.even_ms)} with even tasks: ${simulated.saved_ms > 0 ? html`<strong>${duration(simulated.saved_ms)}</strong> to be saved.` : "nothing to be saved."}
       </p>
-      <label class="inline">Slots <input type="number" min="1" max="100000" value=${slots || simulated.slots} onChange=${(event) => event.target.validity.valid && onSlots(event.target.value)} /></label>
+      <label class="inline">Slots <input type="number" min="1" max="100000" value=${slots || simulated.slots} onChange=${(event) => event.target.validity.valid && event.target.value && onSlots(String(Number(event.target.value)))} /></label>
     `}
   </section>`;
 }
@@ -100,10 +100,10 @@ function HotKeys({ keys }) {
     <h2>Hot keys</h2>
     ${found.length === 0 && html`<p class="quiet">No key stands out in the samples taken.</p>`}
     ${found.map(
-      (key) => html`<${Table} key=${key.table + key.columns + key.role} caption=${`${key.columns.join(", ")} of ${key.table}, a ${key.role}`} head=${["Key", numeric("Share of the rows"), "", numeric("Rows, about")]}>
+      (key) => html`<${Table} key=${key.table + key.columns + key.role} caption=${`${key.columns.join(", ")} of ${key.table}, a ${key.role}; from ${number(key.sampled_rows)} rows sampled`} head=${["Key", numeric("Share of the rows"), "", numeric("Rows, about")]}>
         ${key.hot_keys.map(
           (hot) => html`<tr key=${hot.value + hot.is_null}>
-            <th scope="row" class="key">${hot.is_null ? html`<em>${hot.value}</em>` : hot.value}</th>
+            <th scope="row" class="key">${hot.is_null ? html`<em>${hot.value}</em>` : html`<${Text} text=${hot.value} />`}</th>
             <td class="numeric">${share(hot.share)}</td>
             <td class="bar-cell"><span class="bar is-hot" style=${{ width: `${100 * hot.share}%` }}></span></td>
             <td class="numeric">${number(hot.estimated_rows)}</td>
@@ -116,16 +116,17 @@ function HotKeys({ keys }) {
 
 function Stages({ stages, skewed }) {
   const worst = new Map(skewed.map((one) => [one.stage_id, one]));
+  const lastAttempt = new Map(stages.map((stage) => [stage.stage_id, stage.stage_attempt]));
   const longest = Math.max(...stages.map((stage) => stage.duration_ms?.max ?? 0), 1);
   return html`<section>
     <h2>Task times of each stage</h2>
     <${Table} label="Task times of each stage" head=${["Stage", numeric("Tasks"), "Fastest to slowest task", numeric("Median"), numeric("Slowest"), numeric("Slowest / median"), numeric("Share of the stage"), numeric("Rows read"), numeric("Spilled")]}>
       ${stages.map((stage) => {
         const times = stage.duration_ms;
-        const one = worst.get(stage.stage_id);
+        const one = stage.stage_attempt === lastAttempt.get(stage.stage_id) && worst.get(stage.stage_id);
         return html`<tr key=${`${stage.stage_id}.${stage.stage_attempt}`} class=${one ? "is-skewed" : ""}>
-          <th scope="row">${stage.stage_id} <span class="quiet">${stage.name}</span></th>
-          <td class="numeric">${number(stage.tasks)}</td>
+          <th scope="row">${stage.stage_id} <span class="quiet">${stage.name}</span>${one && html` <span class="tag">skewed: ${duration(one.lost_ms)} lost</span>`}</th>
+          <td class="numeric">${number(stage.tasks)}${stage.failed_tasks > 0 && html` <span class="tag">${number(stage.failed_tasks)} failed</span>`}</td>
           <td class="spread-cell">${times && html`<${Spread} times=${times} longest=${longest} />`}</td>
           <td class="numeric">${times ? duration(times.median) : ""}</td>
           <td class="numeric">${times ? duration(times.max) : ""}</td>

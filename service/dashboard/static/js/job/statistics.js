@@ -1,7 +1,7 @@
 // What the cost model knew of the tables and their keys, and how far its estimates were from what happened.
 import { html } from "../../vendor/preact.js";
 import { duration, number, share, size } from "../format.js";
-import { numeric, Table } from "../parts/basics.js";
+import { numeric, Table, Text } from "../parts/basics.js";
 
 /** Sizes of the tables and what their keys look like, from samples. */
 export function Statistics({ report }) {
@@ -26,12 +26,17 @@ export function Statistics({ report }) {
           <th scope="row">${key.columns.join(", ")}</th>
           <td class="numeric">${key.sampled_rows ? number(key.distinct_keys) : "not known"}</td>
           <td class="numeric">${key.sampled_rows ? share(key.null_share) : ""}</td>
-          <td>${key.hot_keys.length > 0 ? `${key.hot_keys[0].value}: ${share(key.hot_keys[0].share)}` : "none stands out"}</td>
+          <td>${mostFrequent(key)}</td>
           <td class="numeric">${number(key.sampled_rows)}</td>
         </tr>`,
       )}
     <//>`}
   </section>`;
+}
+
+function mostFrequent({ hot_keys: [hot], sampled_rows: sampled }) {
+  if (!hot) return sampled ? "none stands out" : "";
+  return html`<${Text} text=${hot.value} />: ${share(hot.share)}`;
 }
 
 /** The estimates that the plan was chosen by, beside what was measured. */
@@ -49,5 +54,21 @@ export function Estimates({ estimates, resultRows }) {
     <${Table} label="Estimated and measured" head=${["", numeric("Estimated"), numeric("Measured")]}>
       ${rows.map(([name, estimated, measured]) => html`<tr key=${name}><th scope="row">${name}</th><td class="numeric">${number(estimated)}</td><td class="numeric">${number(measured)}</td></tr>`)}
     <//>
+    ${estimates.choices.length > 0 &&
+    html`<details>
+      <summary>By choice of the cost model</summary>
+      <${Table} label="Choices of the cost model" head=${["Rule", "Way", numeric("Rows shuffled: estimated"), numeric("measured"), numeric("On the hottest task: estimated"), numeric("measured")]}>
+        ${estimates.choices.map(
+          (one, at) => html`<tr key=${at} title=${one.node}>
+            <th scope="row">${one.rule}</th>
+            <td>${one.alternative}</td>
+            <td class="numeric">${number(one.estimated_rows_shuffled)}</td>
+            <td class="numeric">${number(one.measured_rows_shuffled)}</td>
+            <td class="numeric">${number(one.estimated_rows_on_hottest_task)}</td>
+            <td class="numeric">${number(one.measured_rows_on_hottest_task)}</td>
+          </tr>`,
+        )}
+      <//>
+    </details>`}
   </section>`;
 }

@@ -1,5 +1,5 @@
 // A streaming job: how much comes, how long it takes, how large its state is, how far it is behind.
-import { html, useMemo } from "../../vendor/preact.js";
+import { html, useMemo, useState } from "../../vendor/preact.js";
 import { get } from "../api.js";
 import { duration, moment, number, shortNumber, size } from "../format.js";
 import { Facts, Loading, numeric, Table } from "../parts/basics.js";
@@ -9,6 +9,7 @@ import { isAtRest } from "../parts/status.js";
 import { usePolled } from "../polling.js";
 
 const AGAIN_MS = 3000;
+const UNMEASURED_MS = 15_000;
 const SHOWN = 200;
 const LISTED = 20;
 
@@ -27,15 +28,14 @@ const CHARTS = [
 /** The section. */
 export function StreamSection({ job }) {
   const path = `v1/jobs/${job.id}`;
+  const [isMeasured, setIsMeasured] = useState(false);
   const { value, error } = usePolled(
-    async (_, signal) => {
-      const [stream, page] = await Promise.all([
-        get(`${path}/stream`, { signal }),
-        get(`${path}/batches?page_size=${SHOWN}`, { signal }),
-      ]);
-      return { stream, batches: page.batches };
+    async (before, signal) => {
+      const [stream, batches] = await Promise.all([get(`${path}/stream`, { signal }), newest(path, before?.batches ?? [], signal)]);
+      setIsMeasured(stream.unmeasured_batches === 0);
+      return { stream, batches };
     },
-    isAtRest(job) ? 0 : AGAIN_MS,
+    isAtRest(job) ? (isMeasured ? 0 : UNMEASURED_MS) : AGAIN_MS,
     path,
     isAtRest(job) ? job.version : "live",
   );
@@ -48,6 +48,17 @@ export function StreamSection({ job }) {
   `;
 }
 
+/** The newest mini-batches, newest first: a few are asked for where others are known, and all where there are too many. */
+async function newest(path, known, signal) {
+  const page = async (size) => (await get(`${path}/batches?page_size=${size}`, { signal })).batches;
+  const named = ({ generation, batch_id: id }) => `${generation}.${id}`;
+  let fresh = await page(known.length ? LISTED : SHOWN);
+  const isThere = new Set(fresh.map(named));
+  if (known.length && !known.some((batch) => isThere.has(named(batch)))) fresh = await page(SHOWN);
+  else fresh = [...fresh, ...known.filter((batch) => !isThere.has(named(batch)))];
+  return fresh.slice(0, SHOWN);
+}
+
 function HowFar({ stream }) {
   const behind = Object.entries(stream.backlog?.tables ?? {}).map(([table, backlog]) => `${table}: ${told(backlog)}`);
   return html`<section>
@@ -55,6 +66,7 @@ function HowFar({ stream }) {
     <${Facts}
       entries=${[
         ["Rows read", number(stream.rows_in)],
+        ["Not measured", stream.unmeasured_batches > 0 && `${number(stream.unmeasured_batches)} mini-batches: their rows are not counted`],
         ["Rows written", number(stream.rows_out)],
         ["Mini-batches", stream.last_batch === null ? "none yet" : number(stream.last_batch + 1)],
         ["Generation", stream.generation > 1 && stream.generation],
@@ -62,6 +74,7 @@ function HowFar({ stream }) {
         ["Rests because", stream.stopped_because],
       ]}
     />
+    ${stream.followed.map(({ table, version, not_taken: kept }) => html`<p key=${table} class=${kept ? "field-error" : "quiet small"}>${table} is followed, at version ${version}.${kept && ` ${kept.detail}`}</p>`)}
   </section>`;
 }
 

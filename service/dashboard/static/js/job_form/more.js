@@ -1,5 +1,7 @@
 // The rest of a job: how it runs, where its rows go, how long it may take; and all of it as JSON.
 import { html, useEffect, useState } from "../../vendor/preact.js";
+import { misshapen } from "../drafts.js";
+import { Typed } from "../parts/typed.js";
 
 const MODES = [
   ["batch", "Batch: once"],
@@ -19,7 +21,7 @@ export function MoreForm({ spec, onChange, onReplace }) {
         ${MODES.map(([value, text]) => html`<option key=${value} value=${value}>${text}</option>`)}
       </select>
     </label>
-    <label>Time limit <input value=${limits.timeout ?? ""} placeholder="1h" onChange=${(event) => limit("timeout", event.target.value.trim())} /></label>
+    <label>Time limit <${Typed} value=${limits.timeout ?? ""} placeholder="1h" onTaken=${(text) => limit("timeout", text)} /></label>
     <label>Result
       <select value=${sink.kind} onChange=${(event) => onChange({ sink: event.target.value === "managed" ? undefined : { kind: event.target.value, path: "" } })} disabled=${sink.kind === "postgres"}>
         <option value="managed">Kept by the service</option>
@@ -42,9 +44,10 @@ function AsJson({ spec, onReplace }) {
   function take() {
     try {
       const read = JSON.parse(typed);
-      if (read === null || typeof read !== "object" || Array.isArray(read)) throw new Error("A job is an object: { … }");
+      const fault = misshapen(read);
+      if (fault) throw new Error(fault);
       const gone = Object.fromEntries(Object.keys(spec).filter((name) => !(name in read)).map((name) => [name, undefined]));
-      onReplace({ ...gone, tables: {}, ...read });
+      onReplace({ ...gone, ...read, tables: read.tables ?? {} });
       setFailure("");
     } catch (error) {
       setFailure(error.message);

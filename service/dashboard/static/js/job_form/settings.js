@@ -1,6 +1,7 @@
 // Settings of a job as a form, made from the service's own description of them.
 import { html } from "../../vendor/preact.js";
 import { Loading } from "../parts/basics.js";
+import { Typed } from "../parts/typed.js";
 
 const TITLES = { join: "Joins", skew: "What counts as skewed", mini_batch: "Mini-batches", state: "State" };
 const OTHERS = "Aggregation";
@@ -46,7 +47,7 @@ function Setting({ declared, value, issues, onChange }) {
           <option value="">${byDefault} (default)</option>
           ${choices.map((choice) => html`<option key=${choice} value=${choice}>${choice}</option>`)}
         </select>`
-      : html`<input id=${id} value=${shown} placeholder=${byDefault} inputmode=${type === "integer" ? "numeric" : "text"} onChange=${(event) => set(event.target.value.trim())} spellcheck=${false} aria-describedby=${`${id}-text`} />`}
+      : html`<${Typed} id=${id} value=${shown} placeholder=${byDefault} inputmode=${type === "integer" ? "numeric" : "text"} onTaken=${set} aria-describedby=${`${id}-text`} />`}
     <p id=${`${id}-text`} class="quiet small">${description.replaceAll("`", "")}</p>
     ${issues.map((one) => html`<p key=${one.detail} class="field-error" role="alert">${one.detail}</p>`)}
   </div>`;

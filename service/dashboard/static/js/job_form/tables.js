@@ -27,7 +27,7 @@ export function TablesForm({ tables, issues, onChange }) {
         name=${name}
         isTaken=${(other) => other !== name && Object.hasOwn(tables, other)}
         table=${table}
-        issues=${issues.filter((one) => (one.pointer ?? "").startsWith(`/tables/${name.replaceAll("~", "~0").replaceAll("/", "~1")}`))}
+        issues=${issues.filter((one) => `${one.pointer}/`.startsWith(`/tables/${name.replaceAll("~", "~0").replaceAll("/", "~1")}/`))}
         onRename=${(next) => rename(name, next)}
         onChange=${(next) => onChange({ ...tables, [name]: next })}
         onRemove=${() => onChange(Object.fromEntries(rows.filter(([key]) => key !== name)))}

@@ -87,7 +87,7 @@ function Head({ job, onChanged }) {
         ["Result", job.result && `${number(job.result.rows)} rows, ${size(job.result.bytes)}`],
       ]}
     />
-    ${job.error && html`<${Problem} problem=${job.error} />`}
+    ${job.error && (job.status === "CANCELLED" ? html`<p class="quiet">${job.error.detail}</p>` : html`<${Problem} problem=${job.error} />`)}
   `;
 }
 
@@ -114,9 +114,12 @@ function Actions({ job, onChanged }) {
   }
 
   function answered(yes) {
-    const { method, to } = asked;
+    const { method, to, body } = asked;
     setAsked(null);
-    if (yes) act(method, to);
+    if (!yes) return;
+    // The button that was pressed rests now, or goes.
+    document.querySelector("h1").focus();
+    act(method, to, body);
   }
 
   if (!maySubmit) return null;
@@ -127,6 +130,7 @@ function Actions({ job, onChanged }) {
       <a class="button plain" href=${address(["new"], { from: job.id })}>Edit as new</a>
       ${streams && live && job.status !== "STOPPED" && html`<button type="button" class="plain" disabled=${busy} onClick=${() => act("POST", `${path}/stop`)}>Stop</button>`}
       ${streams && job.status === "STOPPED" && html`<button type="button" disabled=${busy} onClick=${() => act("POST", `${path}/resume`, {})}>Resume</button>`}
+      ${streams && job.status === "STOPPED" && html`<button type="button" class="plain" disabled=${busy} onClick=${() => setAsked({ method: "POST", to: `${path}/resume`, body: { from: "scratch" }, question: `Resume “${job.name}” from scratch? Its state and result are thrown away, and everything that is still there is read again.`, action: "Begin from scratch" })}>Resume from scratch</button>`}
       ${live && html`<button type="button" class="plain" disabled=${busy} onClick=${() => setAsked({ method: "POST", to: `${path}/cancel`, question: `Cancel “${job.name}”? What it has done is lost.`, action: "Cancel the job" })}>Cancel</button>`}
       ${isAtRest(job) && html`<button type="button" class="plain" disabled=${busy} onClick=${() => setAsked({ method: "DELETE", to: path, question: `Delete “${job.name}” with its result, plan and metrics?`, action: "Delete" })}>Delete</button>`}
     </div>

@@ -1,5 +1,5 @@
 // All jobs: live, filtered, searched.
-import { html, memo, useEffect, useRef, useState } from "../../vendor/preact.js";
+import { html, memo, useEffect, useLayoutEffect, useRef, useState } from "../../vendor/preact.js";
 import { elapsed, duration, moment, number } from "../format.js";
 import { EMPTY, look, more } from "../jobs_list.js";
 import { useShortcuts } from "../keyboard.js";
@@ -12,7 +12,7 @@ import { address, go } from "../router.js";
 
 const LOOK_EVERY_MS = 3000;
 const TYPED_FOR_MS = 300;
-const AN_ID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
+const AN_ID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
 const GROUPS = [
   ["", "All states"],
   ["active", "Active"],
@@ -53,7 +53,7 @@ function Filter({ filter }) {
     const name = event.target.value;
     setTyped(name);
     clearTimeout(timer.current);
-    if (AN_ID.test(name.trim())) go(address(["jobs", name.trim()]));
+    if (AN_ID.test(name.trim())) go(address(["jobs", name.trim().toLowerCase()]));
     else timer.current = setTimeout(() => show({ name }), TYPED_FOR_MS);
   }
 
@@ -80,8 +80,12 @@ function Filter({ filter }) {
   </form>`;
 }
 
+/** The list that was left last, and how far it was scrolled: whoever comes back from a job finds it so. */
+let left = { about: null, list: EMPTY, scrolled: 0 };
+
 function JobsList({ filter, about }) {
-  const [list, setList] = useState(EMPTY);
+  const before = useRef(left.about === about ? left : { list: EMPTY, scrolled: 0 });
+  const [list, setList] = useState(before.current.list);
   const [waiting, setWaiting] = useState(false);
   const [failure, setFailure] = useState(null);
   const latest = useRef(list);
@@ -89,6 +93,20 @@ function JobsList({ filter, about }) {
   const body = useRef(null);
   const shown = useVisible(body, list.jobs.length);
   latest.current = list;
+
+  useLayoutEffect(() => {
+    if (shown.isMeasured && before.current.scrolled) scrollTo(0, before.current.scrolled);
+  }, [shown.isMeasured]);
+
+  useEffect(() => {
+    let scrolled = 0;
+    const watch = () => (scrolled = scrollY);
+    addEventListener("scroll", watch, { passive: true });
+    return () => {
+      removeEventListener("scroll", watch);
+      left = { about, list: latest.current, scrolled };
+    };
+  }, []);
 
   const polled = usePolled(
     async (_, signal) => {
@@ -127,10 +145,10 @@ function JobsList({ filter, about }) {
 
   useShortcuts({ j: () => step(1), k: () => step(-1) });
 
-  if (!polled.value) return polled.error ? html`<${Failure} error=${polled.error} />` : html`<${Loading} />`;
+  if (!polled.value && list.jobs.length === 0) return polled.error ? html`<${Failure} error=${polled.error} />` : html`<${Loading} />`;
   if (list.jobs.length === 0) return html`<${Nothing} filter=${filter} />`;
   return html`
-    <${Failure} error=${polled.error ?? failure} hasValue=${true} />
+    <${Failure} error=${polled.error} hasValue=${true} />
     <div class="jobs" data-loaded=${list.jobs.length} role="table" aria-label="Jobs, newest first" aria-rowcount=${list.next ? -1 : list.jobs.length + 1}>
       <div role="rowgroup">
         <div class="job-row job-head" role="row">
@@ -142,7 +160,7 @@ function JobsList({ filter, about }) {
       </div>
     </div>
     ${list.next
-      ? html`<p ref=${end} class="list-end"><button type="button" class="plain" onClick=${load} disabled=${waiting}>${waiting ? "Loading …" : "Show more"}</button></p>`
+      ? html`<div ref=${end} class="list-end"><button type="button" class="plain" onClick=${load} disabled=${waiting}>${waiting ? "Loading …" : "Show more"}</button><${Failure} error=${failure} /></div>`
       : html`<p class="quiet small list-end">${number(list.jobs.length)} ${list.jobs.length === 1 ? "job" : "jobs"}</p>`}
   `;
 }

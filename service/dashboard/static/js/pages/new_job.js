@@ -2,10 +2,12 @@
 import { html, useEffect, useMemo, useRef, useState } from "../../vendor/preact.js";
 import { change, get } from "../api.js";
 import { useCaller } from "../caller.js";
+import { draftOf, dropDraft, keepDraft } from "../drafts.js";
 import { PlanReport } from "../job/plan.js";
 import { Heading, Loading, useIsHere } from "../parts/basics.js";
-import { Failure, Problem } from "../parts/problem.js";
+import { asProblem, Failure, Problem } from "../parts/problem.js";
 import { SqlEditor } from "../parts/sql_editor.js";
+import { usePolled } from "../polling.js";
 import { address, go } from "../router.js";
 import { useSchema } from "../schema.js";
 import { declared, flat, withSetting } from "../settings.js";
@@ -13,27 +15,28 @@ import { TablesForm } from "../job_form/tables.js";
 import { SettingsForm } from "../job_form/settings.js";
 import { MoreForm } from "../job_form/more.js";
 
-const DRAFT = "evenkeel.draft";
 const FRESH = { name: "", mode: "batch", tables: {}, sql: "", settings: {} };
 
 /** The page. `from` is a job whose specification it begins with. */
 export function NewJobPage({ from }) {
-  const [spec, setSpec] = useState(from ? null : draft());
-  const [failure, setFailure] = useState(null);
-  useEffect(() => {
-    if (!from) return;
-    get(`v1/jobs/${encodeURIComponent(from)}`).then((job) => setSpec({ ...job.spec, compare_with: undefined }), setFailure);
-  }, [from]);
-  if (failure) return html`<${Heading} title="New job" /><${Failure} error=${failure} />`;
-  return spec ? html`<${Editor} initial=${spec} isDraft=${!from} />` : html`<${Loading} />`;
+  const { value: spec, error } = usePolled((_, signal) => beginning(from, signal), 0, from ?? "");
+  if (spec) return html`<${Editor} initial=${spec} from=${from} />`;
+  return html`<${Heading} title="New job" />${error ? html`<${Failure} error=${error} />` : html`<${Loading} />`}`;
 }
 
-function Editor({ initial, isDraft }) {
+async function beginning(from, signal) {
+  const kept = draftOf(from);
+  if (kept || !from) return { ...FRESH, ...kept };
+  const job = await get(`v1/jobs/${encodeURIComponent(from)}`, { signal });
+  return { ...job.spec, compare_with: undefined };
+}
+
+function Editor({ initial, from }) {
   const { maySubmit } = useCaller();
   const schemas = useSchema();
   const [spec, setSpec] = useState(initial);
-  const [problem, setProblem] = useState(null);
-  const [report, setReport] = useState(null);
+  // What became of the request before, with the text that it was about.
+  const [answer, setAnswer] = useState({ about: "", problem: null, report: null });
   const [busy, setBusy] = useState("");
   const attempt = useRef(null);
   const isHere = useIsHere();
@@ -46,34 +49,35 @@ function Editor({ initial, isDraft }) {
   };
 
   useEffect(() => {
-    if (isDraft) sessionStorage.setItem(DRAFT, JSON.stringify(spec));
+    if (spec !== initial) keepDraft(from, spec);
   }, [spec]);
 
   async function ask(what, path, onAnswer) {
     if (busy) return;
     setBusy(what);
-    setProblem(null);
     const body = posted(spec);
     // The same text is the same job, also when its answer was lost and the button is pressed again.
     const text = JSON.stringify(body);
+    setAnswer((before) => ({ ...before, problem: null }));
     if (attempt.current?.text !== text) attempt.current = { text, key: `page-${Date.now()}-${Math.random().toString(36).slice(2)}` };
     try {
-      onAnswer(await change("POST", path, { body, headers: what === "submit" ? { "Idempotency-Key": attempt.current.key } : {} }));
+      onAnswer(await change("POST", path, { body, headers: what === "submit" ? { "Idempotency-Key": attempt.current.key } : {} }), text);
     } catch (error) {
-      setProblem(error.problem ?? { title: "It did not work", detail: error.message });
-      setReport(null);
+      setAnswer({ about: text, problem: asProblem(error), report: null });
     } finally {
       setBusy("");
     }
   }
 
-  const explain = () => ask("explain", "v1/explain", setReport);
+  const explain = () => ask("explain", "v1/explain", (report, about) => setAnswer({ about, problem: null, report }));
   const submit = () =>
     ask("submit", "v1/jobs", (job) => {
-      sessionStorage.removeItem(DRAFT);
+      dropDraft(from);
       if (isHere()) go(address(["jobs", job.id]));
     });
 
+  const { problem, report } = answer;
+  const isOfNow = answer.about === JSON.stringify(posted(spec));
   const issues = useMemo(() => problem?.errors ?? [], [problem]);
   const inSql = useMemo(() => issues.filter((one) => one.pointer === "/sql"), [issues]);
   return html`
@@ -87,7 +91,7 @@ function Editor({ initial, isDraft }) {
           ? html`<${Problem} problem=${{ title: "A structured query", detail: "This job was posted as a structured query, which is kept as it is. Change it through the API." }} />`
           : html`<div class="field-group">
               <h2 id="sql-label">SQL</h2>
-              <${SqlEditor} key=${revision} text=${spec.sql ?? ""} onChange=${(sql) => update({ sql })} issues=${inSql} tables=${completions(spec.tables)} onRun=${explain} label="SQL of the job" />
+              <${SqlEditor} key=${revision} text=${spec.sql ?? ""} onChange=${(sql) => update({ sql })} issues=${inSql} areOfNow=${isOfNow} tables=${completions(spec.tables)} onRun=${explain} label="SQL of the job" />
               <p class="quiet small">Ctrl-Enter explains it.</p>
             </div>`}
         ${problem && html`<${Problem} problem=${problem} />`}
@@ -102,7 +106,10 @@ function Editor({ initial, isDraft }) {
         <${MoreForm} spec=${spec} onChange=${update} onReplace=${replace} />
       </div>
     </form>
-    ${report && html`<div aria-live="polite"><${PlanReport} report=${report} /></div>`}
+    <div aria-live="polite">
+      ${report && !isOfNow && html`<p class="stale">What follows is of an earlier text: explain it anew.</p>`}
+      ${report && html`<${PlanReport} report=${report} />`}
+    </div>
   `;
 }
 
@@ -110,14 +117,6 @@ function Editor({ initial, isDraft }) {
 function posted(spec) {
   const isLeftOut = ([name, value]) => value === null || value === undefined || (value === "" && (name !== "sql" || spec.query));
   return Object.fromEntries(Object.entries(spec).filter((entry) => !isLeftOut(entry)));
-}
-
-function draft() {
-  try {
-    return { ...FRESH, ...JSON.parse(sessionStorage.getItem(DRAFT) ?? "{}") };
-  } catch {
-    return FRESH;
-  }
 }
 
 /** Names for completion: tables, with the columns that their schema declares. */

@@ -14,9 +14,10 @@ const AGAIN_MS = 5000;
 /** The page. */
 export function WorkersPage() {
   const { value, error, refresh } = usePolled(
-    async (_, signal) => {
-      const [workers, readiness] = await Promise.all([get("v1/workers", { signal }), ready(signal)]);
-      return { workers: workers.workers, readiness };
+    async (before, signal) => {
+      const [workers, readiness] = await Promise.allSettled([get("v1/workers", { signal }), ready(signal)]);
+      if (readiness.status === "rejected") throw readiness.reason;
+      return { workers: workers.value?.workers ?? before?.workers, failure: workers.reason, readiness: readiness.value };
     },
     AGAIN_MS,
     "workers",
@@ -26,8 +27,9 @@ export function WorkersPage() {
     <div class="page-head"><${Heading} title="Workers" /></div>
     <${Failure} error=${error} hasValue=${true} />
     <${Health} readiness=${value.readiness} />
-    ${value.workers.length === 0 && html`<p class="empty">No worker has been heard of lately. Start one with <code>evenkeel worker</code>; jobs wait for it.</p>`}
-    ${value.workers.map((worker) => html`<${Worker} key=${worker.id} worker=${worker} onChanged=${refresh} />`)}
+    <${Failure} error=${value.failure} hasValue=${value.workers} />
+    ${value.workers?.length === 0 && html`<p class="empty">No worker has been heard of lately. Start one with <code>evenkeel worker</code>; jobs wait for it.</p>`}
+    ${value.workers?.map((worker) => html`<${Worker} key=${worker.id} worker=${worker} onChanged=${refresh} />`)}
   `;
 }
 
@@ -43,7 +45,7 @@ async function ready(signal) {
 
 function Health({ readiness }) {
   const good = readiness.status === "ready";
-  return html`<section class=${`verdict ${good ? "is-even" : "is-skewed"}`}>
+  return html`<section class=${`verdict${good ? "" : " is-skewed"}`}>
     <h2>${good ? "Ready" : "Not ready"}</h2>
     <p class="lead">${good ? "Jobs posted now would run." : "Jobs posted now would wait, or be refused."}</p>
     <ul>${(readiness.warnings ?? []).map((one) => html`<li key=${one.code + one.detail}>${one.detail}</li>`)}</ul>
@@ -94,6 +96,6 @@ function Worker({ worker, onChanged }) {
           ${worker.other_jobs > 0 && html`<li class="quiet">${number(worker.other_jobs)} more, of others or explanations</li>`}
         </ul>`}
     <${Failure} error=${failure} />
-    ${asked && html`<${Confirm} question=${`Drain ${worker.id}? It takes no more jobs, and ends once its own have.`} action="Drain" onAnswer=${drain} />`}
+    ${asked && html`<${Confirm} question=${`Drain ${worker.id}? It takes no more jobs, and ends once its own have.`} action="Drain" otherwise="Leave it" onAnswer=${drain} />`}
   </section>`;
 }

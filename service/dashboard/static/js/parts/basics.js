@@ -20,6 +20,9 @@ export function Facts({ entries }) {
   </dl>`;
 }
 
+/** A value's text; an empty one would not be seen. */
+export const Text = ({ text }) => (text === "" ? html`<em class="quiet">''</em>` : text);
+
 /** The head of a column of numbers. */
 export const numeric = (name) => ({ name, isNumeric: true });
 
@@ -56,14 +59,14 @@ export function Listing({ text, label }) {
 }
 
 /** A question before what cannot be undone. `onAnswer(true)` or `onAnswer(false)`. */
-export function Confirm({ question, action, onAnswer }) {
+export function Confirm({ question, action, otherwise = "Keep it", onAnswer }) {
   const dialog = useRef(null);
   useEffect(() => dialog.current.showModal(), []);
   return html`<dialog ref=${dialog} aria-label=${question} onClose=${() => onAnswer(dialog.current.returnValue === "yes")}>
     <p>${question}</p>
     <div class="buttons">
       <button type="button" onClick=${() => dialog.current.close("yes")} class="danger">${action}</button>
-      <button type="button" class="plain" onClick=${() => dialog.current.close()}>Keep it</button>
+      <button type="button" class="plain" autofocus onClick=${() => dialog.current.close()}>${otherwise}</button>
     </div>
   </dialog>`;
 }

@@ -38,7 +38,7 @@ export const PlanGraph = memo(function PlanGraph({ nodes, figures = {}, marks = 
       <div style=${{ width: `${drawn.width * scale}px`, height: `${drawn.height * scale}px` }}>
         <div class="graph-plane" style=${{ width: `${drawn.width}px`, height: `${drawn.height}px`, transform: `scale(${scale})` }}>
           <svg width=${drawn.width} height=${drawn.height} aria-hidden="true">
-            ${drawn.edges.map((edge) => html`<path key=${edge.key} d=${edge.path} stroke-width=${thickness(figures[edge.from]?.rows)} />`)}
+            ${drawn.edges.map((edge) => html`<path key=${edge.key} d=${edge.path} stroke-width=${thickness(figures[edge.from]?.rows ?? edge.estimatedRows)} />`)}
           </svg>
           ${nodes.map((one) => html`<${Node}
             key=${one.id}
@@ -100,7 +100,9 @@ function place(nodes) {
       return [node.id, { x: x - WIDTH / 2, y: y - HEIGHT / 2 }];
     }),
   );
+  const estimates = new Map(nodes.map((node) => [String(node.id), node.estimated_rows]));
   const edges = graph.edges().map((edge) => ({
+    estimatedRows: estimates.get(edge.v),
     key: `${edge.v}-${edge.w}`,
     from: Number(edge.v),
     path: graph.edge(edge).points.map(({ x, y }, at) => `${at ? "L" : "M"}${x.toFixed(1)},${y.toFixed(1)}`).join(""),

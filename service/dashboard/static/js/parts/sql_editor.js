@@ -50,9 +50,9 @@ const COLOURS = syntaxHighlighting(
 /**
  * `text` is what it begins with, and nothing later: a text from elsewhere is another editor, by its key; otherwise what is
  * being typed would be undone by what was known before. `onChange(text)` gets every change. `issues` are the service's,
- * with line and column; `tables` are names with their columns, for completion. Ctrl-Enter calls `onRun`.
+ * with line and column, shown where they are of the text as it is; `tables` are names with their columns, for completion. Ctrl-Enter calls `onRun`.
  */
-export function SqlEditor({ text, onChange, issues, tables, onRun, label }) {
+export function SqlEditor({ text, onChange, issues, areOfNow, tables, onRun, label }) {
   const place = useRef(null);
   const view = useRef(null);
   const language = useRef(null);
@@ -99,10 +99,10 @@ export function SqlEditor({ text, onChange, issues, tables, onRun, label }) {
 
   useEffect(() => {
     const document = view.current.state.doc;
-    const marks = issues.filter((one) => one.line && one.line <= document.lines).map((one) => mark(document, one));
+    const marks = (areOfNow ? issues : []).filter((one) => one.line && one.line <= document.lines).map((one) => mark(document, one));
     view.current.dispatch(setDiagnostics(view.current.state, marks));
     if (marks.length) view.current.dispatch({ selection: { anchor: marks[0].from }, scrollIntoView: true });
-  }, [issues]);
+  }, [issues, areOfNow]);
 
   return html`<div class="sql-editor" ref=${place}></div>`;
 }

@@ -12,8 +12,8 @@ export function visible(top, height, windowHeight, count) {
 }
 
 /**
- * The rows of a list to draw, anew as it is scrolled: `{first, last, before, after}`, with the pixels that stand for the
- * others. `place` refers to the element that holds the rows; `--row-height` there is how high each is, in pixels.
+ * The rows of a list to draw, anew as it is scrolled: `{isMeasured, first, last, before, after}`, with the pixels that stand
+ * for the others, once these are known. `place` refers to the element that holds the rows; `--row-height` there is how high each is, in pixels.
  */
 export function useVisible(place, count) {
   const [range, setRange] = useState({ first: 0, last: 3 * AROUND, height: 0 });
@@ -35,5 +35,5 @@ export function useVisible(place, count) {
   }, [place.current, count]);
 
   const last = Math.min(range.last, count);
-  return { first: range.first, last, before: range.first * range.height, after: (count - last) * range.height };
+  return { isMeasured: range.height > 0, first: range.first, last, before: range.first * range.height, after: (count - last) * range.height };
 }
