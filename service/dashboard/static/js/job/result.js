@@ -7,6 +7,7 @@ import { Failure } from "../parts/problem.js";
 
 const ROWS = 100;
 const NUMERIC = /^(TINYINT|SMALLINT|INT|BIGINT|FLOAT|DOUBLE|DECIMAL)\b/;
+const SHORT = 40;
 const LONGEST = 2000;
 const FORMATS = [
   ["CSV", "text/csv", "csv"],
@@ -113,6 +114,6 @@ const fileName = (name) => name.replace(/[^\p{L}\p{N}._-]+/gu, "-").slice(0, 80)
 function cell(value) {
   if (value === null) return html`<em class="quiet">NULL</em>`;
   const text = typeof value === "object" ? JSON.stringify(value) : String(value);
-  if (text.length <= LONGEST) return html`<${Text} text=${text} />`;
-  return html`${text.slice(0, LONGEST)} <em class="quiet">… of ${number(text.length)} characters</em>`;
+  if (text.length <= SHORT) return html`<${Text} text=${text} />`;
+  return html`<span class="long">${text.slice(0, LONGEST)}${text.length > LONGEST && html` <em class="quiet">… of ${number(text.length)} characters</em>`}</span>`;
 }

@@ -66,7 +66,7 @@ function HowFar({ stream }) {
     <${Facts}
       entries=${[
         ["Rows read", number(stream.rows_in)],
-        ["Not measured", stream.unmeasured_batches > 0 && `${number(stream.unmeasured_batches)} mini-batches: their rows are not counted`],
+        ["Mini-batches whose rows are not counted", stream.unmeasured_batches > 0 && number(stream.unmeasured_batches)],
         ["Rows written", number(stream.rows_out)],
         ["Mini-batches", stream.last_batch === null ? "none yet" : number(stream.last_batch + 1)],
         ["Generation", stream.generation > 1 && stream.generation],
