@@ -43,8 +43,8 @@ def first_key(locked: Service) -> str:
     return locked.http.headers["Authorization"].removeprefix("Bearer ")
 
 
-def issue(locked: Service, *scopes: str) -> dict[str, Any]:
-    answer = locked.http.post("/v1/keys", json={"tenant": "default", "name": "page", "scopes": scopes})
+def issue(locked: Service, *scopes: str, tenant: str = "default") -> dict[str, Any]:
+    answer = locked.http.post("/v1/keys", json={"tenant": tenant, "name": "page", "scopes": scopes})
     assert answer.status_code == 201, answer.text
     issued: dict[str, Any] = answer.json()
     return issued
@@ -100,6 +100,20 @@ def test_a_list_that_is_looked_at_notices_that_its_key_is_revoked(tab: Watched, 
     expect(page.get_by_role("heading", level=1)).to_have_text("Jobs")
     assert locked.http.delete(f"/v1/keys/{key['id']}").status_code == 200
     expect(page.get_by_text("unknown, expired or revoked")).to_be_visible(timeout=30_000)
+
+
+def test_what_one_tenant_saw_is_not_shown_to_the_next(tab: Watched, locked: Service) -> None:
+    locked.submit(JOB)
+    page = tab.open("#/jobs")
+    sign_in(page, first_key(locked))
+    expect(page.get_by_role("link", name="seen").first).to_be_visible()
+    page.get_by_role("button", name="Sign out").click()
+    # Never answered.
+    page.route("**/v1/jobs?*", lambda _: None)
+    sign_in(page, issue(locked, "read", tenant="another")["key"])
+    expect(page.get_by_role("heading", level=1)).to_have_text("Jobs")
+    expect(page.get_by_text("Loading …")).to_be_visible()
+    expect(page.get_by_role("link", name="seen")).to_have_count(0)
 
 
 def test_who_may_only_read_is_offered_nothing_else(tab: Watched, locked: Service) -> None:

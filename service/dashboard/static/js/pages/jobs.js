@@ -1,5 +1,6 @@
 // All jobs: live, filtered, searched.
 import { html, memo, useEffect, useLayoutEffect, useRef, useState } from "../../vendor/preact.js";
+import { useCaller } from "../caller.js";
 import { elapsed, duration, moment, number } from "../format.js";
 import { EMPTY, look, more } from "../jobs_list.js";
 import { useShortcuts } from "../keyboard.js";
@@ -80,11 +81,12 @@ function Filter({ filter }) {
   </form>`;
 }
 
-/** The list that was left last, and how far it was scrolled: whoever comes back from a job finds it so. */
-let left = { about: null, list: EMPTY, scrolled: 0 };
+/** The list that a tenant's user left last, and how far it was scrolled: whoever comes back from a job finds it so. */
+let left = { about: null, tenant: null, list: EMPTY, scrolled: 0 };
 
 function JobsList({ filter, about }) {
-  const before = useRef(left.about === about ? left : { list: EMPTY, scrolled: 0 });
+  const { tenant } = useCaller();
+  const before = useRef(left.about === about && left.tenant === tenant ? left : { list: EMPTY, scrolled: 0 });
   const [list, setList] = useState(before.current.list);
   const [waiting, setWaiting] = useState(false);
   const [failure, setFailure] = useState(null);
@@ -104,7 +106,7 @@ function JobsList({ filter, about }) {
     addEventListener("scroll", watch, { passive: true });
     return () => {
       removeEventListener("scroll", watch);
-      left = { about, list: latest.current, scrolled };
+      left = { about, tenant, list: latest.current, scrolled };
     };
   }, []);
 
