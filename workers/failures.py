@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import structlog
@@ -105,5 +105,13 @@ def _is_lost(error: Exception, driver: Driver) -> bool:
     if isinstance(error, Py4JJavaError):
         # The JVM answered, but Spark inside may be going down with everything that ran on it.
         return not driver.is_running() or driver.is_stopped()
-    is_connection = isinstance(error, Py4JError | OSError)
+    # PySpark makes some of them errors of its own: of a schema that was never told, one that it cannot parse.
+    is_connection = any(isinstance(one, Py4JError | OSError) for one in _behind(error))
     return driver.has_ended(_GRACE_SECONDS if is_connection else 0.0)
+
+
+def _behind(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, what it was raised for, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import subprocess
+import sys
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkValueError
+from pyspark.sql.classic.dataframe import DataFrame
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from service.settings import Settings
 from service.spec import ends
-from service.spec.status import JobStatus
+from service.spec.status import AttemptStatus, JobStatus
 from service.store.publication import Ending
 from service.store.session import Database
 from tests.support import lifecycle
 from tests.support.databases import PostgresDatabases
 from tests.support.object_store import ObjectStore
 from workers.attempt import Attempt
-from workers.failures import LeaseLost, verdict_of
+from workers.failures import HandBack, LeaseLost, verdict_of
 
 if TYPE_CHECKING:
     from tests.workers.conftest import Bench
@@ -87,6 +93,24 @@ def test_a_store_that_is_away(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("EVENKEEL_DATA_S3_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("EVENKEEL_DATA_STORE_ATTEMPTS", "1")
     assert end_of(configured(bench), "orders") == "storage_unavailable"
+
+
+class _Gone:
+    """What PySpark asks a JVM for that is no more."""
+
+    def schema(self) -> object:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+
+def test_what_pyspark_makes_of_a_driver_that_is_just_ending_is_its_loss(bench: Bench) -> None:
+    taken = lifecycle.claim(bench.database, lifecycle.insert(bench.database))
+    attempt = Attempt(taken, deadline=60.0)
+    with pytest.raises(PySparkValueError) as caught:
+        _ = DataFrame(_Gone(), bench.driver.root).schema
+    # Its sockets are closed, and its process is about to be gone.
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.3)"]) as process:
+        attempt.driver = replace(bench.driver, process=process)
+        assert verdict_of(caught.value, attempt) == HandBack(AttemptStatus.CRASHED, ends.driver_lost(taken.worker))
 
 
 @pytest.mark.parametrize(
