@@ -1,5 +1,5 @@
 // The editor: SQL, tables and settings; explained before it runs, with every refusal at its place.
-import { html, useEffect, useMemo, useRef, useState } from "../../vendor/preact.js";
+import { html, useLayoutEffect, useMemo, useRef, useState } from "../../vendor/preact.js";
 import { change, get } from "../api.js";
 import { useCaller } from "../caller.js";
 import { draftOf, dropDraft, keepDraft } from "../drafts.js";
@@ -48,7 +48,8 @@ function Editor({ initial, from }) {
     setRevision(revision + 1);
   };
 
-  useEffect(() => {
+  // Not a frame later: by then the tab may have been left.
+  useLayoutEffect(() => {
     if (spec !== initial) keepDraft(from, spec);
   }, [spec]);
 
