@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import redis
+
+from service.causes import causes_of
 
 _OTHER_NAME = frozenset({62, 64})
 _UNKNOWN_CA = frozenset({2, 18, 19, 20, 21})
@@ -50,7 +51,7 @@ def fault_of(error: Exception, address: str, *, is_tls: bool) -> BrokerFault:
                 f"the wait. {_PORTS if is_tls else ''}".rstrip(),
             )
         case redis.ConnectionError():
-            for cause in _causes(error):
+            for cause in causes_of(error):
                 if isinstance(cause, ssl.SSLError):
                     return _fault_of_tls(cause, address)
                 if (reason := _reason(cause)) is not None:
@@ -103,12 +104,6 @@ def _fault_of_certificate(error: ssl.SSLCertVerificationError, address: str) -> 
         case 9:  # X509_V_ERR_CERT_NOT_YET_VALID
             return BrokerFault(f"{whose} is not valid yet.", "See whether the clocks of both machines are right.")
     return BrokerFault(f"{whose} is not valid: {error.verify_message}.", "Give the server another one.")
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _reason(error: BaseException) -> str | None:

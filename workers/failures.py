@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 from py4j.protocol import Py4JError, Py4JJavaError
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.causes import causes_of
 from service.datasets.stores import StoreUnavailableError
 from service.spec import ends
 from service.spec.errors import SpecError
@@ -106,12 +107,5 @@ def _is_lost(error: Exception, driver: Driver) -> bool:
         # The JVM answered, but Spark inside may be going down with everything that ran on it.
         return not driver.is_running() or driver.is_stopped()
     # PySpark makes some of them errors of its own: of a schema that was never told, one that it cannot parse.
-    is_connection = any(isinstance(one, Py4JError | OSError) for one in _behind(error))
+    is_connection = any(isinstance(one, Py4JError | OSError) for one in causes_of(error))
     return driver.has_ended(_GRACE_SECONDS if is_connection else 0.0)
-
-
-def _behind(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, what it was raised for, and so on."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

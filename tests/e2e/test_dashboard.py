@@ -23,13 +23,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long]
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 QUERY = "SELECT o.category, COUNT(DISTINCT o.uid) AS users FROM o GROUP BY o.category ORDER BY o.category"
 GOOD = {"name": "users-per-category", "tables": {"o": parquet("orders")}, "sql": QUERY}
-_TYPED = """async (field, text) => {
-  field.value = text;
-  field.dispatchEvent(new Event("input", { bubbles: true }));
-  for (let turn = 0; turn < 10; turn++) await null;
-  return JSON.stringify(sessionStorage);
-}"""
-"""Types a text; gives what the tab keeps before the browser comes to anything else, a frame or its end."""
 FAILING = {
     "name": f"fails {HOSTILE}",
     "tables": {"o": parquet("orders")},
@@ -42,6 +35,14 @@ STREAM = {
     "sql": "SELECT r.value % 2 AS parity, COUNT(*) AS n FROM r GROUP BY r.value % 2",
     "settings": {"mini_batch.allow_latency": "1s"},
 }
+
+_TYPED = """async (field, text) => {
+  field.value = text;
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+  for (let turn = 0; turn < 10; turn++) await null;
+  return JSON.stringify(sessionStorage);
+}"""
+"""Types a text; gives what the tab keeps before the browser comes to anything else, a frame or its end."""
 
 Open = Callable[..., Watched]
 

@@ -1,4 +1,4 @@
-"""Jobs whose data is elsewhere, or has gone since they were submitted."""
+"""Jobs whose data is elsewhere, or has gone since they were submitted; databases and drivers that are lost."""
 
 from __future__ import annotations
 
