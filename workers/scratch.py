@@ -1,46 +1,207 @@
-"""The directory in which a worker's Spark keeps shuffle files and the like; gone with the worker."""
+"""The directories in which workers' Spark drivers keep shuffle files and the like. Each is removed with its worker.
+
+    <root>/scratch-<32 hexadecimal digits>/owner.json    of a worker that runs, or ended without removing it
+    <root>/.new-<32 hexadecimal digits>/                 a directory that is being made
+
+Host names and process numbers do not identify an owner: containers get new names, share names, and number their
+processes alike, and several hosts may share the volume. Two signs tell that the owner of a directory is alive:
+
+- It holds a lock (`flock`) on `owner.json`. The kernel releases the lock with the process. Processes of one kernel see
+  each other's locks, in whatever container they run; a network file system may keep locks from other hosts.
+- It sets the time of `owner.json` every minute. The age is measured against a file that the sweeper has just set in the
+  same directory, so both times come from the clock of the file system, and clocks of hosts do not matter.
+
+A directory is removed when its lock is free and its owner ran on this kernel, and otherwise when its lock is free and
+its last sign of life is `STALE_SECONDS` old. The second rule covers owners on other hosts, owners before a restart of
+this machine, and file systems without locks. Directories of versions before this one had neither sign: see `_is_left`.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import json
+import os
 import re
 import shutil
 import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 
 import psutil
 
-_NAME = re.compile(r"^(?P<host>.+)-(?P<pid>\d+)-(?P<started>\d+)$")
+from workers.loops import Loop
+
+STALE_SECONDS = 24 * 3600.0
+"""Without a sign of life for so long, an owner that runs on no kernel that can be asked is gone."""
+
+STALE_OF_BEFORE_SECONDS = 7 * 24 * 3600.0
+"""The same for directories of versions before this one, whose owners give no sign but the files that Spark writes."""
+
+_BEAT_SECONDS = 60.0
+_SWEEP_EVERY = 60
+"""Beats between two sweeps of a worker that runs on."""
+
+_OWNER = "owner.json"
+_NAME = re.compile(r"scratch-[0-9a-f]{32}")
+_NEW = re.compile(r"\.new-[0-9a-f]{32}")
+_NAME_OF_BEFORE = re.compile(r"(?P<host>.+)-(?P<pid>\d+)-(?P<started>\d+)")
 
 
-def make_scratch(root: Path) -> Path:
-    """A new directory below `root` that names this process, after removing those of processes that are gone."""
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    sweep_scratch(root)
-    process = psutil.Process()
-    directory = root / f"{socket.gethostname()}-{process.pid}-{_milliseconds(process)}"
-    directory.mkdir(mode=0o700, exist_ok=True)
-    return directory
+class _Lock(Enum):
+    """What an attempt to lock a file came to."""
+
+    TAKEN = "taken"
+    HELD_BY_OTHER = "held by another process"
+    UNSUPPORTED = "unsupported by the file system"
 
 
-def sweep_scratch(root: Path) -> None:
-    """Removes what processes of this machine left behind that are not running any more."""
+class Scratch:
+    """One new directory below `root`, and its signs of life until `remove`. Sweeps what others left, first and hourly.
+
+    Raises OSError where the directory cannot be made.
+    """
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._root = root
+        name = uuid.uuid4().hex
+        new, self.path = root / f".new-{name}", root / f"scratch-{name}"
+        new.mkdir(mode=0o700)
+        self._owner = os.open(new / _OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        told = {"kernel": _kernel(), "locked": _lock(self._owner) is _Lock.TAKEN}
+        os.write(self._owner, json.dumps(told).encode())
+        # From here on it is known by its name, and locked.
+        new.rename(self.path)
+        self._beats, self._is_removed = 0, False
+        self._sweep()
+        self._loop = Loop("scratch", _BEAT_SECONDS, self.beat)
+        self._loop.start()
+
+    def beat(self) -> None:
+        """Gives a sign of life; sweeps from time to time. Raises OSError."""
+        try:
+            os.utime(self.path / _OWNER)
+        except FileNotFoundError:
+            if self._is_removed:
+                return
+            raise
+        self._beats += 1
+        if self._beats % _SWEEP_EVERY == 0:
+            self._sweep()
+
+    def remove(self) -> None:
+        """Ends the signs of life and removes the directory, as far as that is possible. May be called twice."""
+        self._loop.ask_to_stop()
+        if not self._is_removed:
+            self._is_removed = True
+            with suppress(OSError):
+                _remove(self.path)
+            os.close(self._owner)
+
+    def _sweep(self) -> None:
+        owner = self.path / _OWNER
+        os.utime(owner)
+        sweep_scratch(self._root, owner.stat().st_mtime)
+
+
+def sweep_scratch(root: Path, now: float) -> None:
+    """Removes the directories below `root` whose owners are certainly gone. `now` is the time by the clock of the file
+    system, in seconds since the epoch.
+    """
     for directory in root.iterdir():
-        match = _NAME.match(directory.name)
-        if match is None or match["host"] != socket.gethostname():
-            continue
-        if not _is_running(int(match["pid"]), int(match["started"])):
-            shutil.rmtree(directory, ignore_errors=True)
+        # Others sweep as well, and a directory may be another user's.
+        with suppress(OSError):
+            if _NAME.fullmatch(directory.name):
+                _sweep_owned(directory, now)
+            elif _NEW.fullmatch(directory.name):
+                if now - directory.stat().st_mtime > STALE_SECONDS:
+                    _remove(directory)
+            elif (match := _NAME_OF_BEFORE.fullmatch(directory.name)) and _is_left(directory, match, now):
+                _remove(directory)
+
+
+def _sweep_owned(directory: Path, now: float) -> None:
+    try:
+        owner = os.open(directory / _OWNER, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        # The end of a sweep that was cut short.
+        if now - directory.stat().st_mtime > STALE_SECONDS:
+            _remove(directory)
+        return
+    try:
+        lock = _lock(owner)
+        if lock is _Lock.HELD_BY_OTHER:
+            return
+        is_stale = now - os.fstat(owner).st_mtime > STALE_SECONDS
+        if is_stale or (lock is _Lock.TAKEN and _was_locked_here(os.read(owner, 4096))):
+            _remove(directory)
+    finally:
+        os.close(owner)
+
+
+def _was_locked_here(told: bytes) -> bool:
+    """Whether the owner held the lock on this kernel, so that a free lock means its end."""
+    try:
+        owner = json.loads(told)
+        return owner["locked"] is True and owner["kernel"] is not None and owner["kernel"] == _kernel()
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _remove(directory: Path) -> None:
+    """Removes it, the file of its owner last: what a removal that is cut short leaves is found by the next one."""
+    for path in directory.iterdir():
+        if path.name != _OWNER:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _lock(descriptor: int) -> _Lock:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        is_held = error.errno in {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES}
+        return _Lock.HELD_BY_OTHER if is_held else _Lock.UNSUPPORTED
+    return _Lock.TAKEN
+
+
+def _kernel() -> str | None:
+    """The identity of the running kernel, the same in all its containers and another one after a restart; None where
+    the system has none.
+    """
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+def _is_left(directory: Path, match: re.Match[str], now: float) -> bool:
+    """Whether a directory of a version before this one, named by host and process, is left over: its process does not
+    run, where it is of this host; for other hosts, where nothing in it has changed for long.
+    """
+    if match["host"] == socket.gethostname():
+        return not _is_running(int(match["pid"]), int(match["started"]))
+    return all(now - changed > STALE_OF_BEFORE_SECONDS for changed in _times(directory))
+
+
+def _times(directory: Path) -> Iterator[float]:
+    yield directory.stat().st_mtime
+    for path in directory.rglob("*"):
+        yield path.lstat().st_mtime
 
 
 def _is_running(pid: int, started: int) -> bool:
     try:
         # The start time tells a process from a later one with its number.
-        return abs(_milliseconds(psutil.Process(pid)) - started) < 1000
+        return abs(int(psutil.Process(pid).create_time() * 1000) - started) < 1000
     except psutil.NoSuchProcess:
         return False
     except psutil.AccessDenied:
         return True
-
-
-def _milliseconds(process: psutil.Process) -> int:
-    return int(process.create_time() * 1000)
