@@ -262,7 +262,8 @@ class JobRunner:
         return False
 
     def _execute(self, attempt: Attempt, driver: Driver, spec: JobSpec, engine: Engine, run: _Run) -> Verdict:
-        run = replace(run, beside=engine.look_beside(run.planned, run.tables))
+        # The run after a fallback goes on with the statistics thread of the first run.
+        run = replace(run, beside=run.beside or engine.look_beside(run.planned, run.tables))
         try:
             written = self._written(attempt, engine, run)
         except Exception as error:  # noqa: BLE001 - as above
