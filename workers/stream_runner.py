@@ -237,7 +237,8 @@ class StreamRunner:
 
         following = None if dimensions is None else Following(dimensions, lambda: at_hand.versions)
         tables = watched(spec, at_hand.plans.inputs, self._roots, claim.tenant)
-        backlog = BacklogWatch(tables, directory / "checkpoint", self._database)
+        sources = [read.table for read in planned.reads]
+        backlog = BacklogWatch(tables, directory / "checkpoint", self._database, sources)
         measuring = StreamMeasuring(directory / "checkpoint", backlog, trigger.every, self._metrics)
         ends = spec.mode is Mode.INCREMENTAL
         return Opened(

@@ -27,7 +27,7 @@ def measuring(database_url: str, tmp_path: Path) -> Iterator[StreamMeasuring]:
     (rows / "1.csv").write_text("1\n")
     streams = [WatchedDirectory("t", f"file://{rows}", lambda: local_arrivals(rows, Confines([rows])))]
     with closing(Database(database_url)) as database:
-        watch = BacklogWatch(streams, tmp_path / "checkpoint", database, lambda: 0.0)
+        watch = BacklogWatch(streams, tmp_path / "checkpoint", database, ("t",), lambda: 0.0)
         yield StreamMeasuring(tmp_path / "checkpoint", watch, None, WorkerMetrics())
 
 

@@ -13,6 +13,7 @@ from service.spec.job import TableSource
 from service.spec.types import BIGINT, Field, Schema
 from workers.engine.plan.nodes import Scan
 from workers.engine.streaming.sources import Input, RateInput, SourceRead, StreamInput, read_inputs, reads_of
+from workers.engine.streaming.taken_files import TakenFiles, logs_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,8 +65,10 @@ def test_sources_have_their_tables_in_the_order_of_sparks_reports(spark: SparkSe
         SourceRead("o", 3),
         SourceRead("o", 1),
     )
-    # As often as it is read, each has its rows in Spark's report.
+    # Spark counts a row as often as it is read, and numbers the logs of the sources in the same order.
     assert [source.rows for source in progress_of(frame, tmp_path / "checkpoint").sources] == [2, 60, 6, 2]
+    taken = [[Path(uri).parent.name for uri in TakenFiles(log).new()] for log in logs_of(tmp_path / "checkpoint")]
+    assert taken == [["orders"], ["orders_eu"], ["orders"], ["orders"]]
 
 
 def test_rows_that_are_made_up_and_static_ones(spark: SparkSession) -> None:
