@@ -93,6 +93,10 @@ class Scratch:
         if self._beats % _SWEEP_EVERY == 0:
             self._sweep()
 
+    def clear(self) -> None:
+        """Removes what a killed driver left; Spark removes its files only at an orderly end. Raises OSError."""
+        _clear(self.path)
+
     def remove(self) -> None:
         """Ends the signs of life and removes the directory, as far as that is possible. May be called twice."""
         self._loop.ask_to_stop()
@@ -154,13 +158,17 @@ def _was_locked_here(told: bytes) -> bool:
 
 def _remove(directory: Path) -> None:
     """Removes it, the file of its owner last: what a removal that is cut short leaves is found by the next one."""
+    _clear(directory)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _clear(directory: Path) -> None:
     for path in directory.iterdir():
         if path.name != _OWNER:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _lock(descriptor: int) -> _Lock:

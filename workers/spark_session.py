@@ -205,6 +205,8 @@ class SparkRuntime:
         find_java(os.environ)
         # The operator's own word counts.
         further = {**self._properties, **read_properties(self._settings.properties_file)}
+        if self._scratch is not None:
+            self._scratch.clear()
         # All this may take longer than `stop` waits: nobody would end the JVM then.
         self._go_on()
         if self._scratch is None:

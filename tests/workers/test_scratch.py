@@ -148,6 +148,15 @@ def test_a_worker_that_runs_on_sweeps_too(tmp_path: Path, own: Scratch) -> None:
     assert not directory.exists()
 
 
+def test_it_is_cleared_for_the_next_driver(tmp_path: Path, own: Scratch) -> None:
+    (own.path / "local" / "blocks").mkdir(parents=True)
+    (own.path / "further.properties").touch()
+    (own.path / "link").symlink_to(tmp_path)
+    own.clear()
+    assert [path.name for path in own.path.iterdir()] == ["owner.json"]
+    assert tmp_path.exists()
+
+
 def test_a_removal_and_a_creation_that_were_cut_short(tmp_path: Path, own: Scratch) -> None:
     halves = [tmp_path / f"scratch-{'0' * 32}", tmp_path / f".new-{'0' * 32}"]
     for half in halves:
