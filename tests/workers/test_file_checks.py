@@ -148,6 +148,21 @@ def test_a_file_that_changes_is_named(
     assert f"The file '1.{format_}' of the table 't' {happened}" in failed(bench, job_id)["detail"]
 
 
+@pytest.mark.parametrize("format_", ["parquet", "csv", "json"])
+@pytest.mark.parametrize("change", [removed, shortened])
+def test_a_file_that_changes_before_its_statistics_are_read(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, format_: str, change: Change
+) -> None:
+    job_id = bench.submit(spec(bench, format_))
+    before_statistics(monkeypatch, lambda: change(bench.settings.state_dir / "data" / "t" / f"1.{format_}"))
+    bench.runner.run(job_id)
+    job = bench.job(job_id)
+    assert job.error is not None
+    assert (job.status, job.error["status"]) == (JobStatus.FAILED, 422)
+    assert job.error["code"] == ("path_not_found" if change is removed else "files_changed")
+    assert f"1.{format_}" in job.error["detail"]
+
+
 @pytest.mark.parametrize("sql", [TWICE, BRANCHES])
 def test_a_table_that_a_plan_reads_twice(bench: Bench, monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
     settings = {"distinct_method": "branches"} if sql == BRANCHES else {}
