@@ -157,9 +157,12 @@ def _was_locked_here(told: bytes) -> bool:
 
 
 def _remove(directory: Path) -> None:
-    """Removes it, the file of its owner last: what a removal that is cut short leaves is found by the next one."""
+    """Removes it, the file of its owner last and only if nothing else is left: by that file, the next sweep knows that
+    the rest may go at once.
+    """
     _clear(directory)
-    shutil.rmtree(directory, ignore_errors=True)
+    if all(path.name == _OWNER for path in directory.iterdir()):
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _clear(directory: Path) -> None:

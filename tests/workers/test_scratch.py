@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -155,6 +156,19 @@ def test_it_is_cleared_for_the_next_driver(tmp_path: Path, own: Scratch) -> None
     own.clear()
     assert [path.name for path in own.path.iterdir()] == ["owner.json"]
     assert tmp_path.exists()
+
+
+def test_what_cannot_be_removed_is_tried_again_by_the_next_sweep(
+    tmp_path: Path, own: Scratch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = Scratch(tmp_path)
+    (busy.path / "local").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda _path, ignore_errors: None)
+        busy.remove()
+    assert (busy.path / "local").exists()
+    Scratch(tmp_path).remove()
+    assert list(tmp_path.iterdir()) == [own.path]
 
 
 def test_a_removal_and_a_creation_that_were_cut_short(tmp_path: Path, own: Scratch) -> None:
