@@ -11,9 +11,15 @@ processes alike, and several hosts may share the volume. Two signs tell that the
 - It sets the time of `owner.json` every minute. The age is measured against a file that the sweeper has just set in the
   same directory, so both times come from the clock of the file system, and clocks of hosts do not matter.
 
-A directory is removed when its lock is free and its owner ran on this kernel, and otherwise when its lock is free and
-its last sign of life is `STALE_SECONDS` old. The second rule covers owners on other hosts, owners before a restart of
-this machine, and file systems without locks. Directories of versions before this one had neither sign: see `_is_left`.
+A directory whose lock is free is removed
+
+- at once, where its owner ran in this process namespace of this kernel, and does not run any more;
+- after `QUIET_SECONDS` without a sign of life, where its owner ran on this kernel, such as in a container that was made
+  again. Some file systems keep the locks of one mount from another one, so a free lock alone does not suffice;
+- after `STALE_SECONDS` without one in all other cases: an owner on another host or before a restart of this machine, or
+  a file system without locks.
+
+Directories of versions before this one had neither sign: see `_is_left`.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import re
 import shutil
@@ -35,14 +42,15 @@ import psutil
 
 from workers.loops import Loop
 
+QUIET_SECONDS = 600.0
 STALE_SECONDS = 24 * 3600.0
-"""Without a sign of life for so long, an owner that runs on no kernel that can be asked is gone."""
+"""Without a sign of life for so long, an owner is gone: the first one where its lock must be visible here."""
 
 STALE_OF_BEFORE_SECONDS = 7 * 24 * 3600.0
 """The same for directories of versions before this one, whose owners give no sign but the files that Spark writes."""
 
 _BEAT_SECONDS = 60.0
-_SWEEP_EVERY = 60
+_SWEEP_EVERY = 10
 """Beats between two sweeps of a worker that runs on."""
 
 _OWNER = "owner.json"
@@ -60,7 +68,8 @@ class _Lock(Enum):
 
 
 class Scratch:
-    """One new directory below `root`, and its signs of life until `remove`. Sweeps what others left, first and hourly.
+    """One new directory below `root`, and its signs of life until `remove`. Sweeps what others left, now and every few
+    minutes.
 
     Raises OSError where the directory cannot be made.
     """
@@ -72,8 +81,10 @@ class Scratch:
         new, self.path = root / f".new-{name}", root / f"scratch-{name}"
         new.mkdir(mode=0o700)
         self._owner = os.open(new / _OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        told = {"kernel": _kernel(), "locked": _lock(self._owner) is _Lock.TAKEN}
-        os.write(self._owner, json.dumps(told).encode())
+        is_locked = _lock(self._owner) is _Lock.TAKEN
+        process = psutil.Process()
+        owner = {"kernel": _kernel(), "namespace": _namespace(), "pid": process.pid, "started": _started(process)}
+        os.write(self._owner, json.dumps({**owner, "locked": is_locked}).encode())
         # From here on it is known by its name, and locked.
         new.rename(self.path)
         self._beats, self._is_removed = 0, False
@@ -140,20 +151,24 @@ def _sweep_owned(directory: Path, now: float) -> None:
         lock = _lock(owner)
         if lock is _Lock.HELD_BY_OTHER:
             return
-        is_stale = now - os.fstat(owner).st_mtime > STALE_SECONDS
-        if is_stale or (lock is _Lock.TAKEN and _was_locked_here(os.read(owner, 4096))):
+        patience = _patience(os.read(owner, 4096)) if lock is _Lock.TAKEN else STALE_SECONDS
+        if now - os.fstat(owner).st_mtime > patience:
             _remove(directory)
     finally:
         os.close(owner)
 
 
-def _was_locked_here(told: bytes) -> bool:
-    """Whether the owner held the lock on this kernel, so that a free lock means its end."""
+def _patience(written: bytes) -> float:
+    """For how many seconds an owner that wrote this, and whose lock is free, must have given no sign of life."""
     try:
-        owner = json.loads(told)
-        return owner["locked"] is True and owner["kernel"] is not None and owner["kernel"] == _kernel()
+        owner = json.loads(written)
+        if owner["locked"] is not True or owner["kernel"] is None or owner["kernel"] != _kernel():
+            return STALE_SECONDS
+        is_here = owner["namespace"] is not None and owner["namespace"] == _namespace()
+        is_gone = is_here and not _is_running(owner["pid"], owner["started"])
     except (ValueError, KeyError, TypeError):
-        return False
+        return STALE_SECONDS
+    return -math.inf if is_gone else QUIET_SECONDS
 
 
 def _remove(directory: Path) -> None:
@@ -193,6 +208,14 @@ def _kernel() -> str | None:
         return None
 
 
+def _namespace() -> str | None:
+    """The identity of this process's namespace of process numbers; None where the system has none."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return None
+
+
 def _is_left(directory: Path, match: re.Match[str], now: float) -> bool:
     """Whether a directory of a version before this one, named by host and process, is left over: its process does not
     run, where it is of this host; for other hosts, where nothing in it has changed for long.
@@ -211,8 +234,13 @@ def _times(directory: Path) -> Iterator[float]:
 def _is_running(pid: int, started: int) -> bool:
     try:
         # The start time tells a process from a later one with its number.
-        return abs(int(psutil.Process(pid).create_time() * 1000) - started) < 1000
+        return abs(_started(psutil.Process(pid)) - started) < 1000
     except psutil.NoSuchProcess:
         return False
     except psutil.AccessDenied:
         return True
+
+
+def _started(process: psutil.Process) -> int:
+    """Milliseconds since the epoch."""
+    return int(process.create_time() * 1000)

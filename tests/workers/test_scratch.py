@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from workers import scratch
-from workers.scratch import STALE_OF_BEFORE_SECONDS, STALE_SECONDS, Scratch
+from workers.scratch import QUIET_SECONDS, STALE_OF_BEFORE_SECONDS, STALE_SECONDS, Scratch
 
 HOLD = "import sys; from pathlib import Path; from workers.scratch import Scratch; "
 HOLD += "print(Scratch(Path(sys.argv[1])).path, flush=True); sys.stdin.read()"
@@ -54,13 +54,10 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.wait(30)
 
 
-def from_other_kernel(directory: Path, *, locked: bool = True) -> None:
-    """As if its owner ran on another host."""
-    _tell(directory, {"kernel": "another", "locked": locked})
-
-
-def _tell(directory: Path, told: object) -> None:
-    (directory / "owner.json").write_text(json.dumps(told))
+def rewritten(directory: Path, **changed: object) -> None:
+    """As if its owner had run elsewhere."""
+    owner = directory / "owner.json"
+    owner.write_text(json.dumps({**json.loads(owner.read_text()), **changed}))
 
 
 def age(directory: Path, seconds: float) -> None:
@@ -86,6 +83,34 @@ def test_what_a_killed_worker_left_is_removed_whatever_its_host_was_called(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("elsewhere", [{"namespace": "pid:[1]"}, {"namespace": None}])
+def test_what_a_container_that_was_made_again_left_is_removed_soon(
+    tmp_path: Path, own: Scratch, elsewhere: dict[str, object]
+) -> None:
+    with another_worker(tmp_path) as (process, directory):
+        kill(process)
+    rewritten(directory, **elsewhere)
+    # Its lock is free here as well if the file system keeps locks of its mount from ours.
+    age(directory, QUIET_SECONDS - 60)
+    Scratch(tmp_path).remove()
+    assert directory.exists()
+    age(directory, QUIET_SECONDS + 60)
+    Scratch(tmp_path).remove()
+    assert list(tmp_path.iterdir()) == [own.path]
+
+
+def test_a_process_number_that_was_given_again(tmp_path: Path, own: Scratch) -> None:
+    with another_worker(tmp_path) as (process, directory):
+        kill(process)
+    mine = int(psutil.Process().create_time() * 1000)
+    rewritten(directory, pid=os.getpid(), started=mine)
+    Scratch(tmp_path).remove()
+    assert directory.exists(), "its owner runs"
+    rewritten(directory, started=mine - 5000)
+    Scratch(tmp_path).remove()
+    assert list(tmp_path.iterdir()) == [own.path]
+
+
 def test_what_a_running_worker_uses_is_left_alone(tmp_path: Path) -> None:
     with another_worker(tmp_path) as (_, directory):
         # Its lock counts, though it gave no other sign of life for long.
@@ -101,7 +126,7 @@ def test_an_owner_on_another_host_is_gone_once_it_gave_no_sign_for_long(
     # Its lock is not seen here, as on a network file system without locks.
     with another_worker(tmp_path) as (process, directory):
         kill(process)
-    from_other_kernel(directory, locked=locked)
+    rewritten(directory, kernel="another", locked=locked)
     age(directory, STALE_SECONDS - 60)
     Scratch(tmp_path).remove()
     assert directory.exists()
@@ -133,7 +158,7 @@ def test_on_a_file_system_without_locks_signs_of_life_count(tmp_path: Path, monk
 def test_ages_are_by_the_clock_of_the_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with another_worker(tmp_path) as (process, directory):
         kill(process)
-    from_other_kernel(directory)
+    rewritten(directory, kernel="another")
     # A host whose clock is years ahead is not believed.
     monkeypatch.setattr(time, "time", lambda: 4e9)
     Scratch(tmp_path).remove()
@@ -167,6 +192,7 @@ def test_what_cannot_be_removed_is_tried_again_by_the_next_sweep(
         patched.setattr(shutil, "rmtree", lambda _path, ignore_errors: None)
         busy.remove()
     assert (busy.path / "local").exists()
+    age(busy.path, QUIET_SECONDS + 60)
     Scratch(tmp_path).remove()
     assert list(tmp_path.iterdir()) == [own.path]
 
