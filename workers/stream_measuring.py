@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +14,7 @@ from service.store import streams
 from service.store.leases import Claim
 from service.store.streams import BACKLOG, BatchMeasures
 from workers.engine.streaming.progress import BatchProgress
+from workers.engine.streaming.sources import SourceRead
 from workers.engine.streaming.state_changes import StateChanges, changes_of
 from workers.metrics import WorkerMetrics
 from workers.stream_backlog import BacklogWatch, Occasion
@@ -56,7 +57,7 @@ class StreamMeasuring:
         self._metrics = metrics
         metrics.watch_stream(backlog)
 
-    def tell(self, found: Sequence[BatchProgress], scans: Mapping[str, int], *, at_end: bool) -> Told:
+    def tell(self, found: Sequence[BatchProgress], reads: Sequence[SourceRead], *, at_end: bool) -> Told:
         """Of the mini-batches `found` since the last time, oldest first. Told again until `stored` says that it is.
 
         Raises what the database raises.
@@ -69,7 +70,7 @@ class StreamMeasuring:
             return Told(backlog=behind) if is_new else Told()
         self._count(found)
         measures = [
-            measures_of(one, scans, self._allow_latency, self._changes(one) if place >= len(found) - _NEWEST else ())
+            measures_of(one, reads, self._allow_latency, self._changes(one) if place >= len(found) - _NEWEST else ())
             for place, one in enumerate(found)
         ]
         if behind is not None:
@@ -98,9 +99,9 @@ class StreamMeasuring:
 
 
 def tell(
-    measuring: StreamMeasuring | None, found: Sequence[BatchProgress], scans: Mapping[str, int], *, at_end: bool
+    measuring: StreamMeasuring | None, found: Sequence[BatchProgress], reads: Sequence[SourceRead], *, at_end: bool
 ) -> Told:
     """As `StreamMeasuring.tell`; what Spark alone tells where nothing more is measured."""
     if measuring is not None:
-        return measuring.tell(found, scans, at_end=at_end)
-    return Told(tuple(measures_of(one, scans) for one in found))
+        return measuring.tell(found, reads, at_end=at_end)
+    return Told(tuple(measures_of(one, reads) for one in found))

@@ -146,7 +146,8 @@ class Limits(Frozen):
         ge=0,
         le=10,
         description="How often a batch job is tried again, beside `max_attempts`, after it FAILED for a reason that "
-        "may pass: a store that is away (`storage_unavailable`), a full disk (`disk_full`) or an `internal_error`. "
+        "may pass: a store that is away (`storage_unavailable`), a full disk (`disk_full`), a file that was written "
+        "while the job ran (`files_changed`) or an `internal_error`. "
         "After 10 s, 20 s and so on up to 5 min, within its time limit.",
     )
 

@@ -131,6 +131,27 @@ def test_a_continuous_job_leaves_its_thread_and_goes_on(bench: Bench) -> None:
     assert (job.status, job.error, stream(bench, job_id).stopped_because) == ("STOPPED", None, StoppedBecause.STOPPED)
 
 
+@pytest.mark.parametrize("directory", ["orders/", "orders_eu/"])
+def test_rows_of_two_tables_are_counted_by_table(bench: Bench, directory: str) -> None:
+    data = bench.settings.state_dir / "data"
+    shutil.copytree(data / "orders", data / "orders_eu")
+    # The plan reads the first table once for its rows and once for its distinct values, the second one once.
+    job_id = bench.submit(
+        {
+            "mode": "incremental",
+            "tables": {
+                "o": parquet("orders") | {"role": "stream"},
+                "e": parquet("orders") | {"role": "stream", "path": directory},
+            },
+            "sql": "SELECT o.uid, COUNT(*) AS n, COUNT(DISTINCT o.category) AS c FROM o JOIN e ON o.uid = e.uid "
+            "GROUP BY o.uid",
+            "settings": {"state": {"partitions": 2}, "distinct_method": "branches"},
+        }
+    )
+    assert run(bench, job_id).error is None
+    assert stream(bench, job_id).rows_in == 20_000
+
+
 def test_rows_that_are_made_up_come_until_the_job_is_stopped(bench: Bench) -> None:
     job_id = bench.submit(
         {
