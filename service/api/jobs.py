@@ -17,7 +17,7 @@ from service.api.body_errors import BODY_ERRORS
 from service.api.conditional import is_known, job_response, wait_seconds
 from service.api.dependencies import Cursor, IfNoneMatch, JobId, Prefer, ServicesDep, lines_of
 from service.api.problems import problems, request_id_of
-from service.api.retries import SteadyRoute
+from service.api.retries import Repeatable, SteadyRoute
 from service.errors import (
     DatabaseUnavailableError,
     IdempotencyKeyReusedError,
@@ -96,6 +96,7 @@ _LOCATION = {"Location": _header("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7
         ),
     },
 )
+@Repeatable(header="idempotency-key")
 def submit_job(
     body: JobBody,
     request: Request,
