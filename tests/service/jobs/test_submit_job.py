@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.dispatch import Dispatcher
@@ -81,6 +82,20 @@ def test_a_replay_needs_no_files(database: Database, doorbell: Doorbell, setting
     again = submit_job(database, doorbell, settings, submission("k"))
     assert again.replayed
     assert again.job == first.job
+
+
+def test_submissions_at_once_with_an_expired_key_are_one_job(
+    database: Database, doorbell: Doorbell, settings: Settings
+) -> None:
+    expired = submit_job(database, doorbell, settings, submission("k")).job.id
+    with database.write() as session:
+        session.execute(update(IdempotencyKeyRow).values(expires_at=1))
+    with ThreadPoolExecutor(4) as pool:
+        accepted = list(pool.map(lambda _: submit_job(database, doorbell, settings, submission("k")), range(4)))
+    assert [one.replayed for one in accepted].count(False) == 1
+    assert {one.job.id for one in accepted}.isdisjoint({expired})
+    assert len({one.job.id for one in accepted}) == 1
+    assert count(database, JobRow) == 2
 
 
 def test_a_key_belongs_to_its_tenant(database: Database, doorbell: Doorbell, settings: Settings) -> None:
