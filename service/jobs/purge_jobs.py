@@ -202,12 +202,12 @@ def _in_batches(database: Database, step: _Step, before: int) -> Iterator[Sequen
 
 def _remove_files(due: _Due, gone: Sequence[Removed], counted: Purged) -> Purged:
     """Adds to `counted` the results whose files are removed."""
-    removed: list[Removed] = []
-    for folder in due.folders:
-        for job in gone:
-            if directories.remove_job_directory(folder, job.job_id) and folder == due.results:
-                removed.append(job)
-    return counted + Purged(results=sum(job.had_result for job in removed), bytes=sum(job.bytes for job in removed))
+    for job in gone:
+        for folder in due.folders:
+            is_removed = directories.remove_job_directory(folder, job.job_id)
+            if is_removed and folder == due.results:
+                counted += Purged(results=int(job.had_result), bytes=job.bytes)
+    return counted
 
 
 def _expired_keys(database: Database, now: int) -> Iterator[Purged]:
