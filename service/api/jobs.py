@@ -25,6 +25,7 @@ from service.errors import (
     JobAlreadyFinishedError,
     JobNotFinishedError,
     JobNotFoundError,
+    JobStateUnknownError,
     StorageUnavailableError,
 )
 from service.jobs.cancel_job import cancel_job as cancel
@@ -184,7 +185,7 @@ async def get_job(
     "/{job_id}",
     status_code=204,
     summary="Delete a job that has finished or is STOPPED",
-    responses=problems(JobNotFoundError, JobNotFinishedError),
+    responses=problems(JobNotFoundError, JobNotFinishedError, JobStateUnknownError),
 )
 def delete_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> None:
     """Removes the job with its plan, metrics, events, result and state; what its sink wrote elsewhere stays."""
@@ -198,7 +199,7 @@ def delete_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) ->
     summary="Cancel a job",
     responses={
         202: {"description": "The job, CANCELLED or CANCELLING.", "headers": {**ETAG_HEADER, **RETRY_HEADER}},
-        **problems(JobNotFoundError, JobAlreadyFinishedError),
+        **problems(JobNotFoundError, JobAlreadyFinishedError, JobStateUnknownError),
     },
 )
 def cancel_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> Response:

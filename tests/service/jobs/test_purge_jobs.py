@@ -92,6 +92,18 @@ def test_jobs_at_work_keep_their_files(database: Database, settings: Settings) -
     assert (directory / "attempt-1").is_dir()
 
 
+def test_jobs_in_a_state_of_a_newer_version_keep_their_files(database: Database, settings: Settings) -> None:
+    job_id = finished(database, settings, 100)
+    (settings.results_dir / job_id / "attempt-7").mkdir()
+    age(settings.results_dir / job_id, days=30)
+    with database.write() as session:
+        session.execute(update(JobRow).values(status="PAUSED", finished_at=None))
+    paths = (settings.results_dir, settings.streams_dir)
+    assert would_purge(database, *paths, Limits(0, 0)).is_nothing
+    assert purge_politely(database, *paths, Limits(0, 0)).is_nothing
+    assert len(list((settings.results_dir / job_id).iterdir())) == 2
+
+
 def test_what_a_killed_purge_left_is_found_a_day_later(
     database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
