@@ -78,10 +78,12 @@ def check_settings(
     patch: Mapping[str, Any],
     *,
     from_scratch: bool,
-) -> None:
-    """Raises what `require_streaming`, `require_stopped`, `with_settings` and `check_job` do, and changes nothing.
+) -> dict[str, Any]:
+    """The stored job with which the changed settings were checked; whoever stores them checks again if the job is
+    another by then.
 
-    Files are looked at here, and not while the job is locked.
+    Raises what `require_streaming`, `require_stopped`, `with_settings` and `check_job` do, and changes nothing. Files
+    are looked at here, and not while the job is locked.
     """
     with database.read() as session:
         row = require_streaming(session, tenant, job_id, with_spec=True)
@@ -89,6 +91,7 @@ def check_settings(
         has_state = not from_scratch and has_layout(session, job_id)
         spec = with_settings(JobSpec.model_validate(row.spec), patch, has_state=has_state)
     check_job(spec, roots_of(settings), posted_schemas(database, tenant, spec), goes_on=has_state)
+    return row.spec
 
 
 def has_layout(session: Session, job_id: str) -> bool:
