@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from service.errors import JobAlreadyFinishedError
-from service.jobs.find import require_job, require_unfinished
+from service.jobs.find import require_job, state_for_change
 from service.jobs.views import Job
 from service.jobs.waiting import Listening
 from service.settings import Settings
@@ -26,7 +26,7 @@ def cancel_job(database: Database, settings: Settings, tenant: str, job_id: str)
     with database.write() as session:
         now = database.now(session)
         row = require_job(session, tenant, job_id, for_change=True, with_spec=True)
-        status = require_unfinished(row, now)
+        status = state_for_change(row, now)
         if status is None:
             raise JobAlreadyFinishedError(f"The job is {row.status}: there is nothing left to cancel.")
         if status in {JobStatus.QUEUED, JobStatus.STOPPED}:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from service.errors import JobNotFinishedError
-from service.jobs.find import require_job, require_unfinished
+from service.jobs.find import require_job, state_for_change
 from service.results.directories import remove_job_directory
 from service.spec.status import JobStatus
 from service.store import jobs
@@ -19,7 +19,7 @@ def delete_job(database: Database, results: Path, streams: Path, tenant: str, jo
     """
     with database.write() as session:
         row = require_job(session, tenant, job_id, for_change=True)
-        if row.status != JobStatus.STOPPED.value and require_unfinished(row, database.now(session)) is not None:
+        if row.status != JobStatus.STOPPED.value and state_for_change(row, database.now(session)) is not None:
             raise JobNotFinishedError(f"The job is {row.status}: cancel it first, and delete it when it has ended.")
         jobs.delete_job(session, row.id)
     # After the commit: files without a job are garbage, a job without its files would be a broken promise.

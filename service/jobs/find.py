@@ -35,7 +35,7 @@ def require_job(
     return row
 
 
-def require_unfinished(row: JobRow, now: int) -> JobStatus | None:
+def state_for_change(row: JobRow, now: int) -> JobStatus | None:
     """The state of a job for a request that changes it; None where the job has finished.
 
     Raises JobStateUnknownError for a state that only a newer version knows: this one cannot tell what may be done.

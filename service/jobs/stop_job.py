@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from service.errors import JobAlreadyFinishedError
-from service.jobs.find import require_unfinished
+from service.jobs.find import state_for_change
 from service.jobs.streaming import require_streaming
 from service.jobs.views import Job
 from service.jobs.waiting import Listening
@@ -20,7 +20,7 @@ def stop_job(database: Database, settings: Settings, tenant: str, job_id: str) -
     with database.write() as session:
         now = database.now(session)
         row = require_streaming(session, tenant, job_id, for_change=True, with_spec=True)
-        if require_unfinished(row, now) is None:
+        if state_for_change(row, now) is None:
             raise JobAlreadyFinishedError(f"The job is {row.status}: there is nothing left to stop.")
         stream_orders.request_stop(session, row, now)
         session.refresh(row)

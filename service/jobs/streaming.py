@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from service.datasets.roots import roots_of
 from service.errors import NotAStreamError, NotStoppedError, StateNotCompatibleError
 from service.jobs.check_job import check_job, posted_schemas
-from service.jobs.find import require_job, require_unfinished
+from service.jobs.find import require_job, state_for_change
 from service.settings import Settings
 from service.spec.errors import Issue
 from service.spec.job import JobSpec
@@ -36,7 +36,7 @@ def require_streaming(
 
 def require_stopped(row: JobRow, now: int) -> None:
     """Raises NotStoppedError, with what to do, unless the job rests, and JobStateUnknownError."""
-    status = require_unfinished(row, now)
+    status = state_for_change(row, now)
     if status is JobStatus.STOPPED:
         return
     if status is None:

@@ -119,7 +119,8 @@ class JobSummary(Frozen):
     @classmethod
     def of(cls, row: JobRow, now: int, listening: Waiting) -> Self:
         """The job of `row` as it truly stands at `now` (milliseconds)."""
-        return cls.model_validate(_fields(row, now, listening))
+        # Workers of a newer version may store more.
+        return cls.model_validate(_fields(row, now, listening), extra="ignore")
 
 
 class Job(JobSummary):
@@ -132,7 +133,7 @@ class Job(JobSummary):
     @classmethod
     def of(cls, row: JobRow, now: int, listening: Waiting) -> Self:
         """The job of `row` as it truly stands at `now` (milliseconds)."""
-        return cls.model_validate({**_fields(row, now, listening), "spec": _spec(row.spec)})
+        return cls.model_validate({**_fields(row, now, listening), "spec": _spec(row.spec)}, extra="ignore")
 
 
 def _spec(stored: dict[str, Any]) -> dict[str, Any]:

@@ -644,6 +644,23 @@ class TestStateOfANewerVersion:
         assert listed == {job_id: ("PAUSED", False), queued: ("QUEUED", False), finished: ("PAUSED", True)}
         assert "retry-after" not in api.client.get(f"/v1/jobs/{finished}").headers
 
+    def test_fields_that_only_the_newer_version_knows_are_left_out(self, api: Api) -> None:
+        """Its workers store the progress and the error of jobs that this version lists."""
+        job_id = lifecycle.insert(api.database)
+        held = lifecycle.claim(api.database, job_id)
+        lifecycle.run(api.database, held)
+        later = {"tasks_done": 1, "tasks_total": 4, "eta_ms": 7}
+        problem = {**ends.cancelled().model_dump(mode="json"), "severity": "low"}
+        with api.database.write() as session:
+            session.execute(update(JobRow).values(progress=later, error=problem))
+        read = api.client.get(f"/v1/jobs/{job_id}")
+        listed = api.client.get("/v1/jobs")
+        assert (read.status_code, listed.status_code) == (200, 200)
+        for job in (read.json(), *listed.json()["jobs"]):
+            assert (job["progress"]["tasks_done"], job["error"]["code"]) == (1, "cancelled")
+            assert "eta_ms" not in job["progress"]
+            assert "severity" not in job["error"]
+
     def test_a_wait_ends_with_the_next_change(self, api: Api, job_id: str) -> None:
         known = api.client.get(f"/v1/jobs/{job_id}").headers["etag"]
         same = api.client.get(f"/v1/jobs/{job_id}", headers={"If-None-Match": known, "Prefer": "wait=0"})
