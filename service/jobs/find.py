@@ -38,7 +38,7 @@ def require_job(
 def state_for_change(row: JobRow, now: int) -> JobStatus | None:
     """The state of a job for a request that changes it; None where the job has finished.
 
-    Raises JobStateUnknownError for a state that only a newer version knows: this one cannot tell what may be done.
+    Raises JobStateUnknownError for a state that only a newer version knows: what is allowed in it is not known here.
     """
     if has_finished(row):
         return None

@@ -79,8 +79,8 @@ def check_settings(
     *,
     from_scratch: bool,
 ) -> dict[str, Any]:
-    """The stored job with which the changed settings were checked; whoever stores them checks again if the job is
-    another by then.
+    """The stored job with which the changed settings were checked; the caller checks again if the job has changed
+    when it stores them.
 
     Raises what `require_streaming`, `require_stopped`, `with_settings` and `check_job` do, and changes nothing. Files
     are looked at here, and not while the job is locked.

@@ -84,7 +84,7 @@ def submit_job(database: Database, doorbell: Doorbell, settings: Settings, submi
 
 
 def _check_and_store(database: Database, settings: Settings, submission: Submission, payload: str) -> tuple[Job, Queue]:
-    """The stored job; checked again whenever a stream that it reads was deleted or declared anew meanwhile."""
+    """The stored job and its queue. The job is checked again if a stream that it reads has changed since the check."""
     while True:
         streams = posted_schemas(database, submission.tenant, submission.spec)
         checked = _check(settings, submission, streams)
