@@ -19,6 +19,7 @@ from service.errors import (
     InvalidCursorError,
     JobAlreadyFinishedError,
     JobNotFoundError,
+    JobStateUnknownError,
     NotAStreamError,
     NotStoppedError,
     StateNotCompatibleError,
@@ -64,7 +65,7 @@ _AS_IT_IS = Resumption()
     summary="Stop a streaming job",
     responses={
         202: {"description": "The job, STOPPING or STOPPED.", "headers": {**ETAG_HEADER, **RETRY_HEADER}},
-        **problems(JobNotFoundError, NotAStreamError, JobAlreadyFinishedError),
+        **problems(JobNotFoundError, NotAStreamError, JobAlreadyFinishedError, JobStateUnknownError),
     },
 )
 def stop_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> Response:
@@ -84,6 +85,7 @@ def stop_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> R
             JobNotFoundError,
             NotAStreamError,
             NotStoppedError,
+            JobStateUnknownError,
             StateNotCompatibleError,
             TooManyJobsError,
             StorageUnavailableError,
@@ -108,6 +110,7 @@ def resume_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant, bo
             JobNotFoundError,
             NotAStreamError,
             NotStoppedError,
+            JobStateUnknownError,
             StateNotCompatibleError,
             StorageUnavailableError,
             spec=True,

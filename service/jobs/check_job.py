@@ -76,8 +76,7 @@ def posted_schemas(database: Database, tenant: str, spec: JobSpec) -> dict[str, 
     if not names:
         return {}
     with database.read() as session:
-        found = (ingest.find_stream(session, tenant, name) for name in sorted(names))
-        return {stream.name: stream.schema for stream in found if stream is not None}
+        return ingest.find_schemas(session, tenant, names)
 
 
 def _look_at(name: str, table: Table, roots: Sequence[Root], streams: Mapping[str, Schema], *, grows: bool) -> _Found:

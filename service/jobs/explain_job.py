@@ -71,7 +71,7 @@ def _read_report(database: Database, tenant: str, job_id: str) -> tuple[int, Pla
         row = jobs.find_job(session, tenant=tenant, job_id=job_id, kind=jobs.EXPLAIN)
         if row is None:
             raise WorkerUnavailableError("The explanation was removed before it was read.")
-        if not JobStatus(row.status).is_terminal:
+        if not jobs.has_finished(row):
             return row.version, None
         if row.status == JobStatus.TIMED_OUT.value:
             # Its worker counts the same time, and was the first to see it over.

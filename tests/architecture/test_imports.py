@@ -1,4 +1,4 @@
-"""Imports go one way, and only where DESIGN says: read from the source, nothing is imported here."""
+"""Modules import only what `MAY_IMPORT` allows them: checked in the source, without importing it."""
 
 from __future__ import annotations
 
