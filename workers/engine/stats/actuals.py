@@ -39,6 +39,10 @@ COMPLETE = "COMPLETE"
 """Spark's status of a stage that ran to its end."""
 
 _SENDS_NOTHING = frozenset({"Scan", "Filter", "Project", "Expand", "Union"})
+_EAGER = "eager_aggregation"
+_PART_OF = {"incremental_aggregate": "split_distinct_aggregate"}
+"""By rule, the one that estimates what it makes."""
+
 _MULTIPLIES = JOINS | {"Expand", "Generate"}
 """Spark's operators that may emit more rows than they take."""
 
@@ -56,8 +60,8 @@ def estimates_of(
     """Estimated and measured rows of one run. `report` and `plan`, the one after the rules, are those of the run, and
     `run_by` is what its operators did; stages that failed or were stopped are left out.
 
-    The estimates of a query are those of the operators that it has before the rules, each by the last rule that weighed
-    it: what a rule makes is in the estimate of the way that it chose.
+    The estimates of a query are those of the plan after the rules, of each operator by the last rule that weighed it.
+    What a rule made in place of an operator is in the estimate of the way that it chose.
     """
     done = [stage for stage in stages if stage.status == COMPLETE]
     measured = _Measured(
@@ -67,8 +71,8 @@ def estimates_of(
         emitted=_most_emitted(run_by),
     )
     decided = _decided(report)
+    all_estimated = bool(decided) and not _unestimated(report, decided)
     senders = [node.id for node in report.before.nodes if node.operator not in _SENDS_NOTHING]
-    all_estimated = decided.keys() == set(senders)
     alone = senders[0] if len(senders) == 1 else None
     total = sum(way.rows_shuffled for way in decided.values()) if decided else None
     rows_read = _rows_read(plan, statistics)
@@ -142,13 +146,29 @@ class _Measured:
 
 
 def _decided(report: PlanReport) -> Mapping[int, Alternative]:
-    """The nodes of the plan before the rules that were weighed, each with the way that was chosen last."""
-    ids = {node.id for node in report.before.nodes}
+    """The nodes that were weighed, each with the way that was chosen last: those of the plan after the rules, and those
+    that a rule replaced. What is aggregated below a join is weighed by itself again, and more exactly.
+    """
+    before, after = ({node.id for node in tree.nodes} for tree in (report.before, report.after))
+    last = {trace.node_id: trace for trace in report.rules if choice_of(trace) is not None}
     return {
-        trace.node_id: way
-        for trace in report.rules
-        if (way := choice_of(trace)) is not None and trace.node_id is not None and trace.node_id in ids
+        node_id: way
+        for node_id, trace in last.items()
+        if (way := choice_of(trace)) is not None
+        and node_id is not None
+        and (node_id in after or (node_id in before and trace.rule != _EAGER))
     }
+
+
+def _unestimated(report: PlanReport, decided: Mapping[int, Alternative]) -> bool:
+    """Whether the plan after the rules has an operator that may send rows and is in no estimate."""
+    weighing = {trace.rule for trace in report.rules if choice_of(trace) is not None} - {_EAGER}
+    return any(
+        node.operator not in _SENDS_NOTHING
+        and node.id not in decided
+        and _PART_OF.get(node.changed_by or "", node.changed_by) not in weighing
+        for node in report.after.nodes
+    )
 
 
 def _outcomes(

@@ -49,8 +49,16 @@ def trace(node_id: int, shuffled: int, hottest: int, rule: str = "two_phase_aggr
     )
 
 
-def report(before: PlanTree, *rules: RuleTrace) -> PlanReport:
-    return PlanReport(before=before, after=before, rules=rules, tables=(), keys=(), statistics_ms=1)
+def report(before: PlanTree, *rules: RuleTrace, after: PlanTree | None = None) -> PlanReport:
+    return PlanReport(before=before, after=after or before, rules=rules, tables=(), keys=(), statistics_ms=1)
+
+
+def made(operator: str, number: int, by: str | None = None) -> PlanNodeReport:
+    return PlanNodeReport(id=number, operator=operator, detail="", inputs=(), changed_by=by)
+
+
+def plan(*nodes: PlanNodeReport) -> PlanTree:
+    return PlanTree(nodes=nodes, text="")
 
 
 def stage(number: int, read: int, written: int, most: float = 0.0, *, rows: int = 0, ok: bool = True) -> StageMetrics:
@@ -149,6 +157,33 @@ def test_of_two_nodes_that_read_alike_only_the_one_that_was_weighed_is_estimated
     made = estimates_of(run, ORDERS, KNOWN, STAGES)
     assert not made.all_estimated
     assert (made.estimated_rows_shuffled, made.choices[0].node_id) == (20_000, 1)
+
+
+def test_what_is_aggregated_below_a_join_counts_as_it_was_weighed_in_the_plan_that_ran() -> None:
+    before = plan(made("Scan", 0), made("Scan", 1), made("Join", 2), made("Aggregate", 3))
+    below, final = made("Aggregate", 4, "two_phase_aggregate"), made("Aggregate", 5, "eager_aggregation")
+    after = plan(made("Scan", 0), below, made("Scan", 1), made("Join", 2, "eager_aggregation"), final)
+    rules = (
+        trace(3, 4_000_000, 230_000_000_000, "eager_aggregation"),
+        trace(2, 30_000, 8_000, "join_strategy"),
+        trace(4, 20_000, 9_000),
+    )
+    found = estimates_of(report(before, *rules, after=after), ORDERS, KNOWN, STAGES)
+    assert (found.estimated_rows_shuffled, found.estimated_rows_on_hottest_task) == (50_000, 9_000)
+    assert not found.all_estimated, "nothing was estimated of the final aggregate"
+    known = estimates_of(report(before, *rules, trace(5, 7, 7), after=after), ORDERS, KNOWN, STAGES)
+    assert (known.estimated_rows_shuffled, known.all_estimated) == (50_007, True)
+
+
+@pytest.mark.parametrize("by", ["split_distinct_aggregate", "incremental_aggregate"])
+def test_what_a_rule_made_is_in_its_estimate(by: str) -> None:
+    before = plan(made("Scan", 0), made("Aggregate", 1))
+    after = plan(made("Scan", 0), made("Aggregate", 2, "split_distinct_aggregate"), made("Aggregate", 3, by))
+    split = trace(1, 20_000, 9_000, "split_distinct_aggregate")
+    found = estimates_of(report(before, split, after=after), ORDERS, KNOWN, STAGES)
+    assert (found.estimated_rows_shuffled, found.all_estimated) == (20_000, True)
+    weighed_nothing = split.model_copy(update={"alternatives": ()})
+    assert not estimates_of(report(before, weighed_nothing, after=after), ORDERS, KNOWN, STAGES).all_estimated
 
 
 def operator(number: int, name: str, rows: int | None) -> OperatorMetrics:
