@@ -149,8 +149,8 @@ def _advice_on(effect: Effect, situation: Situation) -> Advice:
     if change is None:
         return Advice(f"{fact}: {effect.otherwise}.", hurts=True)
     setting, value = next(iter(change.settings.items())) if len(change.settings) == 1 else (None, None)
-    costs_little = "" if is_slow else f" It costs little here: {no_slow_task}."
-    return Advice(f"{fact}: {change.advice}.{costs_little}", setting, value, hurts=True)
+    measured = "" if is_slow else f" In this run {no_slow_task}."
+    return Advice(f"{fact}: {change.advice}.{measured}", setting, value, hurts=True)
 
 
 def _effects(report: HotKeyReport, situation: Situation) -> Iterator[Effect]:

@@ -23,7 +23,7 @@ class Finding(Enum):
     UNMEASURED = auto()
     """Spark reported no task times."""
     CONFIRMED = auto()
-    """One task had far more to do than the others, and read as many rows as estimated."""
+    """One task had far more to do than the others, or was the only one, and read as many rows as estimated."""
     EVEN = auto()
     """No task that read a shuffle had far more to do than the others."""
     WRONG = auto()
@@ -117,7 +117,7 @@ def _shuffled(stages: Sequence[StageMetrics], skewed: Collection[int]) -> Iterat
     for stage in stages:
         most = most_shuffled(stage) if stage.status == COMPLETE else None
         if most is not None:
-            others = (stage.shuffle_read_rows - most) / (stage.tasks - 1) if stage.tasks > 1 else float(most)
+            others = (stage.shuffle_read_rows - most) / (stage.tasks - 1) if stage.tasks > 1 else 0.0
             yield Shuffled(most, most / max(others, 1.0), stage.stage_id in skewed)
 
 

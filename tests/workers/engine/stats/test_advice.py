@@ -263,7 +263,12 @@ FULL = replace(JOIN, kind=JoinKind.FULL)
     [
         (JOIN, Evidence(4.0, True, (SLOW,), (UNEVEN,)), "join.skew", "set join.skew to ISOLATE"),
         # Rows were uneven, and it took no task long.
-        (JOIN, Evidence(4.0, True, (), (replace(UNEVEN, is_skewed=False),)), "join.skew", "It costs little here"),
+        (
+            JOIN,
+            Evidence(4.0, True, (), (replace(UNEVEN, is_skewed=False),)),
+            "join.skew",
+            "In this run no task took more than 4 times",
+        ),
         (FULL, Evidence(4.0, True, (SLOW,), (UNEVEN,)), None, "drop or aggregate them before it"),
         (FULL, Evidence(4.0, True, (), (replace(UNEVEN, is_skewed=False),)), None, "nothing needs to change"),
         # The rows of the key were read by one task, which had no more than four times as many as the others.
