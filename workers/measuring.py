@@ -19,6 +19,7 @@ from service.spec.reports import (
     StageMetrics,
 )
 from service.store.publication import AttemptMetrics
+from workers.engine.budget import PlanningBudget
 from workers.engine.plan.explain import text_of
 from workers.engine.planner import apply_rules
 from workers.engine.rules.rule import RuleContext
@@ -80,7 +81,10 @@ def _skew(
 
     @cache
     def replan(settings: JobSettings) -> str:
-        return text_of(apply_rules(planned.made.before, RuleContext(settings, known)).after)
+        budget = PlanningBudget(seconds=settings.optimizer.timeout.total_seconds())
+        made = apply_rules(planned.made.before, RuleContext(settings, known, budget=budget))
+        # How far a pass got by then says nothing about the setting.
+        return "" if budget.is_spent() else text_of(made.after)
 
     wrong = [
         one.node_id for one in estimates.wrong if one.quantity is Quantity.ROWS_EMITTED and one.node_id is not None
