@@ -82,10 +82,12 @@ def _wrong(wrong: EstimateError) -> str:
     number = "" if wrong.node_id is None else f" of #{wrong.node_id}"
     node = "" if wrong.node is None else f"{number} {wrong.node}"
     rule = "" if wrong.rule is None else f", estimated by {wrong.rule}"
-    high_or_low = "high" if wrong.estimated > wrong.measured else "low"
+    is_high = wrong.estimated > wrong.measured
+    # Of one operator among several, the measurements only say how many rows were possible.
+    found = f"at most {wrong.measured:,} possible" if wrong.rule and is_high else f"{wrong.measured:,} measured"
     return (
         f"The estimate was wrong: {wrong.quantity.replace('_', ' ')}{node}{rule}: {wrong.estimated:,} estimated, "
-        f"{wrong.measured:,} measured, {wrong.factor:,.0f} times too {high_or_low}."
+        f"{found}, {wrong.factor:,.0f} times too {'high' if is_high else 'low'}."
     )
 
 

@@ -112,6 +112,14 @@ def test_estimates_that_were_wrong_are_shown(evenkeel: Evenkeel, monkeypatch: py
         {"quantity": "rows_emitted", "node_id": 6, "node": "Join INNER", "estimated": 20_000_000, "measured": 2_000},
         {"quantity": "rows_read", "node_id": None, "node": None, "estimated": 100, "measured": 2_000},
         {"quantity": "rows_shuffled", "node_id": 3, "node": "Join", "rule": "r", "estimated": 1, "measured": 2_000},
+        {
+            "quantity": "rows_shuffled",
+            "node_id": 3,
+            "node": "Join",
+            "rule": "r",
+            "estimated": 40_000,
+            "measured": 2_000,
+        },
     ]
     estimates = {"summary": "Nothing.", "wrong": [{**one, "factor": 20, "new": 1} for one in wrong]}
     run = {"planning_ms": 1, "execution_ms": 2, "stages": [], "skew": SKEW.model_dump(mode="json")}
@@ -122,6 +130,7 @@ def test_estimates_that_were_wrong_are_shown(evenkeel: Evenkeel, monkeypatch: py
         "rows emitted of #6 Join INNER: 20,000,000 estimated, 2,000 measured, 20 times too high.",
         "rows read: 100 estimated, 2,000 measured, 20 times too low.",
         "rows shuffled of #3 Join, estimated by r: 1 estimated, 2,000 measured, 20 times too low.",
+        "rows shuffled of #3 Join, estimated by r: 40,000 estimated, at most 2,000 possible, 20 times too high.",
     ):
         assert f"The estimate was wrong: {line}\n" in shown
 

@@ -27,12 +27,14 @@ test("a wrong estimate is told with its node, its rule and by how much", () => {
   const chosen = { quantity: "rows_shuffled", node: "Aggregate", node_id: 3, rule: "eager_aggregation", estimated: 100, measured: 9_000, factor: 90 };
   const read = { quantity: "rows_read", node: null, node_id: null, rule: null, estimated: 100, measured: 9_000, factor: 90 };
   const later = { ...read, quantity: "a_later_one" };
-  const texts = [emitted, chosen, read, later].map(wrongText).map((text) => text.replaceAll(/[\u202f\u00a0 ,]/g, " "));
+  const possible = { ...chosen, quantity: "rows_on_hottest_task", estimated: 900_000 };
+  const texts = [emitted, chosen, read, later, possible].map(wrongText).map((text) => text.replaceAll(/[\u202f\u00a0 ,]/g, " "));
   assert.deepEqual(texts, [
-    "The estimate was wrong: 38 279 129 098 rows of #6 Join INNER were estimated  and 2 100 000 measured: 18 228 times too high.",
-    "The estimate was wrong: 100 rows shuffled for #3 Aggregate were estimated (by eager_aggregation)  and 9 000 measured: 90 times too low.",
-    "The estimate was wrong: 100 rows read were estimated  and 9 000 measured: 90 times too low.",
-    "The estimate was wrong: 100 a_later_one were estimated  and 9 000 measured: 90 times too low.",
+    "The estimate was wrong: 38 279 129 098 rows of #6 Join INNER were estimated  but 2 100 000 were measured: 18 228 times too high.",
+    "The estimate was wrong: 100 rows shuffled for #3 Aggregate were estimated (by eager_aggregation)  but 9 000 were measured: 90 times too low.",
+    "The estimate was wrong: 100 rows read were estimated  but 9 000 were measured: 90 times too low.",
+    "The estimate was wrong: 100 a_later_one were estimated  but 9 000 were measured: 90 times too low.",
+    "The estimate was wrong: 900 000 rows on the hottest task for #3 Aggregate were estimated (by eager_aggregation)  but at most 9 000 are possible by what was measured: 90 times too high.",
   ]);
   assert.deepEqual(wrongByNode({ estimates: { wrong: [emitted, chosen, read] } }), { 6: emitted });
   const trace = fired("eager_aggregation", "Aggregate", 3);

@@ -11,11 +11,13 @@ const QUANTITIES = {
 /** Estimates that were more than ten times as high, or as low, as what was measured; empty for an older report. */
 export const wrongEstimates = (metrics) => metrics?.estimates?.wrong ?? [];
 
-/** One of them as a sentence. */
+/** One of them as a sentence. Of one operator among several, the measurements only say how many rows were possible. */
 export function wrongText({ quantity, node, node_id: id, rule, estimated, measured, factor: times }) {
   const where = node === null ? "" : `${quantity === "rows_emitted" ? " " : " for "}${id === null ? "" : `#${id} `}${node}`;
   const chosen = rule === null ? "" : ` (by ${rule})`;
-  return `The estimate was wrong: ${number(estimated)} ${QUANTITIES[quantity] ?? quantity}${where} were estimated${chosen}, and ${number(measured)} measured: ${number(Math.round(times))} times too ${estimated > measured ? "high" : "low"}.`;
+  const isHigh = estimated > measured;
+  const found = rule !== null && isHigh ? `at most ${number(measured)} are possible by what was measured` : `${number(measured)} were measured`;
+  return `The estimate was wrong: ${number(estimated)} ${QUANTITIES[quantity] ?? quantity}${where} were estimated${chosen}, but ${found}: ${number(Math.round(times))} times too ${isHigh ? "high" : "low"}.`;
 }
 
 /** How a node is named by its id; empty in a report of a version without them. */
