@@ -15,7 +15,7 @@ from service.store.leases import Claim
 from service.store.streams import BACKLOG, BatchMeasures
 from workers.engine.streaming.progress import BatchProgress
 from workers.engine.streaming.sources import SourceRead
-from workers.engine.streaming.state_changes import StateChanges, changes_of
+from workers.engine.streaming.state_changes import StateChanges, bytes_of_changes, changes_of
 from workers.metrics import WorkerMetrics
 from workers.stream_backlog import BacklogWatch, Occasion
 from workers.stream_metrics import measures_of
@@ -69,13 +69,14 @@ class StreamMeasuring:
             is_new = behind is not None and behind.get("tables") != (self._noted or {}).get("tables")
             return Told(backlog=behind) if is_new else Told()
         self._count(found)
+        newest = len(found) - _NEWEST
         measures = [
-            measures_of(one, reads, self._allow_latency, self._changes(one) if place >= len(found) - _NEWEST else ())
+            measures_of(one, reads, self._allow_latency, *(self._of_files(one) if place >= newest else ()))
             for place, one in enumerate(found)
         ]
         if behind is not None:
-            newest = measures[-1]
-            measures[-1] = BatchMeasures(newest.batch_id, newest.rows_in, {**newest.metrics, BACKLOG: behind})
+            last = measures[-1]
+            measures[-1] = BatchMeasures(last.batch_id, last.rows_in, {**last.metrics, BACKLOG: behind})
         return Told(tuple(measures), behind)
 
     def stored(self, told: Told) -> None:
@@ -90,12 +91,17 @@ class StreamMeasuring:
                 self._metrics.mini_batch(one.duration_ms)
                 self._counted = one.batch_id
 
-    def _changes(self, one: BatchProgress) -> tuple[StateChanges | None, ...]:
+    def _of_files(self, one: BatchProgress) -> tuple[tuple[StateChanges | None, ...], tuple[int | None, ...]]:
+        """The changes of the state by operator, and its size where the store does not report one."""
+        if not one.state:
+            return (), ()
         try:
-            return changes_of(self._checkpoint, one.batch_id) if one.state else ()
+            changes = changes_of(self._checkpoint, one.batch_id)
+            is_young = any(state.state_bytes is None for state in one.state)
+            return changes, bytes_of_changes(self._checkpoint, one.batch_id) if is_young else ()
         except (OSError, ValueError, KeyError, IndexError):
-            # Told without them: the files of an old mini-batch may be gone.
-            return ()
+            # The files of an old mini-batch may be gone: it is reported without them.
+            return (), ()
 
 
 def tell(

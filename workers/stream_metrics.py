@@ -20,10 +20,12 @@ def measures_of(
     reads: Sequence[SourceRead],
     allow_latency: timedelta | None = None,
     changes: Sequence[StateChanges | None] = (),
+    young: Sequence[int | None] = (),
 ) -> BatchMeasures:
     """`reads` are the sources of the plan, in the order in which Spark reports them. `allow_latency` is what the job
-    asks for, None where its mini-batches do not wait; `changes` are those of the state by operator in the order of
-    their numbers, None where they are not known.
+    asks for, None where its mini-batches do not wait. `changes` are those of the state by operator in the order of
+    their numbers, None where they are not known; `young` has in the same order the size of a state of which the store
+    does not report one yet.
     """
     rows = _rows(progress.sources, reads)
     operations = sum(map(_operations, progress.state))
@@ -34,12 +36,15 @@ def measures_of(
         durations_ms=dict(progress.durations_ms),
         watermark=progress.watermark,
         state_operations_per_row=round(operations / rows, 4) if rows else None,
-        state=tuple(_state(one, _changes_of(changes, place, one.operator)) for place, one in enumerate(progress.state)),
+        state=tuple(
+            _state(one, _changes_of(changes, place, one.operator), young[place] if place < len(young) else None)
+            for place, one in enumerate(progress.state)
+        ),
     )
     return BatchMeasures(progress.batch_id, rows, metrics.model_dump(mode="json"))
 
 
-def _state(told: StateProgress, changes: StateChanges | None) -> StateMetrics:
+def _state(told: StateProgress, changes: StateChanges | None, young: int | None) -> StateMetrics:
     return StateMetrics(
         operator=told.operator,
         rows=told.rows,
@@ -47,7 +52,7 @@ def _state(told: StateProgress, changes: StateChanges | None) -> StateMetrics:
         removed=told.removed,
         late_rows=told.late_rows,
         memory_bytes=told.memory_bytes,
-        state_bytes=told.state_bytes,
+        state_bytes=young if told.state_bytes is None else told.state_bytes,
         partitions=told.partitions,
         commit_ms=told.commit_ms,
         changed_bytes=None if changes is None else sum(changes.bytes),
@@ -57,7 +62,7 @@ def _state(told: StateProgress, changes: StateChanges | None) -> StateMetrics:
 
 
 def _changes_of(changes: Sequence[StateChanges | None], place: int, operator: str) -> StateChanges | None:
-    """Spark tells of operators in the order of their numbers."""
+    """Spark reports operators in the order of their numbers."""
     found = changes[place] if place < len(changes) else None
     return found if found is not None and found.operator == operator else None
 

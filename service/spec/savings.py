@@ -45,6 +45,11 @@ class EstimatedSaving(Frozen):
     ratio: float | None = Field(
         description="`cost` over `spark_cost`: 0.25 is a quarter, 1 that nothing changed; null where Spark's is 0."
     )
+    is_wrong: bool = Field(
+        default=False,
+        description="Whether what was measured differs from an estimate of the chosen way by more than 10 times: the "
+        "costs say nothing then.",
+    )
 
 
 class SavingsReport(Frozen):

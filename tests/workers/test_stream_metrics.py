@@ -77,6 +77,13 @@ def test_changes_are_told_by_the_place_of_their_operator() -> None:
     assert (first["changed_bytes"], second["changed_bytes"]) == (None, 7)
 
 
+def test_a_state_whose_store_reports_no_size_has_that_of_its_changes() -> None:
+    young, old = replace(STATE, state_bytes=None), replace(STATE, state_bytes=700)
+    progress = replace(PROGRESS, state=(young, old, young, young))
+    state = measures_of(progress, READS, young=(50, 60, None)).metrics["state"]
+    assert [one["state_bytes"] for one in state] == [50, 700, None, None]
+
+
 def test_a_mini_batch_that_takes_longer_than_it_may_is_told() -> None:
     assert measures_of(PROGRESS, READS, timedelta(milliseconds=400)).metrics["busy"] == 1.25
     assert measures_of(PROGRESS, READS, timedelta(0)).metrics["busy"] is None

@@ -62,6 +62,8 @@ def test_an_incremental_job_counts_what_is_new_each_time(bench: Bench) -> None:
         assert state["partitions"] == 2
         assert 0 < state["largest_changed_bytes"] < state["changed_bytes"] < 100_000
         assert 1 <= state["skew"] < 2
+        # RocksDB has written no files yet: all changes since the first mini-batch are the state.
+        assert state["state_bytes"] == state["changed_bytes"]
 
     resume(bench, job_id)
     assert run(bench, job_id).status == JobStatus.STOPPED
@@ -72,6 +74,8 @@ def test_an_incremental_job_counts_what_is_new_each_time(bench: Bench) -> None:
     assert run(bench, job_id).status == JobStatus.STOPPED
     assert rows(bench, job_id) == [[0, 100, 7], [1, 102, 8], [2, 101, 8]]
     assert stream(bench, job_id).rows_in == 10_003
+    for state, first in zip((stream(bench, job_id).metrics or {})["state"], metrics["state"], strict=True):
+        assert state["state_bytes"] == first["state_bytes"] + state["changed_bytes"]
     with bench.database.read() as session:
         assert [attempt.status for attempt in attempts_of(session, job_id)] == [AttemptStatus.STOPPED] * 3
     assert bench.at_hand.all() == ()
