@@ -98,7 +98,7 @@ _LOCATION = {"Location": _header("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7
     },
 )
 @Repeatable(header="idempotency-key")
-def submit_job(
+async def submit_job(
     body: JobBody,
     request: Request,
     services: ServicesDep,
@@ -113,7 +113,9 @@ def submit_job(
 ) -> Response:
     """Checks the job against its tables' files and stores it. It is run as soon as a worker is free."""
     submission = Submission(tenant, body, _unquoted(idempotency_key or ""), request_id_of(request.scope))
-    accepted = submit(services.database, services.doorbell, services.settings, submission)
+    accepted = await services.submissions.run(
+        submit, services.database, services.doorbell, services.settings, submission
+    )
     headers = {"Location": f"/v1/jobs/{accepted.job.id}"}
     if accepted.replayed:
         headers["Idempotency-Replayed"] = "true"

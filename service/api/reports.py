@@ -97,7 +97,14 @@ def get_metrics(
 async def explain_job(body: JobBody, request: Request, services: ServicesDep, tenant: SubmitterTenant) -> PlanReport:
     """Plans a job without running or keeping it. A worker does it: 503 when none is free in time."""
     submission = Submission(tenant, body, "", request_id_of(request.scope), kind=EXPLAIN)
-    return await explain(services.database, services.watcher, services.doorbell, services.settings, submission)
+    return await explain(
+        services.database,
+        services.watcher,
+        services.doorbell,
+        services.settings,
+        services.submissions,
+        submission,
+    )
 
 
 @router.post("/profiles", summary="Profile keys of a table", responses=_PLANNED)
@@ -116,6 +123,7 @@ async def profile_keys(
         services.watcher,
         services.doorbell,
         services.settings,
+        services.submissions,
         body,
         tenant,
         request_id_of(request.scope),
