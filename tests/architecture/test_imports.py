@@ -55,8 +55,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "workers.engine.errors",
         "service.spec",
     ),
+    "workers.engine.budget": (),
     "workers.engine.planner": (
         "workers.engine.planner",
+        "workers.engine.budget",
         "workers.engine.rules",
         "workers.engine.stats",
         "workers.engine.plan",

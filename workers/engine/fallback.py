@@ -11,6 +11,7 @@ from service.spec.options import JobSettings
 from service.spec.query import JoinKind
 from service.spec.reports import RuleOutcome, RuleTrace
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
+from workers.engine.budget import PlanningBudget
 from workers.engine.plan.explain import line_of
 from workers.engine.plan.nodes import Join, JoinStrategy, Node, inputs_of
 from workers.engine.plan.transform import walk_up, with_inputs
@@ -30,7 +31,9 @@ def has_joins(plan: Node) -> bool:
     return any(isinstance(node, Join) for node in walk_up(plan))
 
 
-def cautious_plan(before: Node, statistics: Statistics, settings: JobSettings, why: str) -> Plan:
+def cautious_plan(
+    before: Node, statistics: Statistics, settings: JobSettings, why: str, budget: PlanningBudget | None = None
+) -> Plan:
     """The plan of `before`, as the builder made it, whose joins with keys are all sorted and merged, whatever query and
     settings demand; hot keys are salted at most. Spark itself must be kept from broadcasts by its configuration.
 
@@ -40,7 +43,7 @@ def cautious_plan(before: Node, statistics: Statistics, settings: JobSettings, w
         update={"ship": JoinShip.REPARTITION, "local": JoinLocal.SORT_MERGE, "skew": _salted(settings.join.skew)}
     )
     ctx = RuleContext(settings.model_copy(update={"join": join}), replace(statistics, hashes_blocks=False))
-    made = apply_rules(_unhinted(before), ctx)
+    made = apply_rules(_unhinted(before), ctx, budget)
     return Plan(before, made.after, (*_told(before, why), *made.trace), made.changed_by)
 
 

@@ -13,6 +13,7 @@ from service.spec.options import AggPhase, DistinctSplitSettings, JobSettings, M
 from service.spec.reports import KeyStatistics, PlanReport, RuleOutcome, RuleTrace, TableStatistics
 from service.spec.scalar import Scalar
 from service.spec.strategies import DistinctMethod, JoinLocal, JoinShip, JoinSkew
+from workers.engine.budget import PlanningBudget
 from workers.engine.plan.builder import build
 from workers.engine.plan.distinct import distinct_sets
 from workers.engine.plan.explain import explain, line_of
@@ -51,30 +52,38 @@ class Plan:
     changed_by: Mapping[Node, str]
 
 
-def plan_query(query: BoundQuery, statistics: Statistics, settings: JobSettings) -> Plan:
+def plan_query(
+    query: BoundQuery, statistics: Statistics, settings: JobSettings, budget: PlanningBudget | None = None
+) -> Plan:
     """The plan of `query`, with every rule of the rulebook applied bottom-up, in order.
 
-    Raises `InvalidPlanError` when the builder or a rule breaks an invariant.
+    Raises `InvalidPlanError` when the builder or a rule breaks an invariant, and what the check of `budget` raises.
     """
     before = build(query)
     check(before, "the builder")
-    return apply_rules(before, RuleContext(settings, statistics))
+    return apply_rules(before, RuleContext(settings, statistics), budget)
 
 
-def apply_rules(before: Node, ctx: RuleContext) -> Plan:
+def apply_rules(before: Node, ctx: RuleContext, budget: PlanningBudget | None = None) -> Plan:
     """The rulebook applied to a plan that is already built. Raises as `plan_query` does."""
-    plan = apply_some_rules(before, RULES, ctx)
+    plan = apply_some_rules(before, RULES, ctx, budget=budget)
     return replace(plan, trace=(*plan.trace, *_settings_without_effect(before, ctx.settings)))
 
 
 def apply_some_rules(
-    before: Node, rules: Sequence[Rule[Any]], ctx: RuleContext, changed_by: Mapping[Node, str] = MappingProxyType({})
+    before: Node,
+    rules: Sequence[Rule[Any]],
+    ctx: RuleContext,
+    changed_by: Mapping[Node, str] = MappingProxyType({}),
+    budget: PlanningBudget | None = None,
 ) -> Plan:
     """The same by `rules` alone, and without a word on settings that none of them reads. `changed_by` names who has
     made nodes of `before`.
     """
     after, rewriting = before, _Rewriting(ctx, changed_by=dict(changed_by))
+    budget = budget or PlanningBudget()
     for rule in rules:
+        budget.check()
         after = rewriting.apply(rule, after)
         check(after, rule.name, output_of(before))
     alive = frozenset(walk_up(after))
