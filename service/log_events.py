@@ -52,6 +52,13 @@ LOG_EVENTS = (
         "Work that was cancelled, or ran out of time, did not end, and its driver was ended; the jobs beside it are "
         "handed back, no attempt of theirs spent, and a new one is started.",
     ),
+    LogEvent(
+        "worker_blocked_by_plannings",
+        "error",
+        "worker",
+        "As many plannings that were abandoned as the worker may have do not end; it takes no job, and ends as soon as "
+        "its jobs have.",
+    ),
     LogEvent("spark_start_killed", "error", "worker", "Spark took too long to start and was ended."),
     LogEvent("attempt_failed", "error", "worker", "A job ended by mistake of ours; with the traceback."),
     LogEvent(
@@ -66,7 +73,7 @@ LOG_EVENTS = (
         "worker",
         "What became of a stream could not be stored; its lease runs out, and another attempt follows.",
     ),
-    LogEvent("worker_exit_forced", "error", "worker", "A worker that was told to stop had threads that did not."),
+    LogEvent("worker_exit_forced", "error", "worker", "A worker that was told to stop had threads that did not end."),
     LogEvent("worker_metrics_not_served", "error", "worker", "Its metrics' port is taken."),
     LogEvent(
         "posted_rows_shown",
@@ -79,6 +86,12 @@ LOG_EVENTS = (
     ),
     LogEvent("broker_unreachable", "warning", "both", "A message was not sent; the sweeper sends it later."),
     LogEvent("scraped_without_database", "warning", "API", "A scrape found no database."),
+    LogEvent(
+        "planning_abandoned",
+        "warning",
+        "worker",
+        "A job ended while it was planned, and the thread that plans it did not end; its result is dropped.",
+    ),
     LogEvent("database_lost", "warning", "worker", "An attempt was given up since the database was away."),
     LogEvent(
         "attempt_lost_its_lease", "warning", "worker", "An attempt was ended: another worker may have its job by now."

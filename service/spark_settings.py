@@ -128,7 +128,8 @@ class SparkSettings(BaseSettings):
         ge=1,
         le=3600,
         description="A task that goes on for so long after its job has ended loses its executor; in `local` mode, "
-        "where the driver is all there is, the driver, once no other job gets on with it, or after ten times as long.",
+        "where the driver is all there is, the driver, once no other job gets on with it, or after ten times as long. "
+        "The driver is ended likewise where it does not answer the planning of a job that has ended.",
     )
     gateway_timeout_seconds: float = Field(
         default=10, ge=1, le=300, description="A JVM that does not answer for so long counts as dead."

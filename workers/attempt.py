@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 
 from service.spec.reports import Progress
@@ -59,6 +60,7 @@ class Attempt:
         self._settled = False
         self._aside = 0
         self._back_at = 0.0
+        self._waiting: list[threading.Event] = []
         self._lock = threading.Lock()
 
     @property
@@ -108,7 +110,16 @@ class Attempt:
                 return False
             self._told_at = self._clock()
             self._reason = reason
+            for event in self._waiting:
+                event.set()
             return True
+
+    def set_on_stop(self, event: threading.Event) -> None:
+        """Sets the event as soon as the attempt is to stop; at once where it is to stop already."""
+        with self._lock:
+            self._waiting.append(event)
+            if self._reason is not None:
+                event.set()
 
     def settle(self) -> None:
         """The attempt has come to its end and is about to publish it: nothing can stop it any more."""
@@ -128,10 +139,51 @@ class Attempt:
             raise AttemptStopped(self._reason.value)
 
 
-class AttemptsAtHand:
-    """The attempts that this worker is at. Safe to share between threads."""
+@dataclass(frozen=True, eq=False)
+class AbandonedPlanning:
+    """The planning of an attempt that has ended, in a thread that has not ended yet. Its result is dropped."""
 
-    def __init__(self) -> None:
+    attempt: Attempt
+    thread: threading.Thread
+
+
+class AbandonedPlannings:
+    """The plannings that attempts of this worker have left running. Safe to share between threads.
+
+    `most` is the number of them from which on the worker claims no further job. Each thread that runs jobs can add one
+    more after that.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._plannings: list[AbandonedPlanning] = []
+        self._lock = threading.Lock()
+
+    def add(self, planning: AbandonedPlanning) -> None:
+        """Adds a planning. It is removed when its thread has ended."""
+        with self._lock:
+            self._plannings.append(planning)
+
+    def all(self) -> tuple[AbandonedPlanning, ...]:
+        """The plannings whose thread has not ended."""
+        with self._lock:
+            self._plannings = [planning for planning in self._plannings if planning.thread.is_alive()]
+            return tuple(self._plannings)
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether the worker must not claim a further job."""
+        return len(self.all()) >= self._most
+
+
+class AttemptsAtHand:
+    """The attempts that this worker is at. Safe to share between threads.
+
+    `most_abandoned` is the limit of `abandoned`, the plannings that attempts have left running.
+    """
+
+    def __init__(self, most_abandoned: int = 4) -> None:
+        self.abandoned = AbandonedPlannings(most_abandoned)
         self._attempts: set[Attempt] = set()
         self._kept: set[Attempt] = set()
         self._taking = 0

@@ -2,6 +2,9 @@
 
 A cancelled Spark action fails like any other, and a cancellation reaches only the Spark jobs that run at that moment;
 so the reason is kept with the attempt, and its Spark jobs are cancelled again until the runner has left them.
+
+The thread that cancels Spark jobs waits for the JVM, which may hang. The threads that look for what is to stop do not:
+an attempt that does not need the JVM ends at once.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 
 class CancellationWatch:
-    """Two steps for two threads; each looks at all attempts at hand, `step` with one query."""
+    """Three steps for three threads; each looks at all attempts at hand, `step` with one query."""
 
     def __init__(
         self, database: Database, at_hand: AttemptsAtHand, clock: Callable[[], float] = time.monotonic
@@ -32,24 +35,8 @@ class CancellationWatch:
         self._clock = clock
 
     def step(self) -> None:
-        """Marks what the database tells to stop, and cancels the Spark jobs of all that is to stop."""
-        attempts = self._at_hand.all()
-        if not attempts:
-            return
-        cancel_stopped(attempts)
-        self._mark_by_database(attempts)
-        cancel_stopped(attempts)
-
-    def mark_overdue(self) -> None:
-        """Ends what is over its time limit: on a thread of its own, since a database may keep the other one waiting."""
-        now = self._clock()
-        overdue = tuple(attempt for attempt in self._at_hand.all() if now >= attempt.deadline)
-        for attempt in overdue:
-            _stop(attempt, StopReason.TIMED_OUT)
-        cancel_stopped(overdue)
-
-    def _mark_by_database(self, attempts: tuple[Attempt, ...]) -> None:
-        going = {attempt.claim: attempt for attempt in attempts if attempt.reason is None}
+        """Marks the attempts that are to stop according to the database."""
+        going = {attempt.claim: attempt for attempt in self._at_hand.all() if attempt.reason is None}
         if not going:
             return
         with self._database.read() as session:
@@ -63,13 +50,33 @@ class CancellationWatch:
             elif standing.stop_requested or standing.status is JobStatus.STOPPING:
                 _stop(attempt, StopReason.STOP_REQUESTED)
 
+    def mark_overdue(self) -> None:
+        """Marks the attempts that are over their time limit. A thread of its own calls it, since the database may keep
+        the thread of `step` waiting.
+        """
+        now = self._clock()
+        for attempt in self._at_hand.all():
+            if now >= attempt.deadline:
+                _stop(attempt, StopReason.TIMED_OUT)
+
+    def cancel_spark_jobs(self) -> None:
+        """Cancels the Spark jobs of the attempts that are to stop, and those of abandoned plannings."""
+        cancel_stopped(self._at_hand.all())
+        for planning in self._at_hand.abandoned.all():
+            _cancel(planning.attempt)
+
 
 def cancel_stopped(attempts: tuple[Attempt, ...]) -> None:
     """Cancels the Spark jobs of those attempts that are to stop, and do not do so by themselves."""
     for attempt in attempts:
-        if attempt.reason is not None and attempt.driver is not None and not attempt.ends_gently:
-            with suppress(Py4JError, OSError):  # the driver is gone, and its jobs with it
-                attempt.driver.cancel(attempt.tag)
+        if attempt.reason is not None and not attempt.ends_gently:
+            _cancel(attempt)
+
+
+def _cancel(attempt: Attempt) -> None:
+    if attempt.driver is not None:
+        with suppress(Py4JError, OSError):  # the driver is gone, and its jobs with it
+            attempt.driver.cancel(attempt.tag)
 
 
 def _stop(attempt: Attempt, reason: StopReason) -> None:

@@ -15,6 +15,7 @@ from service.logging import configure_logging
 from service.settings import Settings
 from workers.celery_settings import worker_config
 from workers.consumption import Consumer, Consumption
+from workers.departure import force_exit
 from workers.tasks.run_job import RunJob
 from workers.worker import Worker
 
@@ -54,6 +55,7 @@ def _drain(**_: object) -> None:
 def _close(**_: object) -> None:
     _worker.close()
     _dispatcher.close()
+    force_exit(_worker.id)
 
 
 setup_logging.connect(_keep_logging)

@@ -24,12 +24,27 @@ _HAND_BACK_SECONDS = 3.0
 _AWAY_SECONDS = 5.0
 """For how long a database that is away is waited for in all, once runners do not listen."""
 _EXIT_SECONDS = 15.0
+_LAST_SECONDS = 5.0
+"""How long the process may take to end once everything is closed."""
 _LOOK_SECONDS = 0.5
 
 
 def end_this_process() -> None:
     """What an operator would send: Celery then stops as it always does, and the process ends with 0."""
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def force_exit(worker: str) -> None:
+    """Ends this process with exit code 0 some seconds from now, unless it has ended by itself: the interpreter waits
+    for each thread that is no daemon, also for one that hangs. To be called by the process of a worker that is closed.
+    """
+
+    def end() -> None:
+        time.sleep(_LAST_SECONDS)
+        _log.error("worker_exit_forced", worker=worker)
+        os._exit(0)
+
+    threading.Thread(target=end, name="force-exit", daemon=True).start()
 
 
 class Departure:
@@ -87,7 +102,7 @@ class Departure:
         return self._ordered.wait(timeout)
 
     def finish(self) -> None:
-        """Everything is closed: the process ends by itself now."""
+        """Everything is closed: the process ends by itself now, or `force_exit` sees to it."""
         self._closed.set()
 
     def _leave(self) -> None:
@@ -120,12 +135,13 @@ class Departure:
         self._at_hand.close()
         for attempt in self._at_hand.all():
             attempt.stop(StopReason.WORKER_STOPPING)
-        cancel_stopped(self._at_hand.all())
+        # In a thread of its own: a JVM that hangs must not delay the jobs that do not wait for it.
+        threading.Thread(target=cancel_stopped, args=(self._at_hand.all(),), name="cancel", daemon=True).start()
         if not self._at_hand.wait_until_empty(_HAND_BACK_SECONDS):
             self._give_back_what_is_left()
 
     def _give_back_what_is_left(self) -> None:
-        """For runners that do not listen: planning in Python, or a driver that hangs."""
+        """For runners that do not end: they wait for a driver or a disk that hangs."""
         until = time.monotonic() + _AWAY_SECONDS
         for attempt in self._at_hand.all():
             if attempt.reason is StopReason.WORKER_STOPPING:
@@ -137,7 +153,7 @@ class Departure:
         self._kill_driver()
 
     def _exit_at_last(self) -> None:
-        """A process that was told to end does end, even where one of its threads does not."""
+        """Ends the process that was told to end, even where one of its threads does not end."""
         if not self._closed.wait(_EXIT_SECONDS):
             _log.error("worker_exit_forced", worker=self._worker)
             os._exit(1)

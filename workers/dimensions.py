@@ -63,10 +63,12 @@ class Dimensions:
         """What mini-batches run with. Looks take others meanwhile: whoever takes them up does so between two steps."""
 
     def open(self, pause: Callable[[float], object]) -> None:
-        """Takes the newest versions. Raises as `FollowedTable.open`, and OSError."""
+        """Takes the newest versions. Raises as `FollowedTable.open`, AttemptStopped, and OSError."""
         self._decided.announce()
         for table in self._tables.values():
             table.open(pause)
+        # The attempt may have ended while a directory was listed: what follows removes files.
+        self._looks.check()
         self.take_up()
         self._due = self._clock() + self._every
         self.tidy(self.newest)

@@ -9,23 +9,27 @@ from contextlib import contextmanager
 
 from service.store.jobs import EXPLAIN
 from service.store.leases import Claim
+from workers.attempt import AbandonedPlannings
 
 
 class ExplanationSlots:
-    """How many slots of a worker each tenant's explanations take, as long as a thread is at them: also one that nobody
-    waits for any more, whose row is gone while Spark still plans it. Safe to share between threads.
+    """How many slots of a worker the explanations of each tenant take. An explanation takes its slot until the thread
+    that plans it has ended, also when nobody waits for it any more. Safe to share between threads.
     """
 
-    def __init__(self, slots: int, most: int) -> None:
+    def __init__(self, slots: int, most: int, abandoned: AbandonedPlannings) -> None:
         """A tenant's explanations get half of `slots`, and no more than `most`; any number where that is 0."""
+        self._abandoned = abandoned
         self._most = min(most, max(1, slots // 2))
         self._taken: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def taken_up(self) -> frozenset[str]:
         """The tenants of which no further explanation may begin."""
+        left = Counter(one.attempt.claim.tenant for one in self._abandoned.all() if one.attempt.claim.kind == EXPLAIN)
         with self._lock:
-            return frozenset(tenant for tenant, taken in self._taken.items() if 0 < self._most <= taken)
+            taken = self._taken + left
+        return frozenset(tenant for tenant, number in taken.items() if 0 < self._most <= number)
 
     def claimed(self, claim: Claim | None) -> Claim | None:
         """Counts what was just claimed, until the end of `working` with it."""
@@ -36,7 +40,7 @@ class ExplanationSlots:
 
     @contextmanager
     def working(self, claim: Claim) -> Iterator[None]:
-        """The thread that claimed it is at the job inside."""
+        """The thread that claimed the job works on it inside."""
         try:
             yield
         finally:

@@ -11,13 +11,9 @@ from datetime import timedelta
 import structlog
 from sqlalchemy.orm import Session
 
-from service.datasets.files import find_table_files
 from service.datasets.roots import roots_of
-from service.datasets.schemas import read_schema
 from service.settings import Settings
 from service.spec import ends
-from service.spec.bound import BoundQuery
-from service.spec.compile import compile_job
 from service.spec.job import JobSpec
 from service.spec.modes import Mode
 from service.spec.queues import Queue
@@ -32,9 +28,11 @@ from service.store.session import Database
 from service.store.stream_state import StoppedBecause
 from service.store.suspects import holds_for
 from workers.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.batch_planning import plan_batch_job
 from workers.claiming import claim_job
 from workers.engine.spark.driver import Driver, DriverSource
 from workers.engine.spark.engine import Engine, PlannedQuery, TableInput
+from workers.engine.spark.errors import is_lack_of_memory
 from workers.engine.spark.late_statistics import LateStatistics
 from workers.engine.spark.sinks import WrittenResult
 from workers.engine.spark.statistics_cache import StatisticsCache
@@ -45,6 +43,7 @@ from workers.handing_back import hand_back_job
 from workers.measuring import measure
 from workers.metrics import WorkerMetrics
 from workers.patience import patiently, patiently_aside
+from workers.planning import PlanningThreads, TooManyPlanningsError, labelled
 from workers.result_files import relative_path, remove_attempt, remove_older_attempts
 from workers.stream_attempt import StreamAttempt, resting_verdict
 from workers.stream_runner import HandedOver, StreamRunner
@@ -88,7 +87,9 @@ class JobRunner:
         self._roots = roots_of(settings)
         self._results = settings.results_dir
         self._most_of_a_tenant = settings.limits.running_jobs
-        self._explanations = ExplanationSlots(settings.worker.concurrency, settings.limits.explanations)
+        self._explanations = ExplanationSlots(
+            settings.worker.concurrency, settings.limits.explanations, at_hand.abandoned
+        )
         self._most_result_bytes = settings.limits.result_bytes
         self._lease_ms = round(settings.worker.lease_seconds * 1000)
         self._database = database
@@ -101,16 +102,17 @@ class JobRunner:
         self._metrics = metrics or WorkerMetrics()
         self._known_files = StatisticsCache()
         self._suspects = Suspects(at_hand)
+        self._plannings = PlanningThreads(at_hand.abandoned)
         self._streams = StreamRunner(
-            settings, database, self._metrics, self._mark_running, clock, pause, self._known_files
+            settings, database, self._plannings, self._metrics, self._mark_running, clock, pause, self._known_files
         )
         self.supervisor = StreamSupervisor(at_hand, self._end_stream, most_streams)
 
     def run(self, job_id: str) -> bool:
         """Claims the job and brings it to an end, or leaves it to another attempt.
 
-        False where there is nothing to claim: messages come twice, or late. Raises SparkUnavailableError before
-        it claims anything, and else only when the database fails.
+        False where there is nothing to claim: messages come twice, or late. Raises SparkUnavailableError and
+        TooManyPlanningsError before it claims anything, and else only when the database fails.
         """
         return self._run(lambda session, place: self._if_it_may_run(session, job_id, place))
 
@@ -155,6 +157,8 @@ class JobRunner:
         driver = self._drivers.driver()
         if self._at_hand.closed:
             return False
+        if self._at_hand.abandoned.are_too_many:
+            raise TooManyPlanningsError
         with self.supervisor.starting() as place:
             claim = self._suspects.claim(
                 lambda: self._explanations.claimed(self._claimed(lambda session: choose(session, place)))
@@ -196,50 +200,30 @@ class JobRunner:
             spec = JobSpec.model_validate(attempt.claim.spec)
             if spec.mode.is_streaming:
                 return self._streams.work(attempt, driver, spec)
-            started = self._clock()
-            query, tables = self._compile(spec)
-            attempt.check()
             attempt.driver = driver
-            label = f"{attempt.claim.name} ({attempt.claim.job_id}, attempt {attempt.claim.fence})"
-            with driver.labelled(attempt.tag, attempt.claim.tenant, label):
-                return self._plan_and_run(attempt, driver, spec, query, tables, started)
+            return self._plan_and_run(attempt, driver, spec)
         except Exception as error:  # noqa: BLE001 - every end of a job is told to the client
             keeps_state = attempt.claim.kind == jobs.RUN and attempt.claim.spec.get("mode", Mode.BATCH) != Mode.BATCH
             return resting_verdict(error, attempt) if keeps_state else verdict_of(error, attempt)
 
-    def _compile(self, spec: JobSpec) -> tuple[BoundQuery, dict[str, TableInput]]:
-        """What submission checked, again, for files may have changed since; but for the settings, of which the version
-        that took the job may have refused fewer.
-        """
-        tables = {}
-        for name, source in spec.file_tables.items():
-            files = find_table_files(name, source, self._roots)
-            tables[name] = TableInput(source, files, read_schema(name, source, files))
-        schemas = {name: table.schema for name, table in tables.items()}
-        return compile_job(spec, schemas, is_accepted=True), tables
-
-    def _plan_and_run(
-        self,
-        attempt: Attempt,
-        driver: Driver,
-        spec: JobSpec,
-        query: BoundQuery,
-        tables: dict[str, TableInput],
-        started: float,
-    ) -> Verdict:
-        attempt.check()
-        engine = Engine(driver.session_for_job(), driver.slots, self._known_files)
-        planned = engine.plan(query, tables, spec.settings, crashes=attempt.claim.crashes)
+    def _plan_and_run(self, attempt: Attempt, driver: Driver, spec: JobSpec) -> Verdict:
+        started = self._clock()
+        job = self._plannings.run(
+            attempt, lambda: plan_batch_job(attempt, driver, spec, self._roots, self._known_files)
+        )
         planning_ms = round((self._clock() - started) * 1000)
         self._metrics.planned(planning_ms)
-        if not patiently_aside(attempt, lambda: self._save_plan(attempt, planned, planning_ms), self._pause):
+        attempt.check()
+        if not patiently_aside(attempt, lambda: self._save_plan(attempt, job.planned, planning_ms), self._pause):
             return LeaseLost()
         if attempt.claim.kind == jobs.EXPLAIN:
             return Ending(JobStatus.SUCCEEDED)
         attempt.check()
         if not patiently_aside(attempt, lambda: self._mark_running(attempt), self._pause):
             return LeaseLost()
-        return self._execute(attempt, driver, spec, engine, _Run(planned, tables, planning_ms, self._clock()))
+        run = _Run(job.planned, job.tables, planning_ms, self._clock())
+        with labelled(attempt, driver):
+            return self._execute(attempt, driver, job.engine, run)
 
     def _save_plan(self, attempt: Attempt, planned: PlannedQuery, planning_ms: int) -> bool:
         with self._database.write() as session:
@@ -262,7 +246,7 @@ class JobRunner:
         attempt.check()
         return False
 
-    def _execute(self, attempt: Attempt, driver: Driver, spec: JobSpec, engine: Engine, run: _Run) -> Verdict:
+    def _execute(self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run) -> Verdict:
         # The run after a fallback goes on with the statistics thread of the first run.
         run = replace(run, beside=run.beside or engine.look_beside(run.planned, run.tables))
         try:
@@ -272,11 +256,11 @@ class JobRunner:
             verdict = verdict_of(error, attempt)
             if not isinstance(verdict, Ending):
                 return verdict
-            if verdict.status is JobStatus.FAILED:
-                safer = engine.fall_back(run.planned, run.tables, error, execution_ms)
+            if verdict.status is JobStatus.FAILED and is_lack_of_memory(error):
+                safer = self._safer_plan(attempt, driver, engine, run, error, execution_ms)
                 if safer is not None:
                     self._metrics.executed(execution_ms)
-                    return self._execute_again(attempt, driver, spec, engine, replace(run, planned=safer))
+                    return self._execute_again(attempt, driver, engine, replace(run, planned=safer))
             return Ending(verdict.status, verdict.error, metrics=self._measure(attempt, driver, run))
         if self._most_result_bytes and written.bytes > self._most_result_bytes:
             # It was written between two looks at it.
@@ -294,7 +278,18 @@ class JobRunner:
         with same_files(run.tables, run.planned.plan, attempt):
             return engine.execute(run.planned, self._results / relative_path(attempt.claim, run.number))
 
-    def _execute_again(self, attempt: Attempt, driver: Driver, spec: JobSpec, engine: Engine, run: _Run) -> Verdict:
+    def _safer_plan(
+        self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run, error: Exception, execution_ms: int
+    ) -> PlannedQuery | None:
+        """What to run after `error`, as `Engine.fall_back` gives it."""
+
+        def plan() -> PlannedQuery | None:
+            with labelled(attempt, driver):
+                return engine.fall_back(run.planned, run.tables, error, execution_ms, attempt.check)
+
+        return self._plannings.run(attempt, plan)
+
+    def _execute_again(self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run) -> Verdict:
         """Runs the plan that needs less memory, once: there is none to fall back to from it."""
         _log.warning("query_fell_back", to="sort-merge")
         if not patiently_aside(attempt, lambda: self._save_plan(attempt, run.planned, run.planning_ms), self._pause):
@@ -303,7 +298,7 @@ class JobRunner:
         # A tag and a directory of its own: what is left of the run that failed is neither counted nor published.
         attempt.run_tag = f"{attempt.tag}-2"
         driver.label_further(attempt.run_tag)
-        return self._execute(attempt, driver, spec, engine, replace(run, number=2, started=self._clock()))
+        return self._execute(attempt, driver, engine, replace(run, number=2, started=self._clock()))
 
     def _measure(self, attempt: Attempt, driver: Driver, run: _Run) -> AttemptMetrics:
         execution_ms = round((self._clock() - run.started) * 1000)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from service.spec.compile import compile_job
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from service.store.stream_state import Stream
+from workers.engine.budget import go_on
 from workers.engine.plan.stream_layout import differences
 from workers.engine.spark.sources import TableInput
 from workers.engine.streaming.bounds import bound_of
@@ -32,9 +33,15 @@ class StreamPlans:
         """What the newest plan reads."""
         return self._inputs
 
-    def plan(self, layout: Mapping[str, Any] | None, changed: Mapping[str, TableInput] | None = None) -> PlannedStream:
+    def plan(
+        self,
+        layout: Mapping[str, Any] | None,
+        changed: Mapping[str, TableInput] | None = None,
+        check: Callable[[], None] = go_on,
+    ) -> PlannedStream:
         """For the state that is laid out so, with other versions of the tables that have `changed`. Streams stay as
-        they were found. Raises SpecError, StreamPlanError, and what Spark raises when it analyses a plan.
+        they were found. `check` is as in `StreamEngine.plan`. Raises SpecError, StreamPlanError, and what Spark raises
+        when it analyses a plan.
         """
         if changed is not None:
             self._inputs = self._inputs.with_tables(changed)
@@ -48,6 +55,7 @@ class StreamPlans:
             settings=spec.settings,
             puts_parts_together=spec.sink.kind in {"managed", "postgres"},
             kept=layout,
+            check=check,
         )
 
 

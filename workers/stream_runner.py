@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,12 +32,13 @@ from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.streaming.batches import BatchFunction
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
 from workers.engine.streaming.query import RunningStream, Trigger
-from workers.engine.streaming.sinks.sink import SinkTarget
+from workers.engine.streaming.sinks.sink import Sink, SinkTarget
 from workers.engine.streaming.staging import Stage
 from workers.failures import LeaseLost, Verdict, verdict_of
 from workers.followed_table import FollowedTable
 from workers.metrics import WorkerMetrics
 from workers.patience import patiently, patiently_aside
+from workers.planning import PlanningThreads, labelled
 from workers.stream_attempt import Following, Opened, StreamAttempt, resting_verdict
 from workers.stream_backlog import BacklogWatch, watched
 from workers.stream_guard import StreamGuard
@@ -66,6 +66,7 @@ class StreamRunner:
         self,
         settings: Settings,
         database: Database,
+        plannings: PlanningThreads,
         metrics: WorkerMetrics,
         mark_running: Callable[[Attempt], bool],
         clock: Callable[[], float] = time.monotonic,
@@ -76,6 +77,7 @@ class StreamRunner:
         self._known_files = StatisticsCache() if known_files is None else known_files
         self._roots = roots_of(settings)
         self._database = database
+        self._plannings = plannings
         self._metrics = metrics
         self._mark_running = mark_running
         self._clock = clock
@@ -88,8 +90,7 @@ class StreamRunner:
         texts = StreamTexts(self._settings.streams_dir)
         try:
             attempt.driver = driver
-            with _labelled(attempt, driver):
-                started = self._started(attempt, driver, spec, texts)
+            started = self._started(attempt, driver, spec, texts)
             if not isinstance(started, StreamAttempt):
                 return started
             return HandedOver(started) if spec.mode is Mode.CONTINUOUS else self._to_its_end(started)
@@ -118,19 +119,12 @@ class StreamRunner:
         attempt.check()
         explained = attempt.claim.kind == jobs.EXPLAIN
         stream = None if explained else patiently_aside(attempt, lambda: self._open(attempt), self._pause)
-        dimensions = None if stream is None else self._dimensions(attempt, spec, stream)
-        if dimensions is not None:
-            texts.of_copies = dimensions.of_own_files
-        versions = {} if dimensions is None else dimensions.of_next_batch()
-        followed = {} if dimensions is None else dimensions.inputs(versions)
-        inputs = find_inputs(spec, self._roots, self._posted(attempt.claim.tenant, spec), followed)
-        attempt.check()
-        session = driver.session_for_job() if stream is None else driver.session_for_stream()
-        engine = StreamEngine(session, driver.slots, self._known_files)
-        plans = StreamPlans(spec, engine, inputs, state_of(spec, stream, driver.slots))
-        planned = plans.plan(None if stream is None else stream.layout)
+        posted = self._posted(attempt.claim.tenant, spec)
+        at_hand = self._plannings.run(attempt, lambda: self._planned(attempt, driver, spec, stream, posted, texts))
+        planned = at_hand.planned
         planning_ms = round((self._clock() - begun) * 1000)
         self._metrics.planned(planning_ms)
+        attempt.check()
         if not patiently_aside(attempt, lambda: self._save_plan(attempt, planned, planning_ms), self._pause):
             return LeaseLost()
         if stream is None:
@@ -140,11 +134,41 @@ class StreamRunner:
         # Before the sink: what it takes note of must not be another plan's than that of the next attempt.
         if not patiently_aside(attempt, lambda: self._keep_layout(attempt, planned), self._pause):
             return LeaseLost()
-        opened = self._opened(attempt, driver, spec, stream, _Planned(plans, planned, versions), dimensions)
+        opened = self._plannings.run(
+            attempt,
+            lambda: self._opened(attempt, driver, spec, stream, at_hand),
+            discard=lambda unused: unused.sink.close(),
+        )
         if not patiently_aside(attempt, lambda: self._mark_running(attempt), self._pause):
             return LeaseLost()
-        opened = replace(opened, let_go=lambda: driver.give_back(session), told=texts)
+        opened = replace(opened, let_go=at_hand.let_go, told=texts)
         return StreamAttempt(attempt, opened, self._database, self._clock)
+
+    def _planned(
+        self,
+        attempt: Attempt,
+        driver: Driver,
+        spec: JobSpec,
+        stream: Stream | None,
+        posted: Mapping[str, Posted],
+        texts: StreamTexts,
+    ) -> _Planned:
+        """Finds the tables of the job and plans it; called in a thread that may be abandoned."""
+        dimensions = None if stream is None else self._dimensions(attempt, spec, stream)
+        if dimensions is not None:
+            texts.of_copies = dimensions.of_own_files
+        versions = {} if dimensions is None else dimensions.of_next_batch()
+        followed = {} if dimensions is None else dimensions.inputs(versions)
+        attempt.check()
+        inputs = find_inputs(spec, self._roots, posted, followed)
+        attempt.check()
+        with labelled(attempt, driver):
+            attempt.check()
+            session = driver.session_for_job() if stream is None else driver.session_for_stream()
+            engine = StreamEngine(session, driver.slots, self._known_files)
+            plans = StreamPlans(spec, engine, inputs, state_of(spec, stream, driver.slots))
+            planned = plans.plan(None if stream is None else stream.layout, check=attempt.check)
+        return _Planned(plans, planned, versions, dimensions, lambda: driver.give_back(session))
 
     def _dimensions(self, attempt: Attempt, spec: JobSpec, stream: Stream) -> Dimensions | None:
         """The tables that the job follows, with their newest versions."""
@@ -199,10 +223,14 @@ class StreamRunner:
         spec: JobSpec,
         stream: Stream,
         at_hand: _Planned,
-        dimensions: Dimensions | None,
     ) -> Opened:
+        """Opens the sink and the directories of the job; called in a thread that may be abandoned. What it changes then
+        is the same as what an attempt changes that has lost its lease: the fencing token of the next attempt makes up
+        for it.
+        """
         claim, planned = attempt.claim, at_hand.planned
         plan = planned.plan
+        attempt.check()
         directory = self._directory(stream)
         directory.mkdir(parents=True, exist_ok=True)
         target = SinkTarget(
@@ -214,7 +242,18 @@ class StreamRunner:
             final=plan.final,
         )
         sink = make_sink(spec, target, directory / "result", self._settings.sink_roots, planned.of_nothing)
-        sink.prepare()
+        try:
+            sink.prepare()
+            attempt.check()
+            return self._with_sink(attempt, driver, spec, stream, at_hand, sink)
+        except BaseException:
+            sink.close()
+            raise
+
+    def _with_sink(
+        self, attempt: Attempt, driver: Driver, spec: JobSpec, stream: Stream, at_hand: _Planned, sink: Sink
+    ) -> Opened:
+        claim, dimensions, directory = attempt.claim, at_hand.dimensions, self._directory(stream)
         if dimensions is not None:
             dimensions.agree_with(sink.committed())
         _check_together(stream, sink.committed(), directory / "checkpoint")
@@ -227,7 +266,7 @@ class StreamRunner:
 
         def start() -> RunningStream:
             # What the thread carries that starts a stream, the stream carries all its life.
-            with _labelled(attempt, driver):
+            with labelled(attempt, driver):
                 if dimensions is not None:
                     at_hand.follow(dimensions)
                 guarded = guard if dimensions is None else VersionGuard(guard, dimensions, at_hand.versions)
@@ -237,7 +276,7 @@ class StreamRunner:
 
         following = None if dimensions is None else Following(dimensions, lambda: at_hand.versions)
         tables = watched(spec, at_hand.plans.inputs, self._roots, claim.tenant)
-        sources = [read.table for read in planned.reads]
+        sources = [read.table for read in at_hand.planned.reads]
         backlog = BacklogWatch(tables, directory / "checkpoint", self._database, sources)
         measuring = StreamMeasuring(directory / "checkpoint", backlog, trigger.every, self._metrics)
         ends = spec.mode is Mode.INCREMENTAL
@@ -248,11 +287,13 @@ class StreamRunner:
 
 @dataclass
 class _Planned:
-    """The plan at hand, and the versions of followed tables that it reads."""
+    """The plan at hand, and the versions of followed tables that it reads. `let_go` gives its session back."""
 
     plans: StreamPlans
     planned: PlannedStream
     versions: Versions
+    dimensions: Dimensions | None
+    let_go: Callable[[], None]
 
     def follow(self, dimensions: Dimensions) -> None:
         """Plans anew where the next mini-batch runs with other versions. Raises as `StreamPlans.plan`, and SpecError
@@ -293,11 +334,6 @@ def _remove_older(directory: Path) -> None:
     for path in directory.parent.glob("g[0-9]*"):
         if path.name.removeprefix("g").isdecimal() and int(path.name.removeprefix("g")) < own:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _labelled(attempt: Attempt, driver: Driver) -> AbstractContextManager[None]:
-    label = f"{attempt.claim.name} ({attempt.claim.job_id}, attempt {attempt.claim.fence})"
-    return driver.labelled(attempt.tag, attempt.claim.tenant, label)
 
 
 def _trigger(spec: JobSpec) -> Trigger:

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import NewType
 
 import structlog
 
 from service.store.faults import fault_of
 from workers.attempt import AttemptsAtHand
+from workers.daemon_pool import DaemonPool
 from workers.failures import Verdict
 from workers.stream_attempt import StreamAttempt
 
@@ -39,7 +41,7 @@ class StreamSupervisor:
         self._streams: dict[StreamAttempt, Future[None] | None] = {}
         self._places: set[Place] = set()
         """Of streams that are being claimed, planned and started."""
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="stream")
+        self._pool = DaemonPool(_THREADS, "stream")
         self._lock = threading.Lock()
 
     @property
@@ -81,11 +83,11 @@ class StreamSupervisor:
         with self._lock:
             idle = [stream for stream, looking in self._streams.items() if looking is None or looking.done()]
             for stream in idle:
-                self._streams[stream] = self._pool.submit(self._look_at, stream)
+                self._streams[stream] = self._pool.submit(partial(self._look_at, stream))
 
     def close(self) -> None:
-        """Nobody is watched any more."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Looks at no stream any more. A look that hangs does not delay the end of the process."""
+        self._pool.close()
 
     def _is_full(self) -> bool:
         return len(self._streams) + len(self._places) >= self._limit

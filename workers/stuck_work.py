@@ -1,5 +1,7 @@
 """Ends a driver in which work goes on that was told to end, and nothing else can stop: a JVM ends no thread by force.
 
+Such work is a task, an attempt that waits for the driver, or the call of a planning that was abandoned.
+
 On a cluster Spark itself ends the executor of such a task (`spark.task.reaper`); in local mode it has nothing to end
 but the driver, and leaves it alone.
 
@@ -14,14 +16,18 @@ from collections.abc import Callable, Collection
 
 import structlog
 
-from workers.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.attempt import AbandonedPlanning, Attempt, AttemptsAtHand, StopReason
 from workers.engine.spark.driver import Driver
+from workers.planning import is_in_jvm_call
 from workers.spark_session import SparkRuntime
 
 _log = structlog.get_logger(__name__)
 
 _PATIENCE_FOR_OTHERS = 10
 """How many times as long as an idle driver one is borne with on which other attempts still get somewhere."""
+
+_PATIENCE_FOR_PLANNINGS = 2
+"""How many times as long a worker may claim nothing because plannings do not end that it has abandoned."""
 
 
 def is_to_end(*, stuck_seconds: float, patience_seconds: float, are_others_at_work: bool) -> bool:
@@ -41,12 +47,34 @@ class StuckWork:
         at_hand: AttemptsAtHand,
         patience_seconds: float,
         clock: Callable[[], float] = time.monotonic,
+        leave: Callable[[], object] = lambda: None,
     ) -> None:
+        """`leave` has the worker end after its jobs, so that another one takes its place; it may be called again."""
         self._runtime = runtime
         self._at_hand = at_hand
         self._patience = patience_seconds
         self._clock = clock
+        self._leave = leave
         self._since: tuple[Driver, float] | None = None
+        self._calls: dict[AbandonedPlanning, float] = {}
+        """The calls into the JVM of abandoned plannings, and when each was first seen."""
+        self._too_many_since: float | None = None
+
+    def look_at_plannings(self) -> None:
+        """Has the worker leave where so many abandoned plannings do not end that it cannot work any more.
+
+        Calls no JVM. Plannings that wait for the driver end with it before that.
+        """
+        now = self._clock()
+        if not self._at_hand.abandoned.are_too_many:
+            self._too_many_since = None
+        elif self._too_many_since is None:
+            self._too_many_since = now
+        elif now - self._too_many_since > _PATIENCE_FOR_PLANNINGS * self._patience:
+            jobs = [planning.attempt.claim.job_id for planning in self._at_hand.abandoned.all()]
+            _log.error("worker_blocked_by_plannings", jobs=jobs)
+            self._leave()
+            self._too_many_since = now
 
     def step(self) -> None:
         """Kills the driver where its time is over: `DriverWatch` notices, hands its attempts back, builds another."""
@@ -58,7 +86,8 @@ class StuckWork:
         attempts = [one for one in self._at_hand.all() if one.driver is driver and not one.is_settled]
         deaf = [one for one in attempts if _is_told(one)]
         left = driver.tasks_left_behind()
-        stuck = max([self._seconds_of_tasks(driver, left), *(one.deaf_for() for one in deaf)])
+        waiting = [self._seconds_of_tasks(driver, left), self._seconds_of_calls(driver)]
+        stuck = max([*waiting, *(one.deaf_for() for one in deaf)])
         others = len(attempts) > len(deaf) and left < driver.slots
         if is_to_end(stuck_seconds=stuck, patience_seconds=self._patience, are_others_at_work=others):
             self._end(driver, left, attempts)
@@ -72,10 +101,18 @@ class StuckWork:
             self._since = (driver, now)
         return 0.0 if self._since is None else now - self._since[1]
 
+    def _seconds_of_calls(self, driver: Driver) -> float:
+        """How long an abandoned planning has waited for an answer of the driver: seen so at each look since then."""
+        now = self._clock()
+        left = [one for one in self._at_hand.abandoned.all() if one.attempt.driver is driver]
+        self._calls = {one: self._calls.get(one, now) for one in left if is_in_jvm_call(one.thread)}
+        return max((now - since for since in self._calls.values()), default=0.0)
+
     def _end(self, driver: Driver, tasks: int, attempts: Collection[Attempt]) -> None:
         told = [one for one in attempts if _is_told(one)]
         own = [one for one in attempts if one.reason is None and driver.tasks_left_behind_by(one.tag)]
-        jobs = [attempt.claim.job_id for attempt in (*told, *own)]
+        abandoned = [planning.attempt for planning in self._calls]
+        jobs = list(dict.fromkeys(attempt.claim.job_id for attempt in (*told, *own, *abandoned)))
         _log.error("spark_driver_stuck", tasks=tasks, jobs=jobs, pid=driver.process.pid)
         for attempt in own:
             # What it ran at first went wrong and does not end, and would not the next time: this one counts.
@@ -86,6 +123,7 @@ class StuckWork:
             attempt.stop(StopReason.DRIVER_ENDED)
         driver.kill()
         self._since = None
+        self._calls = {}
 
 
 def _is_told(attempt: Attempt) -> bool:

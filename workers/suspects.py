@@ -31,7 +31,7 @@ class Suspects:
         self._at_hand = at_hand
         self._held: set[Claim] = set()
         self._left: set[Claim] = set()
-        """Those that their threads have left."""
+        """Those that the threads of their runners have left."""
         self._lock = threading.Lock()
 
     def claim(self, claim: Callable[[], Claim | None]) -> Claim | None:
@@ -44,7 +44,9 @@ class Suspects:
 
     @contextmanager
     def running(self, claim: Claim) -> Iterator[None]:
-        """A claimed job is at hand inside; and a stream also afterwards, as long as its attempt is."""
+        """A claimed job is at hand inside. It stays a suspect afterwards while its stream runs, or while its planning
+        goes on that was abandoned.
+        """
         try:
             yield
         finally:
@@ -64,7 +66,9 @@ class Suspects:
         return is_at_last_chance()
 
     def _forget_ended(self) -> None:
-        ended = self._left - {attempt.claim for attempt in self._at_hand.all()}
+        at_work = {attempt.claim for attempt in self._at_hand.all()}
+        at_work |= {planning.attempt.claim for planning in self._at_hand.abandoned.all()}
+        ended = self._left - at_work
         self._held -= ended
         self._left -= ended
 

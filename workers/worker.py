@@ -27,6 +27,7 @@ from workers.held_messages import HeldMessages
 from workers.loops import Loop
 from workers.memory import Resident, resident
 from workers.metrics import DriverCount, WorkerMetrics
+from workers.planning import TooManyPlanningsError
 from workers.result_limit import ResultLimit
 from workers.retention import RetentionStep
 from workers.runner import JobRunner
@@ -68,7 +69,7 @@ class Worker:
             connections=own.concurrency + own.streams + _THREADS_BESIDE,
             settings=settings.database,
         )
-        self._at_hand = AttemptsAtHand()
+        self._at_hand = AttemptsAtHand(most_abandoned=own.concurrency)
         self._runtime = SparkRuntime(
             settings.spark,
             settings.state_dir / "spark",
@@ -117,7 +118,7 @@ class Worker:
         progress = ProgressReporter(self._database, self._at_hand)
         watch = CancellationWatch(self._database, self._at_hand)
         driver = DriverWatch(self._runtime, self._at_hand, settings.spark.gateway_timeout_seconds)
-        stuck = StuckWork(self._runtime, self._at_hand, settings.spark.task_kill_seconds)
+        stuck = StuckWork(self._runtime, self._at_hand, settings.spark.task_kill_seconds, leave=self._departure.ask)
         result_limit = ResultLimit(self._at_hand, settings.results_dir, settings.limits.result_bytes)
         retention = RetentionStep(
             self._database,
@@ -132,12 +133,14 @@ class Worker:
             Loop("heartbeat", own.heartbeat_seconds, self._heartbeat.step, longest=own.heartbeat_seconds),
             Loop("cancellation", own.watch_seconds, watch.step, longest=1.0),
             Loop("time-limits", own.watch_seconds, watch.mark_overdue),
+            Loop("spark-cancellation", own.watch_seconds, watch.cancel_spark_jobs, longest=1.0),
             Loop("progress", own.progress_seconds, progress.step),
             Loop("result-limit", own.progress_seconds, result_limit.step),
             Loop("streams", _STREAMS_SECONDS, self._runner.supervisor.step),
             Loop("driver-ping", _WATCH_DRIVER_SECONDS, driver.ping),
             Loop("driver-watch", _WATCH_DRIVER_SECONDS, driver.watch),
             Loop("stuck-work", _WATCH_DRIVER_SECONDS, stuck.step),
+            Loop("stuck-plannings", _WATCH_DRIVER_SECONDS, stuck.look_at_plannings),
             Loop("spark", _WATCH_DRIVER_SECONDS, self._runtime.keep_ready),
             Loop("messages", _WATCH_DRIVER_SECONDS, self._watch_messages),
             Loop("driver-count", _WATCH_DRIVER_SECONDS, DriverCount(self._runtime, self._metrics).step),
@@ -171,7 +174,7 @@ class Worker:
                     # which then goes on for as long as there is something to do.
                     while self._runner.run_oldest(self._queues):
                         pass
-                except SparkUnavailableError:
+                except (SparkUnavailableError, TooManyPlanningsError):
                     self._pass_on([job_id])
                     # Until this worker listens no more, the message could come back at once, over and over.
                     self._at_hand.wait_until_closed(_WATCH_DRIVER_SECONDS)
@@ -211,12 +214,15 @@ class Worker:
             self._runtime.driver()
 
     def _watch_messages(self) -> None:
-        """A worker whose Spark is not available listens to nothing, so that others take what it cannot run."""
+        """A worker listens to nothing while its Spark is not available, or too many plannings that it has abandoned go
+        on: others take what it cannot run.
+        """
         state = self._runtime.condition.state
         if state is not SparkState.STARTING:
             self._can_run = state is SparkState.READY
-        self.listen(self._can_run and not self._at_hand.closed)
-        if not self._can_run:
+        can_run = self._can_run and not self._at_hand.abandoned.are_too_many
+        self.listen(can_run and not self._at_hand.closed)
+        if not can_run:
             self._pass_on(self.held.take_all())
 
     def _stop_taking(self) -> None:

@@ -46,7 +46,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "service": ("service",),
     # The engine, from the bottom up.
     "workers.engine.errors": (),
-    "workers.engine.budget": (),
     "workers.engine.plan": ("workers.engine.plan", "workers.engine.errors", "service.spec"),
     "workers.engine.stats": ("workers.engine.stats", "workers.engine.plan", "workers.engine.errors", "service.spec"),
     "workers.engine.rules": (
@@ -57,6 +56,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "workers.engine.errors",
         "service.spec",
     ),
+    "workers.engine.budget": (),
     "workers.engine.planner": (
         "workers.engine.planner",
         "workers.engine.budget",

@@ -47,6 +47,16 @@ def test_an_order_to_stop_has_an_age() -> None:
     assert attempt.ignored_for() == 5
 
 
+def test_whoever_waits_for_an_order_to_stop_is_woken() -> None:
+    attempt, before, after = Attempt(CLAIM, 0.0), threading.Event(), threading.Event()
+    attempt.set_on_stop(before)
+    assert not before.is_set()
+    attempt.stop(StopReason.CANCELLED)
+    attempt.set_on_stop(after)
+    assert before.is_set()
+    assert after.is_set()
+
+
 def test_a_settled_attempt_cannot_be_stopped() -> None:
     attempt = Attempt(CLAIM, 0.0)
     attempt.settle()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from sqlalchemy import update
@@ -15,8 +16,10 @@ from service.store import leases
 from service.store.jobs import NewJob, insert_job
 from service.store.session import Database
 from service.store.tables import JobRow
-from workers.attempt import Attempt, AttemptsAtHand, StopReason
+from tests.support.processes import wait_for
+from workers.attempt import Attempt, AttemptsAtHand, AttemptStopped, StopReason
 from workers.cancellation import CancellationWatch, cancel_stopped
+from workers.planning import PlanningThreads
 
 
 @dataclass
@@ -62,7 +65,9 @@ def looked(database: Database, attempt: Attempt, **values: object) -> StopReason
     with at_hand.holding(attempt):
         with database.write() as session:
             session.execute(update(JobRow).values(**values))
-        CancellationWatch(database, at_hand).step()
+        watch = CancellationWatch(database, at_hand)
+        watch.step()
+        watch.cancel_spark_jobs()
     return attempt.reason
 
 
@@ -107,5 +112,51 @@ def test_the_time_limit_of_a_run_is_kept(database: Database, attempt: Attempt, d
         assert attempt.reason is None
         now = 100.0
         watch.mark_overdue()
+        watch.cancel_spark_jobs()
     assert attempt.reason is StopReason.TIMED_OUT
+    assert driver.tags == [attempt.tag]
+
+
+class Hung(Cancelled):
+    """A driver that answers nobody."""
+
+    def cancel(self, tag: str) -> None:
+        """See `Driver`."""
+        super().cancel(tag)
+        threading.Event().wait()
+
+
+@pytest.mark.one_database
+def test_a_driver_that_hangs_keeps_no_other_attempt_from_being_stopped(database: Database, attempt: Attempt) -> None:
+    driver, at_hand = Hung(), AttemptsAtHand()
+    other = Attempt(replace(attempt.claim, job_id="job-2"), 0.0)
+    for one in (attempt, other):
+        one.driver = driver  # type: ignore[assignment]
+    attempt.stop(StopReason.CANCELLED)
+    watch = CancellationWatch(database, at_hand, lambda: 1.0)
+    with at_hand.holding(attempt), at_hand.holding(other):
+        threading.Thread(target=watch.cancel_spark_jobs, daemon=True).start()
+        wait_for("the thread to hang", lambda: driver.tags)
+        for step in (watch.mark_overdue, watch.step):
+            thread = threading.Thread(target=step, daemon=True)
+            thread.start()
+            thread.join(10)
+            assert not thread.is_alive()
+    assert other.reason is StopReason.TIMED_OUT
+
+
+@pytest.mark.one_database
+def test_spark_jobs_of_an_abandoned_planning_are_cancelled(
+    database: Database, attempt: Attempt, driver: Cancelled
+) -> None:
+    at_hand, release = AttemptsAtHand(), threading.Event()
+    attempt.stop(StopReason.STOP_REQUESTED)
+    with pytest.raises(AttemptStopped):
+        PlanningThreads(at_hand.abandoned).run(attempt, release.wait)
+    watch = CancellationWatch(database, at_hand)
+    watch.cancel_spark_jobs()
+    assert driver.tags == [attempt.tag], "it is at no mini-batch that could end by itself"
+    release.set()
+    wait_for("its end", lambda: not at_hand.abandoned.all())
+    watch.cancel_spark_jobs()
     assert driver.tags == [attempt.tag]

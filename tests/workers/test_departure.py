@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from service.store.leases import Claim
-from tests.support.processes import wait_for
+from tests.support.processes import start_python, wait_for
 from workers.attempt import Attempt, AttemptsAtHand, StopReason
 from workers.departure import Departure
 from workers.failures import HandBack
@@ -104,6 +106,43 @@ def test_a_runner_that_does_not_listen_is_not_waited_for(bench: Bench) -> None:
         wait_for("the driver's end", bench.has("driver killed"), 20)
         assert [given.error.code for given in bench.handed_back] == ["handed_back"]
         bench.departure.finish()
+
+
+class Hung:
+    """A driver that answers nobody."""
+
+    def cancel(self, _tag: str) -> None:
+        """See `Driver`."""
+        threading.Event().wait()
+
+
+def test_a_driver_that_hangs_keeps_no_job_from_being_handed_back(bench: Bench) -> None:
+    with bench.at_hand.holding(job := attempt()):
+        job.driver = Hung()  # type: ignore[assignment]
+        bench.departure.order()
+        wait_for("the driver's end", bench.has("driver killed"), 20)
+        assert [given.error.code for given in bench.handed_back] == ["handed_back"]
+        bench.departure.finish()
+
+
+HANGS = """
+import threading
+from workers import departure
+departure._LAST_SECONDS = 0.1
+threading.Thread(target=threading.Event().wait).start()
+departure.force_exit("w1")
+"""
+
+
+def test_a_process_ends_although_a_thread_of_it_does_not(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    process = start_python(["-c", HANGS], log=log, cwd=tmp_path)
+    try:
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert "worker_exit_forced" in log.read_text()
 
 
 def test_a_broker_that_is_away_holds_nothing_up(bench: Bench) -> None:

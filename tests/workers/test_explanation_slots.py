@@ -6,6 +6,7 @@ import pytest
 
 from service.store.jobs import EXPLAIN, RUN
 from service.store.leases import Claim
+from workers.attempt import AbandonedPlannings
 from workers.explanation_slots import ExplanationSlots
 
 
@@ -17,7 +18,7 @@ def claim(job_id: str, tenant: str = "a", kind: str = EXPLAIN) -> Claim:
     ("slots", "most", "takes"), [(1, 10, 1), (2, 10, 1), (3, 10, 1), (4, 10, 2), (9, 10, 4), (64, 10, 10), (4, 1, 1)]
 )
 def test_a_tenant_gets_half_of_the_slots(slots: int, most: int, takes: int) -> None:
-    taken = ExplanationSlots(slots, most)
+    taken = ExplanationSlots(slots, most, AbandonedPlannings(4))
     for number in range(takes):
         assert taken.taken_up() == frozenset()
         taken.claimed(claim(f"e{number}"))
@@ -25,14 +26,14 @@ def test_a_tenant_gets_half_of_the_slots(slots: int, most: int, takes: int) -> N
 
 
 def test_without_a_limit_it_gets_all() -> None:
-    taken = ExplanationSlots(2, 0)
+    taken = ExplanationSlots(2, 0, AbandonedPlannings(4))
     for number in range(9):
         taken.claimed(claim(f"e{number}"))
     assert taken.taken_up() == frozenset()
 
 
 def test_a_slot_is_free_when_its_thread_is() -> None:
-    taken = ExplanationSlots(2, 10)
+    taken = ExplanationSlots(2, 10, AbandonedPlannings(4))
     held = taken.claimed(claim("e1"))
     assert held is not None
     with taken.working(held):
@@ -41,7 +42,7 @@ def test_a_slot_is_free_when_its_thread_is() -> None:
 
 
 def test_only_explanations_count() -> None:
-    taken = ExplanationSlots(1, 10)
+    taken = ExplanationSlots(1, 10, AbandonedPlannings(4))
     assert taken.claimed(None) is None
     held = claim("r1", kind=RUN)
     assert taken.claimed(held) is held

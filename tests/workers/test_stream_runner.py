@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import select, update
@@ -20,10 +22,14 @@ from service.store.jobs import EXPLAIN
 from service.store.plans import report_of
 from service.store.stream_state import StoppedBecause, find_stream
 from service.store.tables import JobRow, PlanRow
+from tests.support.hanging import Hang, HangInJvm, LoopInPython, LoopWithChecks, WaitInPython
+from tests.support.processes import wait_for
 from tests.support.stream_runs import FIRST, PER_USER, add_orders, resume, rows, run, stream, supervised
 from tests.support.tables import USERS, parquet
 from tests.workers.conftest import SharedDriver
 from workers.attempt import StopReason
+from workers.engine.streaming.engine import PlannedStream, StreamEngine
+from workers.engine.streaming.sinks.managed import ManagedSink
 from workers.runner import JobRunner
 
 if TYPE_CHECKING:
@@ -319,3 +325,77 @@ def test_a_state_that_is_damaged_is_for_the_service_to_mend(bench: Bench) -> Non
     assert (job.status, (job.error or {})["code"]) == (JobStatus.STOPPED, "internal_error")
     resume(bench, job_id, from_scratch=True)
     assert run(bench, job_id).error is None
+
+
+@pytest.fixture(params=[LoopWithChecks, LoopInPython, HangInJvm, WaitInPython], ids=["checks", "loop", "jvm", "sink"])
+def hang(request: pytest.FixtureRequest, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hang]:
+    """The first start of a stream does not get on: with its plan, or with the preparation of its sink."""
+    own: Hang = request.param(bench.driver)
+    plan, prepare = StreamEngine.plan, ManagedSink.prepare
+
+    def plan_hangs(engine: StreamEngine, *given: Any, check: Callable[[], None], **named: Any) -> PlannedStream:
+        if not isinstance(own, WaitInPython):
+            own.once(check)
+        return plan(engine, *given, check=check, **named)
+
+    def sink_hangs(sink: ManagedSink) -> None:
+        if isinstance(own, WaitInPython):
+            own.once(lambda: None)
+        prepare(sink)
+
+    monkeypatch.setattr(StreamEngine, "plan", plan_hangs)
+    monkeypatch.setattr(ManagedSink, "prepare", sink_hangs)
+    yield own
+    own.release()
+    wait_for("the planning to end", lambda: not bench.at_hand.abandoned.all())
+
+
+@pytest.mark.parametrize("mode", ["continuous", "incremental"])
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        (StopReason.CANCELLED, "CANCELLED"),
+        (StopReason.STOP_REQUESTED, "STOPPED"),
+        (StopReason.WORKER_STOPPING, "QUEUED"),
+        (StopReason.LEASE_LOST, "PLANNING"),
+    ],
+)
+def test_a_stream_that_is_to_end_does_not_wait_for_its_start(
+    bench: Bench, hang: Hang, mode: str, reason: StopReason, status: str
+) -> None:
+    job_id = bench.submit({**PER_USER, "mode": mode})
+    runner = threading.Thread(target=bench.runner.run, args=(job_id,), daemon=True)
+    runner.start()
+    assert hang.begun.wait(60)
+    (attempt,) = bench.at_hand.all()
+    attempt.stop(reason)
+    runner.join(15)
+    assert not runner.is_alive()
+    assert (bench.job(job_id).status, bench.at_hand.all()) == (status, ())
+    version = bench.job(job_id).version
+    hang.release()
+    wait_for("the planning to end", lambda: not bench.at_hand.abandoned.all())
+    assert (bench.job(job_id).version, stream(bench, job_id).last_batch) == (version, None)
+    if status in {"STOPPED", "QUEUED"}:
+        # The next attempt goes on from there.
+        if status == "STOPPED":
+            resume(bench, job_id)
+        assert run(bench, job_id).status == ("RUNNING" if mode == "continuous" else "STOPPED")
+        for one in bench.at_hand.all():
+            one.stop(StopReason.STOP_REQUESTED)
+        supervised(bench, lambda: not bench.at_hand.all())
+
+
+def test_an_explanation_of_a_stream_ends_while_it_is_planned(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang = LoopInPython(bench.driver)
+    monkeypatch.setattr(StreamEngine, "plan", lambda *_, check, **__: hang.once(check))
+    job_id = bench.submit({**PER_USER, "mode": "continuous"}, kind=EXPLAIN)
+    runner = threading.Thread(target=bench.runner.run, args=(job_id,), daemon=True)
+    runner.start()
+    assert hang.begun.wait(60)
+    (attempt,) = bench.at_hand.all()
+    attempt.stop(StopReason.TIMED_OUT)
+    runner.join(15)
+    assert bench.job(job_id).status == "TIMED_OUT"
+    hang.release()
+    wait_for("the planning to end", lambda: not bench.at_hand.abandoned.all())

@@ -22,13 +22,14 @@ from service.store.leases import Claim
 from service.store.session import Database
 from service.store.stream_state import StoppedBecause
 from service.store.tables import Base, JobRow
-from tests.support.processes import wait_for
+from tests.support.processes import start_python, wait_for
 from workers.attempt import Attempt, AttemptsAtHand, StopReason
 from workers.failures import Rest, Verdict
 from workers.runner import JobRunner
 from workers.stream_attempt import StreamAttempt
 from workers.streams import StreamSupervisor
 
+ROOT = Path(__file__).parents[2]
 RESTS = Rest(StoppedBecause.STOPPED)
 
 
@@ -159,6 +160,34 @@ def test_a_stream_that_is_being_started_has_its_place(watched: Watched) -> None:
         watched.step_until(lambda: watched.ended)
         wait_for("its place", lambda: take(other))
     assert not watched.supervisor.is_full, "what did not come to a stream is left"
+
+
+HANGS = """
+import threading
+from tests.workers.test_streams import Scripted, Watched
+
+begun = threading.Event()
+
+def hangs():
+    begun.set()
+    threading.Event().wait()
+
+watched = Watched()
+watched.add(Scripted(1, hangs))
+watched.supervisor.step()
+assert begun.wait(30)
+watched.supervisor.close()
+"""
+
+
+def test_a_look_that_hangs_does_not_keep_the_process_from_ending(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    process = start_python(["-c", HANGS], environment={"PYTHONPATH": str(ROOT)}, log=log, cwd=tmp_path)
+    try:
+        assert process.wait(60) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
 
 
 class Planning:

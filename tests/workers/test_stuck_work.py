@@ -5,8 +5,9 @@ and `tests/e2e/test_worker_faults.py` have real ones.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
-from contextlib import closing
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +21,13 @@ from service.store.leases import Claim
 from service.store.publication import Ending
 from service.store.session import Database
 from service.store.tables import JobRow
-from workers.attempt import Attempt, AttemptsAtHand, StopReason
+from tests.support.hanging import silent_gateway
+from tests.support.processes import wait_for
+from workers.attempt import Attempt, AttemptsAtHand, AttemptStopped, StopReason
 from workers.engine.spark.driver import Driver
 from workers.failures import HandBack, Verdict, verdict_of
 from workers.handing_back import hand_back_job
+from workers.planning import PlanningThreads
 from workers.stuck_work import StuckWork, is_to_end
 from workers.watchdog import DriverWatch
 
@@ -64,13 +68,17 @@ class Bench:
         self.now = 100.0
         self.at_hand = AttemptsAtHand()
         self.runtime = Runtime(None)
-        self.stuck = StuckWork(self.runtime, self.at_hand, PATIENCE, self.clock)  # type: ignore[arg-type]
+        self.left = 0
+        self.stuck = StuckWork(self.runtime, self.at_hand, PATIENCE, self.clock, self._leave)  # type: ignore[arg-type]
         self.watch = DriverWatch(self.runtime, self.at_hand, 10, self.clock)  # type: ignore[arg-type]
         self.driver = self.next_driver()
 
     def clock(self) -> float:
         """Seconds."""
         return self.now
+
+    def _leave(self) -> None:
+        self.left += 1
 
     def next_driver(self) -> Processes:
         """The driver from now on."""
@@ -268,3 +276,70 @@ def test_who_publishes_its_end_is_not_deaf(bench: Bench, database: Database) -> 
     bench.driver.left = 1
     assert bench.later(0)
     assert not bench.later(PATIENCE + 1)
+
+
+@contextmanager
+def abandoned(bench: Bench, database: Database, plan: Callable[[], object], number: int = 0) -> Iterator[None]:
+    """The planning of a job that was cancelled on the driver, which goes on inside."""
+    insert(database, f"planned-{number}", 1)
+    attempt = bench.on_driver(claimed(database, f"planned-{number}"))
+    attempt.stop(StopReason.CANCELLED)
+    with pytest.raises(AttemptStopped):
+        PlanningThreads(bench.at_hand.abandoned).run(attempt, plan)
+    attempt.settle()
+    bench.at_hand.release(attempt)
+    yield
+
+
+@pytest.mark.one_database
+def test_a_driver_that_does_not_answer_an_abandoned_planning_is_ended(bench: Bench, database: Database) -> None:
+    with silent_gateway() as gateway, abandoned(bench, database, lambda: gateway.jvm.java.lang.System.nanoTime()):
+        bench.later(0)
+        assert bench.later(PATIENCE)
+        assert not bench.later(1)
+        # The one after it has nothing to do with that call.
+        bench.next_driver()
+        assert bench.later(10 * PATIENCE)
+    wait_for("the end of the planning", lambda: not bench.at_hand.abandoned.all())
+
+
+@pytest.mark.one_database
+def test_jobs_beside_an_abandoned_planning_are_given_time(bench: Bench, database: Database) -> None:
+    insert(database, "innocent", 1)
+    innocent = bench.on_driver(claimed(database, "innocent"))
+    with silent_gateway() as gateway, abandoned(bench, database, lambda: gateway.jvm.java.lang.System.nanoTime()):
+        bench.later(0)
+        assert bench.later(10 * PATIENCE)
+        assert not bench.later(1)
+    assert ended(database, bench, innocent, verdict_of(CUT, innocent)) is JobStatus.QUEUED
+    assert told(database, "innocent") == [("CANCELLED", "driver_ended")]
+
+
+@pytest.mark.one_database
+def test_an_abandoned_planning_that_waits_for_something_else_costs_no_driver(bench: Bench, database: Database) -> None:
+    release = threading.Event()
+    with abandoned(bench, database, release.wait):
+        bench.later(0)
+        assert bench.later(100 * PATIENCE)
+        release.set()
+
+
+@pytest.mark.one_database
+def test_a_worker_that_abandoned_plannings_block_leaves(bench: Bench, database: Database) -> None:
+    release = threading.Event()
+
+    def later(seconds: float) -> int:
+        bench.now += seconds
+        bench.stuck.look_at_plannings()
+        return bench.left
+
+    with ExitStack() as plannings:
+        for number in range(4):
+            assert later(100 * PATIENCE) == 0, number
+            plannings.enter_context(abandoned(bench, database, release.wait, number))
+        assert later(0) == 0
+        assert later(2 * PATIENCE) == 0
+        assert later(1) == 1
+    release.set()
+    wait_for("the end of the plannings", lambda: not bench.at_hand.abandoned.all())
+    assert later(100 * PATIENCE) == 1

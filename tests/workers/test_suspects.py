@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -18,7 +19,9 @@ from service.store.jobs import NewJob, insert_job
 from service.store.leases import Claim
 from service.store.session import Database
 from service.store.suspects import is_at_last_chance, is_suspect
-from workers.attempt import Attempt, AttemptsAtHand
+from tests.support.processes import wait_for
+from workers.attempt import Attempt, AttemptsAtHand, AttemptStopped, StopReason
+from workers.planning import PlanningThreads
 from workers.suspects import Suspects
 
 pytestmark = pytest.mark.one_database
@@ -99,6 +102,22 @@ def test_a_stream_keeps_others_away_until_it_gets_on_or_has_ended(database: Data
             assert streams.mark_steady(session, claim, database.now(session))
     else:
         at_hand.release(attempt)
+    assert asked(suspects, database) is None
+
+
+def test_a_planning_that_was_abandoned_keeps_others_away_until_it_ends(database: Database) -> None:
+    claim = claimed(database, "a", 2)
+    at_hand, release = AttemptsAtHand(), threading.Event()
+    suspects = Suspects(at_hand)
+    suspects.claim(lambda: claim)
+    attempt = Attempt(claim, float("inf"))
+    with suspects.running(claim), at_hand.holding(attempt):
+        attempt.stop(StopReason.CANCELLED)
+        with pytest.raises(AttemptStopped):
+            PlanningThreads(at_hand.abandoned).run(attempt, release.wait)
+    assert asked(suspects, database) == ALL
+    release.set()
+    wait_for("the planning to end", lambda: not at_hand.abandoned.all())
     assert asked(suspects, database) is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,8 +15,12 @@ from service.spec.queues import Queue
 from service.spec.workers import SparkState
 from service.store import migrate, workers
 from service.store.jobs import RUN, NewJob, insert_job
+from service.store.leases import Claim
 from service.store.session import Database
 from service.store.tables import AttemptRow, JobRow
+from tests.support.processes import wait_for
+from workers.attempt import Attempt, AttemptStopped, StopReason
+from workers.planning import PlanningThreads
 from workers.spark_condition import SparkCondition
 from workers.spark_session import SparkRuntime
 from workers.worker import Worker
@@ -112,6 +117,35 @@ def test_it_listens_while_spark_is_there_and_it_is_not_to_leave(
     worker._at_hand.refuse()
     worker._watch_messages()
     assert said[4:] == [False], "also where the order to leave was lost"
+
+
+def test_it_takes_nothing_while_too_many_abandoned_plannings_go_on(
+    settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = submit(database, "short", 2)
+    bell, said, release = Bell(), list[bool](), threading.Event()
+    worker = Worker(settings, bell)
+    worker.listen = said.append
+    monkeypatch.setattr(SparkRuntime, "condition", SparkCondition(SparkState.READY))
+    for number in range(THREADS):
+        worker._watch_messages()
+        assert said.pop(), number
+        attempt = Attempt(Claim(f"job-{number}", "default", RUN, "n", {}, 1, worker.id, 0, 0, 0), 0.0)
+        attempt.stop(StopReason.CANCELLED)
+        with pytest.raises(AttemptStopped):
+            PlanningThreads(worker._at_hand.abandoned).run(attempt, release.wait)
+    worker.run(jobs[0])
+    assert bell.rung == [(jobs[0], "short")]
+    worker.held.received(jobs[1])
+    worker._watch_messages()
+    assert (said, bell.rung) == ([False], [(job_id, "short") for job_id in jobs])
+    assert counts(database) == {("short", "QUEUED"): 2}
+    release.set()
+    wait_for("the plannings to end", lambda: not worker._at_hand.abandoned.all())
+    worker._watch_messages()
+    assert said == [False, True]
+    worker.run(jobs[0])
+    assert counts(database) == {("short", "TIMED_OUT"): 2}
 
 
 def test_what_comes_late_does_not_bring_back_one_that_has_closed(settings: Settings, database: Database) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from service.spec.bound import BoundQuery
 from service.spec.options import JobSettings
 from service.spec.reports import FirstRun, PlanReport
+from workers.engine.budget import PlanningBudget, go_on
 from workers.engine.fallback import after_crashes, after_failure, cautious_plan, has_joins
 from workers.engine.plan.builder import build
 from workers.engine.plan.keys import statistics_keys, summed_columns
@@ -64,29 +65,44 @@ class Engine:
         self._cache = StatisticsCache() if cache is None else cache
 
     def plan(
-        self, query: BoundQuery, tables: Mapping[str, TableInput], settings: JobSettings, *, crashes: int = 0
+        self,
+        query: BoundQuery,
+        tables: Mapping[str, TableInput],
+        settings: JobSettings,
+        *,
+        crashes: int = 0,
+        check: Callable[[], None] = go_on,
     ) -> PlannedQuery:
         """Statistics, rules, DataFrame and report. Reads footers and a sample of the tables, and runs no Spark job.
 
         `tables` is by table name; `crashes` are earlier attempts that took their worker or its driver along: after one
-        no side of a join is hashed or broadcast, and nothing is counted in blocks of bitmaps. Raises SpecError for
-        files that Spark cannot take, and what Spark raises when it analyses a plan.
+        no side of a join is hashed or broadcast, and nothing is counted in blocks of bitmaps. `check` is called between
+        steps; it raises as soon as the plan is no longer wanted. Raises SpecError for files that Spark cannot take, and
+        what Spark raises when it analyses a plan.
         """
         built = build(query)
-        known = self._statistics(built, tables, settings)
+        check()
+        known = self._statistics(built, tables, settings, check)
         statistics = replace(known, hashes_blocks=may_hash_blocks(built))
+        check()
         if crashes and (has_joins(built) or _tells_values_apart(built)):
-            return self._cautiously_planned(built, tables, statistics, settings, after_crashes(crashes))
-        plan = plan_query(query, statistics, settings)
-        return _planned(self._session, plan, tables, statistics, settings)
+            return self._cautiously_planned(built, tables, statistics, settings, after_crashes(crashes), check)
+        plan = plan_query(query, statistics, settings, _budget(settings, check))
+        check()
+        return _planned(self._session, plan, tables, statistics, settings, check)
 
     def fall_back(
-        self, planned: PlannedQuery, tables: Mapping[str, TableInput], error: Exception, milliseconds: int
+        self,
+        planned: PlannedQuery,
+        tables: Mapping[str, TableInput],
+        error: Exception,
+        milliseconds: int,
+        check: Callable[[], None] = go_on,
     ) -> PlannedQuery | None:
         """What to run instead after `error`, `milliseconds` after the run began: the same by sort-merge and without
         blocks of bitmaps, where memory ran out and a side of a join was hashed or broadcast, told to or by Spark's own
         choice, or may have been while the query ran, or values were counted in blocks. Its report tells of the run that
-        failed. Else None; also for what was planned with caution before.
+        failed. Else None; also for what was planned with caution before. `check` is as in `plan`.
         """
         made = planned.made
         problem = None if planned.cautious or not is_lack_of_memory(error) else problem_of_spark_error(error)
@@ -98,7 +114,7 @@ class Engine:
         later = may_hash_while_it_runs(planned.plan, planned.frame.sparkSession)
         hashed = hashed_joins(first.physical_plan)
         why = after_failure(problem.detail, milliseconds, while_it_ran=later and not hashed and not in_blocks)
-        safer = self._cautiously_planned(made.before, tables, planned.statistics, planned.settings, why)
+        safer = self._cautiously_planned(made.before, tables, planned.statistics, planned.settings, why, check)
         fewer = hashed_joins(safer.report.physical_plan) < hashed
         if not (in_blocks or fewer or later or is_lack_of_broadcasting(error)):
             return None
@@ -118,13 +134,17 @@ class Engine:
         statistics: Statistics,
         settings: JobSettings,
         why: str,
+        check: Callable[[], None],
     ) -> PlannedQuery:
-        plan = cautious_plan(built, statistics, settings, why)
+        plan = cautious_plan(built, statistics, settings, why, _budget(settings, check))
+        check()
         session = cautious_session(self._session)
         session.conf.set(*_NO_LISTING_JOBS)
-        return replace(_planned(session, plan, tables, statistics, settings), cautious=True)
+        return replace(_planned(session, plan, tables, statistics, settings, check), cautious=True)
 
-    def _statistics(self, built: Node, tables: Mapping[str, TableInput], settings: JobSettings) -> Statistics:
+    def _statistics(
+        self, built: Node, tables: Mapping[str, TableInput], settings: JobSettings, check: Callable[[], None]
+    ) -> Statistics:
         scans, memory = scans_of(built), task_memory(self._session, self._slots)
         if is_all_forced(built, settings):
             return replace(sizes_alone(scans, tables, self._slots, NOT_READ), task_memory=memory)
@@ -139,6 +159,7 @@ class Engine:
             ranged=summed_columns(built),
             texts=Texts(joined_texts(built, is_open), memory / BROADCAST_PARTS / ROW_BYTES),
             cache=self._cache,
+            check=check,
         )
         is_whole = are_all_undecided(built, settings) or keys == statistics_keys(built)
         warnings = () if is_whole else ((None, READ_IN_PART),)
@@ -157,6 +178,10 @@ class Engine:
         return write_parquet(planned.frame, directory)
 
 
+def _budget(settings: JobSettings, check: Callable[[], None]) -> PlanningBudget:
+    return PlanningBudget(check, settings.optimizer.timeout.total_seconds())
+
+
 def _tells_values_apart(plan: Node) -> bool:
     return any(call.distinct for node in walk_up(plan) if isinstance(node, Aggregate) for call in node.calls)
 
@@ -167,10 +192,16 @@ def _planned(
     tables: Mapping[str, TableInput],
     statistics: Statistics,
     settings: JobSettings,
+    check: Callable[[], None],
 ) -> PlannedQuery:
     hash_blocks(session, plan.after, statistics.task_memory)
-    frame = lower(plan.after, read_scans(session, plan.after, tables))
-    report = plan_report(plan, statistics, physical_plan(frame))
+    scans = read_scans(session, plan.after, tables)
+    check()
+    frame = lower(plan.after, scans)
+    check()
+    physical = physical_plan(frame)
+    check()
+    report = plan_report(plan, statistics, physical)
     return PlannedQuery(report, plan.after, frame, statistics, plan, settings)
 
 

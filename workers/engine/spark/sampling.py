@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from service.datasets.csv_text import bytes_of, may_break_lines, rows_in, text_of, whole_rows
 from service.datasets.reading import COMPRESSED, DataFile, for_each, local_path, opened, size_of
 from service.datasets.stores import StoreUnavailableError
 from service.spec.job import ReadOptions, TableFormat, TableSource
+from workers.engine.budget import go_on
 from workers.engine.spark.ranges import ranges_of
+from workers.engine.spark.text_rows import csv_table, json_table
 from workers.engine.spark.troubles import Troubles
 from workers.engine.spark.widths import width_of
 from workers.engine.stats.statistics import ValueRange
@@ -96,13 +96,15 @@ def sample_parquet(
     columns: Sequence[str],
     optional: Collection[str] = (),
     ranged: Collection[str] = (),
+    check: Callable[[], None] = go_on,
 ) -> Sample:
     """Rows by the footers, exact up to 64 files, and at most 64 Ki rows of `columns` from each of 8 files.
 
     Where these 8 are too small for 64,000 rows, as many more are read as it takes, up to the 64. Those of `columns`
-    that are `optional` are left out where they are wide. Ranges are those of `ranged`, too.
+    that are `optional` are left out where they are wide. Ranges are those of `ranged`, too. `check` is called before
+    each file is read; what it raises is passed on.
     """
-    troubles = Troubles()
+    troubles = Troubles(check)
     footers = _footers(spread(files, MAX_FOOTERS), troubles)
     rows = sum(footer.num_rows for footer in footers.values())
     exact = len(footers) == len(files)
@@ -120,6 +122,7 @@ def _footers(files: Sequence[DataFile], troubles: Troubles) -> dict[DataFile, pq
     """The footers that can be read."""
 
     def read(file: DataFile) -> pq.FileMetaData | None:
+        troubles.check()
         try:
             with opened(file) as stream:
                 return pq.read_metadata(stream)
@@ -149,6 +152,7 @@ def _parquet_rows(
     seeds = {file: _SEED + number for number, file in enumerate(chosen)}
 
     def read(file: DataFile) -> tuple[pa.Table, set[str]] | None:
+        troubles.check()
         try:
             return _sample_file(file, columns, rate, _MAX_DECODED_ROWS // len(chosen), seeds[file])
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
@@ -266,21 +270,28 @@ def _thin(batch: pa.RecordBatch, keep: float, seed: int) -> pa.RecordBatch:
 
 
 def sample_text(
-    source: TableSource, files: Sequence[DataFile], total_bytes: int, names: Sequence[str], columns: Sequence[str]
+    source: TableSource,
+    files: Sequence[DataFile],
+    total_bytes: int,
+    names: Sequence[str],
+    columns: Sequence[str],
+    check: Callable[[], None] = go_on,
 ) -> Sample:
     """Rows by the average line of a few blocks of at most 8 files, and these blocks' `columns`, as text.
 
     `names` are all declared columns, in order. Compressed files and documents over several lines are not sampled, nor
     are the values of CSV where one of them goes over several lines; its rows are counted from the files' beginnings.
+    `check` is as in `sample_parquet`.
     """
     is_csv = source.format is TableFormat.CSV
     is_document = source.options.multi_line and not is_csv
     if is_document or any(path.suffix.lower() in COMPRESSED for path in files):
         return Sample(total_bytes // BYTES_PER_ROW, False, None)
     lines: list[bytes] = []
-    troubles = Troubles()
+    troubles = Troubles(check)
     skip_header = is_csv and source.options.header
     for path in spread([path for path in files if _may_have_lines(path)], MAX_FILES):
+        troubles.check()
         try:
             lines.extend(_lines(path, skip_header))
         except OSError as error:
@@ -299,7 +310,7 @@ def sample_text(
     if not columns or not lines or is_broken:
         return Sample(rows, False, None, warnings=troubles.sentences())
     try:
-        table = _csv_table(lines, source.options, names, columns) if is_csv else _json_table(lines, columns)
+        table = csv_table(lines, source.options, names, columns) if is_csv else json_table(lines, columns)
     except (pa.ArrowException, ValueError) as error:
         troubles.add("A sample", None, error)
         table = None
@@ -314,6 +325,7 @@ def _rows_from_beginnings(
     """
     rows = read_bytes = 0
     for path in spread([path for path in files if _may_have_lines(path)], MAX_FILES):
+        troubles.check()
         try:
             with opened(path) as file:
                 text = text_of(file.read(_BLOCKS_PER_FILE * _BLOCK_BYTES))
@@ -355,42 +367,3 @@ def _lines(path: DataFile, skip_header: bool) -> Iterable[bytes]:
             # What stands at both ends of a block is part of a line, or may be.
             lines.extend(block[1 if offset or skip_header else 0 : -1])
     return [line for line in lines if line.strip()]
-
-
-def _csv_table(lines: list[bytes], options: ReadOptions, names: Sequence[str], columns: Sequence[str]) -> pa.Table:
-    # By position, since names may repeat in another case.
-    positions = {name: str(index) for index, name in enumerate(names)}
-    wanted = [positions[column] for column in columns]
-    table = pa_csv.read_csv(
-        pa.BufferReader(b"\n".join(lines) + b"\n"),
-        read_options=pa_csv.ReadOptions(column_names=list(positions.values())),
-        parse_options=pa_csv.ParseOptions(
-            delimiter=options.delimiter,
-            quote_char=options.quote,
-            invalid_row_handler=lambda _row: "skip",
-        ),
-        convert_options=pa_csv.ConvertOptions(
-            include_columns=wanted,
-            column_types=dict.fromkeys(wanted, pa.string()),
-            strings_can_be_null=True,
-            null_values=[options.null_value],
-        ),
-    )
-    return table.rename_columns(list(columns))
-
-
-def _json_table(lines: list[bytes], columns: Sequence[str]) -> pa.Table:
-    documents = [document for line in lines if isinstance(document := json.loads(line), dict)]
-    return pa.table(
-        {
-            column: pa.array(
-                [None if (value := document.get(column)) is None else _json_text(value) for document in documents],
-                pa.string(),
-            )
-            for column in columns
-        }
-    )
-
-
-def _json_text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from service.spec.job import TableFormat
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar
 from service.spec.types import DataType, TypeName
+from workers.engine.budget import go_on
 from workers.engine.plan.literals import literal
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.conditions import share_kept, typed
@@ -74,13 +75,14 @@ def gather_statistics(
     texts: Texts = NO_TEXTS,
     ranged: Collection[str] = (),
     cache: StatisticsCache | None = None,
+    check: Callable[[], None] = go_on,
 ) -> Statistics:
     """Sizes of the scanned tables, a sketch of each key that can be sampled, the share of rows that each condition
     keeps, as far as the sample tells, how wide `texts` are, and the ranges of the columns `ranged` and those of keys.
 
     `scans` has one scan an alias; `tables` is by table name; `slots` is the number of tasks that run at once. At most
     64 Ki rows of each of at most 8 files are kept of a table, however many keys and aliases it has. What `cache` knows
-    of the same files is not read again.
+    of the same files is not read again. `check` is called before each file is read; what it raises is passed on.
     """
     start = time.monotonic()
     cache = StatisticsCache() if cache is None else cache
@@ -91,7 +93,7 @@ def gather_statistics(
         aliases = [scan for scan in scans if scan.table == name]
         found = [terms for by_alias, _ in split.values() for terms in by_alias.items()]
         wanted = _wanted(keys, aliases, found, texts, ranged)
-        gathered.add(aliases, tables[name], wanted, *_known_of(tables[name], wanted, cache))
+        gathered.add(aliases, tables[name], wanted, *_known_of(tables[name], wanted, cache, check))
     shares = {
         condition.sql: combined(
             [gathered.kept.get((alias, terms.text), (None, 1))[0] for alias, terms in by_alias.items()],
@@ -199,15 +201,19 @@ def _kept_key(terms: Terms, names: Mapping[str, str]) -> str:
     return hashlib.sha256(f"{terms.text} {sorted(names.items())}".encode(errors="surrogateescape")).hexdigest()
 
 
-def _known_of(table: TableInput, wanted: _Wanted, cache: StatisticsCache) -> tuple[KnownTable, tuple[str, ...], bool]:
+def _known_of(
+    table: TableInput, wanted: _Wanted, cache: StatisticsCache, check: Callable[[], None]
+) -> tuple[KnownTable, tuple[str, ...], bool]:
     """What is known of the table, warnings, and whether nothing had to be read for it."""
     try:
         file_set = file_set_of(table)
         earlier = cache.get(file_set)
         if earlier is not None and _is_enough(earlier, wanted):
             return earlier, (), True
-        known, warnings = _read(table, wanted)
+        known, warnings = _read(table, wanted, check)
     except Exception as error:  # noqa: BLE001 - statistics fail no job, whatever they meet
+        # Raises again where it was the check that ended the reading.
+        check()
         _log.warning("no statistics of %s", table.files.table, exc_info=True)
         return _by_bytes(table), (f"It could not be read before the run ({type(error).__name__}).",), False
     if not warnings:
@@ -233,12 +239,12 @@ def _by_bytes(table: TableInput) -> KnownTable:
     return KnownTable(table.files.bytes // BYTES_PER_ROW, rows_are_exact=False)
 
 
-def _read(table: TableInput, wanted: _Wanted) -> tuple[KnownTable, tuple[str, ...]]:
+def _read(table: TableInput, wanted: _Wanted, check: Callable[[], None]) -> tuple[KnownTable, tuple[str, ...]]:
     keys = {name for _, key in wanted.sketches.values() for name, _ in key}
     in_conditions = {name for _, names in wanted.terms.values() for name in names.values()}
-    sample = _sample(table, keys | in_conditions, in_conditions - keys, wanted.ranged)
+    sample = _sample(table, keys | in_conditions, in_conditions - keys, wanted.ranged, check)
     types = {field.name: field.type for field in table.schema.fields}
-    troubles = Troubles()
+    troubles = Troubles(check)
     # Rows are exact where footers told them.
     texts = wanted.texts if _may_be_hashed(sample.rows, sample.rows_are_exact, wanted) else ()
     widths = decoded_widths(table.files.files, texts, troubles)
@@ -267,11 +273,13 @@ def _kept(
     return share_kept(terms.terms, arrays, sampled, is_whole=sampled >= sample.rows)
 
 
-def _sample(table: TableInput, columns: set[str], optional: set[str], ranged: frozenset[str]) -> Sample:
+def _sample(
+    table: TableInput, columns: set[str], optional: set[str], ranged: frozenset[str], check: Callable[[], None]
+) -> Sample:
     ordered = [name for name in table.schema.names if name in columns]
     if table.source.format is TableFormat.PARQUET:
-        return sample_parquet(table.files.files, table.files.bytes, ordered, optional, ranged)
-    return sample_text(table.source, table.files.files, table.files.bytes, table.schema.names, ordered)
+        return sample_parquet(table.files.files, table.files.bytes, ordered, optional, ranged, check)
+    return sample_text(table.source, table.files.files, table.files.bytes, table.schema.names, ordered, check)
 
 
 def _size(alias: str, table: TableInput, known: KnownTable, *, cached: bool) -> TableSize:

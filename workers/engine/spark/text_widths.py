@@ -46,6 +46,7 @@ def decoded_widths(files: Sequence[DataFile], columns: Collection[str], troubles
     chosen = spread(files, _SLICES)
 
     def read(file: DataFile) -> Mapping[str, float]:
+        troubles.check()
         try:
             return _widths_of_file(file, sorted(columns), -(-_SLICES // len(chosen)))
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 
 from service.datasets.reading import DataFile
 from service.datasets.stores import StoreUnavailableError
+from workers.engine.budget import go_on
 
 _log = logging.getLogger(__name__)
 
 
 class Troubles:
-    """Collects them. Files of a store are read by several threads, which may all tell theirs here."""
+    """Collects them. Several threads read the files of a store, and all of them may add to one object.
 
-    def __init__(self) -> None:
+    Whoever reads calls `check` before each file; it raises as soon as nobody wants the statistics any more.
+    """
+
+    def __init__(self, check: Callable[[], None] = go_on) -> None:
+        self.check = check
         self._found: list[tuple[str, str, str]] = []
 
     def add(self, what: str, file: DataFile | None, error: Exception) -> None:

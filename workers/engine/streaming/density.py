@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from service.datasets.reading import size_of
 from service.spec.job import TableFormat
 from service.spec.types import INTEGRAL
+from workers.engine.budget import go_on
 from workers.engine.plan.bitmaps import BLOCK
 from workers.engine.plan.distinct import distinct_sets
 from workers.engine.plan.keys import columns_of, scanned_columns
@@ -21,9 +22,10 @@ from workers.engine.stats.distinct import estimate_distinct
 from workers.engine.streaming.sources import Input, StreamInput
 
 
-def values_per_block(node: Aggregate, tables: Mapping[str, Input]) -> float | None:
+def values_per_block(node: Aggregate, tables: Mapping[str, Input], check: Callable[[], None] = go_on) -> float | None:
     """How many distinct values a group has on average in a block of 32,768 neighbours where it has any, of all rows
     that are there now; None where no sample tells: no file is there, a key or the value is computed, or no integer.
+    `check` is called before each file is read; what it raises is passed on.
     """
     value = distinct_sets(node)[0][0]
     keys = scanned_columns(node.input, columns_of(key.expression for key in node.keys))
@@ -40,7 +42,7 @@ def values_per_block(node: Aggregate, tables: Mapping[str, Input]) -> float | No
     type_ = next(field.type for field, _ in scan.columns if field.name == values[0])
     if type_.name not in INTEGRAL:
         return None
-    sample, rows = _sampled(table, [in_files[name] for name in dict.fromkeys((*keys, *values))])
+    sample, rows = _sampled(table, [in_files[name] for name in dict.fromkeys((*keys, *values))], check)
     if sample is None:
         return None
     integers = typed(sample.column(in_files[values[0]]), type_)
@@ -54,13 +56,13 @@ def values_per_block(node: Aggregate, tables: Mapping[str, Input]) -> float | No
     return _distinct(apart, [*groups, "v"], rows) / _distinct(apart, [*groups, "b"], rows)
 
 
-def _sampled(table: StreamInput, columns: list[str]) -> tuple[pa.Table | None, int]:
+def _sampled(table: StreamInput, columns: list[str], check: Callable[[], None]) -> tuple[pa.Table | None, int]:
     """A sample of these columns, and the number of all rows as far as it is known."""
     size = sum(map(size_of, table.files))
     if table.source.format is TableFormat.PARQUET:
-        sample = sample_parquet(table.files, size, columns)
+        sample = sample_parquet(table.files, size, columns, check=check)
     else:
-        sample = sample_text(table.source, table.files, size, table.schema.names, columns)
+        sample = sample_text(table.source, table.files, size, table.schema.names, columns, check)
     return sample.table, sample.rows
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from service.spec.modes import OutputMode
 from service.spec.options import JobSettings
 from service.spec.reports import PlanReport
 from service.spec.strategies import DistinctMethod
+from workers.engine.budget import PlanningBudget, go_on
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Node
 from workers.engine.plan.numbering import NodeIds, id_of, with_ids
@@ -76,18 +77,21 @@ class StreamEngine:
         settings: JobSettings = _DEFAULTS,
         puts_parts_together: bool = True,
         kept: Mapping[str, Any] | None = None,
+        check: Callable[[], None] = go_on,
     ) -> PlannedStream:
         """Plan, DataFrame and report; reads a sample of files at most. `tables` and `bounds` are by table name.
         `puts_parts_together`: whether the sink takes groups in parts. `kept` is the layout of the state that is there,
-        which a plan that could be another one follows. Raises StreamPlanError for a query that a stream cannot run, and
-        what Spark raises when it analyses a plan; `output` as in `stream_plan`.
+        which a plan that could be another one follows. `check` is called between steps; it raises as soon as the plan
+        is no longer wanted. Raises StreamPlanError for a query that a stream cannot run, and what Spark raises when it
+        analyses a plan; `output` as in `stream_plan`.
         """
         prepare_session(self._session, state)
         streams = frozenset(
             table.alias for table in tables_of(query) if not isinstance(tables[table.table], TableInput)
         )
         built = with_ids(build(query))
-        bitmaps = self._bitmaps(built, streams, tables, settings.distinct_method, kept)
+        check()
+        bitmaps = self._bitmaps(built, streams, tables, settings.distinct_method, kept, check)
         if bitmaps.wanted and not puts_parts_together:
             bitmaps = Bitmaps(False, "The sink takes whole groups, and bitmaps are parts of groups.")
         plan = stream_plan(built, streams, bitmaps, output)
@@ -97,11 +101,18 @@ class StreamEngine:
         layout = layout_of(
             plan, streams, provider=state.provider.value, partitions=state.partitions, output=emits.value
         )
-        known = self._statistics(plan, streams, tables, bounds, settings)
+        check()
+        known = self._statistics(plan, streams, tables, bounds, settings, check)
+        check()
         of_query = frozenset(walk_up(plan.before))
         made = [id_of(node) for node in walk_up(plan.node) if node not in of_query]
-        joined = join_static_tables(plan.node, streams, known, settings, dict.fromkeys(made, STREAM_SHAPE))
-        frame = lower(joined.after, read_inputs(self._session, joined.after, tables, bounds))
+        budget = PlanningBudget(check, settings.optimizer.timeout.total_seconds())
+        joined = join_static_tables(plan.node, streams, known, settings, dict.fromkeys(made, STREAM_SHAPE), budget)
+        check()
+        inputs = read_inputs(self._session, joined.after, tables, bounds)
+        check()
+        frame = lower(joined.after, inputs)
+        check()
         trace = (*traces_of(plan, streams, settings, is_changed=bool(made)), *joined.trace)
         report = plan_report(replace(joined, before=plan.before, trace=trace), known, None)
         planned = replace(plan, node=joined.after)
@@ -114,13 +125,14 @@ class StreamEngine:
         tables: Mapping[str, Input],
         bounds: Mapping[str, BatchBound],
         settings: JobSettings,
+        check: Callable[[], None],
     ) -> Statistics:
         """What is known of the tables that are joined; nothing where no join is the rules' to look at."""
         joins = tuple(dict.fromkeys(static_joins(plan.node, streams)))
         if not joins:
             return Statistics({}, {}, self._slots)
         memory = task_memory(self._session, self._slots)
-        return gather_for_joins(plan.node, joins, tables, bounds, settings, self._slots, memory, self._cache)
+        return gather_for_joins(plan.node, joins, tables, bounds, settings, self._slots, memory, self._cache, check)
 
     def _bitmaps(
         self,
@@ -129,6 +141,7 @@ class StreamEngine:
         tables: Mapping[str, Input],
         method: DistinctMethod,
         kept: Mapping[str, Any] | None,
+        check: Callable[[], None],
     ) -> Bitmaps:
         """Whether distinct integers are kept as bitmaps, where they can be."""
         aggregate = apart(built)[2]
@@ -138,7 +151,7 @@ class StreamEngine:
             return Bitmaps(kept.get("shape") == Shape.BITMAP.value, "The state that is there is kept so.")
         if method is not DistinctMethod.AUTO:
             return Bitmaps(method is DistinctMethod.BITMAP, f"distinct_method is {method.value}.")
-        density = values_per_block(aggregate, tables)
+        density = values_per_block(aggregate, tables, check)
         if density is None:
             return Bitmaps(False, "No sample tells how close together the values are, which is what bitmaps are for.")
         told = f"A group has some {density:.0f} distinct values in a block of 32,768 neighbours where it has any"

@@ -12,6 +12,7 @@ from functools import partial
 from service.spec.options import JobSettings
 from service.spec.scalar import Scalar
 from service.spec.strategies import JoinSkew
+from workers.engine.budget import PlanningBudget
 from workers.engine.plan.isolation import Side
 from workers.engine.plan.join_demand import skew_of
 from workers.engine.plan.nodes import Join, Node
@@ -32,15 +33,21 @@ def static_joins(plan: Node, streams: frozenset[str]) -> Iterator[Join]:
 
 
 def join_static_tables(
-    plan: Node, streams: frozenset[str], statistics: Statistics, settings: JobSettings, changed_by: Mapping[int, str]
+    plan: Node,
+    streams: frozenset[str],
+    statistics: Statistics,
+    settings: JobSettings,
+    changed_by: Mapping[int, str],
+    budget: PlanningBudget | None = None,
 ) -> Plan:
     """`plan`, what a mini-batch runs, with the joins that have a static side as the rules want them. What `statistics`
     know of a stream is about a mini-batch; `changed_by` names what made nodes of `plan`, by their ids.
 
-    Raises `InvalidPlanError` when a rule breaks an invariant.
+    Raises `InvalidPlanError` when a rule breaks an invariant, and what the check of `budget` raises.
     """
     rules = (_StrategyBesideStream(streams), _SkewBesideStream(streams))
-    found = apply_some_rules(plan, rules, RuleContext(settings, statistics), changed_by)
+    ctx = RuleContext(settings, statistics, budget=budget or PlanningBudget())
+    found = apply_some_rules(plan, rules, ctx, changed_by)
     # A plan that reads a stream several times has the same join in each of its branches.
     told = {trace.model_dump_json(exclude={"node_id"}): trace for trace in found.trace}
     return replace(found, trace=tuple(told.values()))

@@ -4,7 +4,7 @@ stream what a mini-batch of the files that are there would be.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from service.datasets.files import TableFiles
 from service.datasets.reading import size_of
 from service.spec.options import JobSettings
 from service.spec.strategies import Toggle
+from workers.engine.budget import go_on
 from workers.engine.plan.join_demand import NOTHING, demand_of
 from workers.engine.plan.keys import statistics_keys
 from workers.engine.plan.nodes import Join, Node, Scan
@@ -39,11 +40,13 @@ def gather_for_joins(
     slots: int,
     memory: int,
     cache: StatisticsCache,
+    check: Callable[[], None] = go_on,
 ) -> Statistics:
     """What the rules look at, of the tables below `joins`, which are among those of `plan`.
 
     `tables` and `bounds` are by table name; `memory` is a task's, in bytes. Nothing is known of a stream without files.
-    Reads footers and a sample, and runs no Spark job.
+    Reads footers and a sample, and runs no Spark job. `check` is called before each file is read; what it raises is
+    passed on.
     """
     seen = {name: seen for name, table in tables.items() if (seen := _seen(name, table)) is not None}
     scans = tuple({scan.alias: scan for join in joins for scan in scans_of(join) if scan.table in seen}.values())
@@ -70,6 +73,7 @@ def gather_for_joins(
             memory / BROADCAST_PARTS / ROW_BYTES,
         ),
         cache=cache,
+        check=check,
     )
     in_part = any(join.keys and join not in is_open for join in joins)
     warnings = (*known.warnings, (None, READ_IN_PART)) if in_part else known.warnings

@@ -17,10 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from service.spec.binding import bind
 from service.spec.bound import BoundQuery
 from service.spec.compile import compile_job
-from service.spec.job import JobSpec
+from service.spec.job import JobSpec, TableFormat
 from service.spec.options import JobSettings
 from service.spec.query import Query
 from service.spec.reports import RuleOutcome
+from service.spec.types import BIGINT, STRING, Field
 from tests.support.tables import on_disk
 from workers.engine.spark.engine import Engine, PlannedQuery, TableInput
 from workers.engine.spark.errors import is_lack_of_memory, problem_of_spark_error
@@ -397,3 +398,49 @@ def test_other_failures_and_other_plans_are_left_alone(spark: SparkSession, side
         spark.range(1).selectExpr("1 / id").collect()
     assert not is_lack_of_memory(caught.value)
     assert engine.fall_back(plan, sides, caught.value, 0) is None
+
+
+class Unwanted(Exception):  # noqa: N818 - an order to stop, no error
+    """The plan is no longer wanted."""
+
+
+class Check:
+    """Raises from one call on, counted from 1."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+        self.calls = 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if self.calls >= self.last:
+            raise Unwanted
+
+
+@pytest.mark.parametrize("crashes", [0, 1])
+def test_a_plan_that_is_no_longer_wanted_ends_at_the_next_check(
+    spark: SparkSession, parquet_table: Tables, text_table: Tables, crashes: int
+) -> None:
+    orders = pa.table({"uid": [1, 2, 3] * 100, "name": ["a", "b", "c"] * 100})
+    fields = [Field("uid", BIGINT), Field("name", STRING)]
+    users = ["uid,name\n1,a\n2,b\n", "uid,name\n3,c\n"]
+    there = {
+        "o": parquet_table(orders, name="o", files=3),
+        "u": text_table(TableFormat.CSV, users, fields, name="u", header=True),
+    }
+    sql = "SELECT o.name, COUNT(DISTINCT u.uid) AS n FROM o JOIN u ON o.name = u.name GROUP BY o.name"
+    spec, query = compiled(there, sql)
+
+    def planned(check: Check) -> PlannedQuery:
+        return Engine(spark, slots=2).plan(query, there, spec.settings, crashes=crashes, check=check)
+
+    counting = Check(1_000)
+    planned(counting)
+    # Before each file at least, in footers and samples; between the rules, and between the steps.
+    assert counting.calls > 15
+    for last in range(1, counting.calls + 1):
+        check = Check(last)
+        with pytest.raises(Unwanted):
+            planned(check)
+        # Statistics, which fail no job, ask once more before they make a failure of the reading out of it.
+        assert check.calls <= last + 2

@@ -1,0 +1,95 @@
+"""Plannings that do not end until they are released: in Python, with and without checks, and in the JVM."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from socket import create_server
+from typing import TYPE_CHECKING, Any
+
+from py4j.java_gateway import GatewayParameters, JavaGateway
+
+if TYPE_CHECKING:
+    from workers.engine.spark.driver import Driver
+
+
+class Hang(ABC):
+    """What one planning does for as long as it likes."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.begun = threading.Event()
+        """Set once it hangs."""
+        self._released = threading.Event()
+        self._driver = driver
+
+    def once(self, check: Callable[[], None]) -> None:
+        """Hangs where nobody has hung here before. `check` is what planning calls between its steps."""
+        if not self.begun.is_set() and not self._released.is_set():
+            self.hang(check)
+
+    @abstractmethod
+    def hang(self, check: Callable[[], None]) -> None:
+        """Hangs until it is released."""
+
+    def release(self) -> None:
+        """Ends what hangs, and whatever would hang later."""
+        self._released.set()
+
+
+class LoopWithChecks(Hang):
+    """A loop that calls the check."""
+
+    def hang(self, check: Callable[[], None]) -> None:
+        """See `Hang`."""
+        self.begun.set()
+        while not self._released.is_set():
+            check()
+
+
+class WaitInPython(Hang):
+    """A call that does not return, as one of a file system that hangs."""
+
+    def hang(self, check: Callable[[], None]) -> None:
+        """See `Hang`."""
+        self.begun.set()
+        self._released.wait()
+
+
+class LoopInPython(Hang):
+    """A loop that calls nothing."""
+
+    def hang(self, check: Callable[[], None]) -> None:
+        """See `Hang`."""
+        self.begun.set()
+        while not self._released.is_set():
+            pass
+
+
+class HangInJvm(Hang):
+    """One call into the JVM."""
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__(driver)
+        jvm = driver.context._jvm
+        assert jvm is not None
+        self._latch = jvm.java.util.concurrent.CountDownLatch(1)
+
+    def hang(self, check: Callable[[], None]) -> None:
+        """See `Hang`."""
+        self.begun.set()
+        # `await` is a word of Python's.
+        getattr(self._latch, "await")()
+
+    def release(self) -> None:
+        """See `Hang`."""
+        super().release()
+        self._latch.countDown()
+
+
+@contextmanager
+def silent_gateway() -> Iterator[Any]:
+    """A gateway whose JVM takes connections and answers nothing, until it is gone afterwards."""
+    with create_server(("127.0.0.1", 0)) as server:
+        yield JavaGateway(gateway_parameters=GatewayParameters(address="127.0.0.1", port=server.getsockname()[1]))

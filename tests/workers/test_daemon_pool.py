@@ -1,0 +1,61 @@
+"""A pool whose threads do not outlive what the process does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+
+import pytest
+
+from workers.daemon_pool import DaemonPool
+
+MOST = 2
+
+
+@pytest.fixture
+def pool() -> Iterator[DaemonPool]:
+    own = DaemonPool(MOST, "pool")
+    yield own
+    own.close()
+
+
+def test_calls_run_in_a_few_daemon_threads(pool: DaemonPool) -> None:
+    seen: list[threading.Thread] = []
+    for answer in [pool.submit(lambda: seen.append(threading.current_thread())) for _ in range(20)]:
+        answer.result(10)
+    assert len(seen) == 20
+    assert len(set(seen)) <= MOST
+    assert all(thread.daemon for thread in seen)
+
+
+def test_what_a_call_raises_is_in_its_answer_and_ends_no_thread(pool: DaemonPool) -> None:
+    def fails() -> None:
+        raise ValueError("no")
+
+    for _ in range(2 * MOST):
+        with pytest.raises(ValueError, match="no"):
+            pool.submit(fails).result(10)
+    pool.submit(lambda: None).result(10)
+
+
+def test_a_closed_pool_begins_nothing(pool: DaemonPool) -> None:
+    release, begun, done = threading.Event(), threading.Semaphore(0), list[int]()
+
+    def waits() -> None:
+        begun.release()
+        release.wait(30)
+
+    running = [pool.submit(waits) for _ in range(MOST)]
+    for _ in running:
+        assert begun.acquire(timeout=10)
+    waiting = pool.submit(lambda: done.append(1))
+    pool.close()
+    late = pool.submit(lambda: done.append(2))
+    release.set()
+    for answer in running:
+        answer.result(10)
+    for answer in (waiting, late):
+        with pytest.raises(CancelledError):
+            answer.result(10)
+    assert done == []
