@@ -1,0 +1,113 @@
+"""Plans the queries of the planning benchmark with the source tree that is named by the first argument.
+
+    python tests/benchmarks/planning_side.py TREE
+
+Reads a case a line from stdin, as JSON: `sql`, `knowledge`, `tables` and `columns`. Answers each with a line: processor
+seconds for each stage by name, or `refused` with the reason. Each side has a process of its own: it can be ended when a
+query takes too long, and two source trees cannot be imported into one process.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+sys.path.insert(0, sys.argv[1])
+
+from service.spec.compile import compile_job
+from service.spec.ddl import parse_schema
+from service.spec.errors import SpecError
+from service.spec.job import JobSpec
+from service.spec.options import JobSettings
+from service.spec.reports import HotKey
+from workers.engine.plan.builder import build
+from workers.engine.plan.keys import statistics_keys, summed_columns
+from workers.engine.plan.literals import literal
+from workers.engine.plan.nodes import Node, Scan
+from workers.engine.plan.transform import walk_up
+from workers.engine.planner import plan_query, plan_report
+from workers.engine.stats.needs import is_all_forced, joined_texts, undecided
+from workers.engine.stats.selectivity import conditions_of
+from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
+
+T = TypeVar("T")
+_SLOTS = 64
+_ROWS_OF_FIRST, _ROWS, _BYTES_OF_ROW, _SAMPLED = 400_000_000, 20_000_000, 60, 64_000
+_HOT = (("7", 0.2), ("8", 0.05))
+
+
+def main() -> None:
+    """Answers every line of stdin."""
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(answer(json.loads(line))) + "\n")
+        sys.stdout.flush()
+
+
+def answer(case: dict[str, Any]) -> dict[str, Any]:
+    """The seconds that each stage of planning takes."""
+    seconds: dict[str, float] = {}
+
+    def timed(stage: str, work: Callable[[], T]) -> T:
+        began = time.process_time()
+        made = work()
+        seconds[stage] = time.process_time() - began
+        return made
+
+    settings = JobSettings()
+    schema = parse_schema(case["columns"], "/")
+    tables = {name: {"format": "csv", "path": name, "schema": case["columns"]} for name in case["tables"]}
+    spec = JobSpec.model_validate({"name": "planning", "tables": tables, "sql": case["sql"]})
+    gc.collect()
+    try:
+        query = timed("compile", lambda: compile_job(spec, dict.fromkeys(case["tables"], schema), is_accepted=True))
+    except SpecError as error:
+        return {"refused": str(error.issues[0].detail)}
+    built = timed("build", lambda: build(query))
+    keys = timed("needs", lambda: _needs(built, settings))
+    statistics = _statistics(built, keys, case["knowledge"])
+    plan = timed("rules", lambda: plan_query(query, statistics, settings))
+    timed("report", lambda: plan_report(plan, statistics, None))
+    return {"seconds": seconds}
+
+
+def _needs(built: Node, settings: JobSettings) -> frozenset[tuple[str, ...]]:
+    """What the engine asks the plan before it reads statistics; returns the keys that it wants a sketch of."""
+    is_all_forced(built, settings)
+    is_open = undecided(built, settings)
+    keys = statistics_keys(built, is_open)
+    conditions_of(built)
+    summed_columns(built)
+    joined_texts(built, is_open)
+    statistics_keys(built)
+    return keys
+
+
+def _statistics(built: Node, keys: frozenset[tuple[str, ...]], knowledge: str) -> Statistics:
+    if knowledge == "none":
+        return Statistics({}, {}, _SLOTS)
+    sizes, types = {}, {}
+    for scan in walk_up(built):
+        if isinstance(scan, Scan):
+            rows = _ROWS_OF_FIRST if scan.table == "t0" else _ROWS
+            sizes[scan.alias] = TableSize(scan.alias, 8, rows * _BYTES_OF_ROW, rows, True)
+            types.update({field.name: field.type for field, _ in scan.columns})
+    sketches = {}
+    for columns in keys:
+        alias = columns[0].rpartition(".")[0]
+        rows = sizes[alias].rows
+        hot = _HOT if knowledge == "hot" and len(columns) == 1 else ()
+        values = tuple(HotKey(value=text, share=share, estimated_rows=round(share * rows)) for text, share in hot)
+        exact = [literal(text, types[columns[0]]) for text, _ in hot]
+        literals = tuple(None if one is None else (one,) for one in exact)
+        sketches[columns] = KeySketch(
+            alias, columns, _SAMPLED, _SAMPLED // 2, rows // 20, 0.0, values, literals=literals
+        )
+    return Statistics(sizes, sketches, _SLOTS)
+
+
+if __name__ == "__main__":
+    main()
