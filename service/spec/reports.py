@@ -22,7 +22,10 @@ class Progress(Frozen):
 class PlanNodeReport(Frozen):
     """One node of a plan, for trees and graphs."""
 
-    id: int = Field(description="Unique within its plan; parents have larger ids than their inputs.")
+    id: int = Field(
+        description="Unique within its plan. A node that is in `before` and in `after` has the same id in both; in a "
+        "report of an earlier version each plan counts from 0."
+    )
     operator: str = Field(description="`Scan`, `Filter`, `Join`, `Aggregate`, …", examples=["Aggregate"])
     detail: str = Field(description="What the operator does, on one line.")
     inputs: tuple[int, ...] = Field(description="Ids of the inputs, left first.")
@@ -33,7 +36,7 @@ class PlanNodeReport(Frozen):
 class PlanTree(Frozen):
     """A plan as nodes, as indented text and as SQL."""
 
-    nodes: tuple[PlanNodeReport, ...]
+    nodes: tuple[PlanNodeReport, ...] = Field(description="Inputs before the nodes that read them; the root is last.")
     text: str
     sql: str = Field(
         default="",
@@ -64,6 +67,11 @@ class RuleTrace(Frozen):
     rule: str = Field(examples=["split_distinct_aggregate"])
     outcome: RuleOutcome
     node: str = Field(description="The node looked at, on one line.")
+    node_id: int | None = Field(
+        default=None,
+        description="Its id: of a node of `before`, of `after`, or of a plan between the two. Null in a report of an "
+        "earlier version.",
+    )
     reason: str = Field(description="Why it fired, or why not, in one sentence.")
     alternatives: tuple[Alternative, ...] = ()
 
@@ -199,6 +207,7 @@ class ChoiceOutcome(Frozen):
 
     rule: str = Field(examples=["two_phase_aggregate"])
     node: str = Field(description="The node that was decided on, on one line, as in the rule's trace.")
+    node_id: int | None = Field(default=None, description="Its id, as in the rule's trace.")
     alternative: str = Field(description="The way that was chosen.", examples=["TWO_PHASE"])
     estimated_rows_shuffled: int
     estimated_rows_on_hottest_task: int

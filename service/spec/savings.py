@@ -37,6 +37,7 @@ class EstimatedSaving(Frozen):
 
     rule: str = Field(examples=["skewed_join"])
     node: str = Field(description="The node that was decided on, on one line, as in the rule's trace.")
+    node_id: int | None = Field(default=None, description="Its id, as in the rule's trace.")
     alternative: str = Field(description="The way that was chosen.", examples=["ISOLATE"])
     cost: float = Field(description="Rows handled by the slowest task, all phases added.")
     spark_alternative: str = Field(description="The way that Spark takes by itself.", examples=["NONE"])

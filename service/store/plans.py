@@ -43,6 +43,7 @@ def split(report: PlanReport) -> tuple[dict[str, Any], dict[str, Any]]:
     told = report.model_dump(mode="json")
     details = {"sql": [told[side].pop("sql") for side in ("before", "after")]}
     details["cached"] = [table.pop("cached") for table in told["tables"]]
+    details["node_ids"] = [trace.pop("node_id") for trace in told["rules"]]
     details["first_run"] = told.pop("first_run")
     return told, details
 
@@ -55,5 +56,8 @@ def report_of(plan: PlanRow) -> PlanReport:
             told[side] = {**told[side], "sql": sql}
         known = zip(told["tables"], plan.details["cached"], strict=True)
         told["tables"] = [{**table, "cached": cached} for table, cached in known]
+        if "node_ids" in plan.details:
+            ids = zip(told["rules"], plan.details["node_ids"], strict=True)
+            told["rules"] = [{**trace, "node_id": node_id} for trace, node_id in ids]
         told["first_run"] = plan.details.get("first_run")
     return PlanReport.model_validate(told, extra="ignore")

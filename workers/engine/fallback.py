@@ -11,8 +11,10 @@ from service.spec.options import JobSettings
 from service.spec.query import JoinKind
 from service.spec.reports import RuleOutcome, RuleTrace
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
+from workers.engine.budget import PlanningBudget
 from workers.engine.plan.explain import line_of
 from workers.engine.plan.nodes import Join, JoinStrategy, Node, inputs_of
+from workers.engine.plan.numbering import with_ids
 from workers.engine.plan.transform import walk_up, with_inputs
 from workers.engine.planner import Plan, apply_rules
 from workers.engine.rules.rule import RuleContext
@@ -30,16 +32,23 @@ def has_joins(plan: Node) -> bool:
     return any(isinstance(node, Join) for node in walk_up(plan))
 
 
-def cautious_plan(before: Node, statistics: Statistics, settings: JobSettings, why: str) -> Plan:
+def cautious_plan(
+    before: Node, statistics: Statistics, settings: JobSettings, why: str, budget: PlanningBudget | None = None
+) -> Plan:
     """The plan of `before`, as the builder made it, whose joins with keys are all sorted and merged, whatever query and
     settings demand; hot keys are salted at most. Spark itself must be kept from broadcasts by its configuration.
 
-    `why` is a sentence for the trace. Raises `InvalidPlanError` as `apply_rules` does.
+    `why` is a sentence for the trace. Raises as `apply_rules` does.
     """
     join = settings.join.model_copy(
         update={"ship": JoinShip.REPARTITION, "local": JoinLocal.SORT_MERGE, "skew": _salted(settings.join.skew)}
     )
-    ctx = RuleContext(settings.model_copy(update={"join": join}), replace(statistics, hashes_blocks=False))
+    ctx = RuleContext(
+        settings.model_copy(update={"join": join}),
+        replace(statistics, hashes_blocks=False),
+        budget=budget or PlanningBudget(),
+    )
+    before = with_ids(before)
     made = apply_rules(_unhinted(before), ctx)
     return Plan(before, made.after, (*_told(before, why), *made.trace), made.changed_by)
 
@@ -78,8 +87,10 @@ def _told(before: Node, why: str) -> Iterator[RuleTrace]:
         f"{why} Every join with equal keys is sorted and merged now, Spark broadcasts nothing by itself, "
         "and values are counted in no blocks of bitmaps."
     )
-    yield RuleTrace(rule=FALLBACK, outcome=RuleOutcome.FIRED, node=line_of(before), reason=told)
+    yield RuleTrace(rule=FALLBACK, outcome=RuleOutcome.FIRED, node=line_of(before), node_id=before.id, reason=told)
     for node in walk_up(before):
         if isinstance(node, Join) and not node.keys and node.kind not in _COMPARES_ALL:
             reason = "It has no equality: Spark knows no other way for this kind of join than to broadcast a side."
-            yield RuleTrace(rule=FALLBACK, outcome=RuleOutcome.SKIPPED, node=line_of(node), reason=reason)
+            yield RuleTrace(
+                rule=FALLBACK, outcome=RuleOutcome.SKIPPED, node=line_of(node), node_id=node.id, reason=reason
+            )

@@ -1,4 +1,4 @@
-"""From a query to the plan that runs: build it, let every rule of the rulebook look at it, write down what they did."""
+"""Plans a query: builds the plan, applies every rule of the rulebook to it and records what each rule did."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from service.spec.options import AggPhase, DistinctSplitSettings, JobSettings, M
 from service.spec.reports import KeyStatistics, PlanReport, RuleOutcome, RuleTrace, TableStatistics
 from service.spec.scalar import Scalar
 from service.spec.strategies import DistinctMethod, JoinLocal, JoinShip, JoinSkew
+from workers.engine.budget import PlanningBudget
 from workers.engine.plan.builder import build
 from workers.engine.plan.distinct import distinct_sets
 from workers.engine.plan.explain import explain, line_of
 from workers.engine.plan.invariants import check
 from workers.engine.plan.joined_aggregate import stands_over_a_join
 from workers.engine.plan.nodes import Aggregate, Filter, Join, Node, Scan, inputs_of
+from workers.engine.plan.numbering import NodeIds, identities
 from workers.engine.plan.schema import output_of
-from workers.engine.plan.transform import transform_up, walk_up, with_inputs
+from workers.engine.plan.transform import walk_up, with_inputs
 from workers.engine.rules.eager_aggregation import EagerAggregation
 from workers.engine.rules.join_strategy import JoinStrategy
-from workers.engine.rules.rule import CascadingRule, N, Rule, RuleContext, Skip
+from workers.engine.rules.rule import CascadingRule, Rule, RuleContext, Skip
 from workers.engine.rules.rulebook import RULES
 from workers.engine.rules.skewed_join import SkewedJoin
 from workers.engine.rules.split_distinct_aggregate import SplitDistinctAggregate
@@ -31,60 +33,63 @@ from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
 from workers.engine.stats.cardinality import estimate_rows
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 
-GROUPING_SETS = "A row counts in several grouping sets: Spark copies it for each, and no rule parts such groups."
-"""Why no rule rewrites ROLLUP, CUBE and GROUPING SETS."""
-
 STATISTICS = "statistics"
-"""Who tells in the trace what could not be read before the run."""
+"""The name in the trace for what could not be read before the run."""
 
 DISTINCT_METHOD = "distinct_method"
-"""Who tells in the trace that there is nothing for any of the rules that read this setting."""
+"""The name in the trace where the setting is given and no aggregate of the query has DISTINCT values."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A query before and after the rules. `changed_by` names the rule that made a node of `after`."""
+    """A query before and after the rules. `changed_by` names the rule that made or changed a node of `after`, by the
+    node's id.
+    """
 
     before: Node
     after: Node
     trace: tuple[RuleTrace, ...]
-    changed_by: Mapping[Node, str]
+    changed_by: Mapping[int, str]
 
 
-def plan_query(query: BoundQuery, statistics: Statistics, settings: JobSettings) -> Plan:
+def plan_query(
+    query: BoundQuery, statistics: Statistics, settings: JobSettings, budget: PlanningBudget | None = None
+) -> Plan:
     """The plan of `query`, with every rule of the rulebook applied bottom-up, in order.
 
-    Raises `InvalidPlanError` when the builder or a rule breaks an invariant.
+    Raises `InvalidPlanError` when the builder or a rule breaks an invariant, and what the check of `budget` raises.
+    Without a budget nothing ends the pass.
     """
-    before = build(query)
-    check(before, "the builder")
-    return apply_rules(before, RuleContext(settings, statistics))
+    return apply_rules(build(query), RuleContext(settings, statistics, budget=budget or PlanningBudget()))
 
 
 def apply_rules(before: Node, ctx: RuleContext) -> Plan:
     """The rulebook applied to a plan that is already built. Raises as `plan_query` does."""
+    check(before, "the builder")
     plan = apply_some_rules(before, RULES, ctx)
-    return replace(plan, trace=(*plan.trace, *_settings_without_effect(before, ctx.settings)))
+    return replace(plan, trace=(*plan.trace, *_settings_without_effect(plan.before, ctx.settings)))
 
 
 def apply_some_rules(
-    before: Node, rules: Sequence[Rule[Any]], ctx: RuleContext, changed_by: Mapping[Node, str] = MappingProxyType({})
+    before: Node, rules: Sequence[Rule[Any]], ctx: RuleContext, changed_by: Mapping[int, str] = MappingProxyType({})
 ) -> Plan:
-    """The same by `rules` alone, and without a word on settings that none of them reads. `changed_by` names who has
-    made nodes of `before`.
+    """The same by `rules` alone, without traces for settings that none of them reads. `changed_by` names what made
+    nodes of `before`, which must have ids then.
     """
-    after, rewriting = before, _Rewriting(ctx, changed_by=dict(changed_by))
+    ids = NodeIds.after(before)
+    before = ids.number(before)
+    after, rewriting = before, _Rewriting(ctx, ids, changed_by=dict(changed_by))
     for rule in rules:
         after = rewriting.apply(rule, after)
         check(after, rule.name, output_of(before))
-    alive = frozenset(walk_up(after))
-    changed_by = {node: rule_name for node, rule_name in rewriting.changed_by.items() if node in alive}
+    alive = {node.id for node in walk_up(after)}
+    changed_by = {number: rule_name for number, rule_name in rewriting.changed_by.items() if number in alive}
     trace = (*_warnings(before, ctx.statistics), *rewriting.trace)
     return Plan(before, after, trace, MappingProxyType(changed_by))
 
 
 def plan_report(plan: Plan, statistics: Statistics, physical_plan: str | None) -> PlanReport:
-    """What is told of a plan; `physical_plan` is Spark's own text of it, where Spark has been asked."""
+    """The report of a plan; `physical_plan` is Spark's text of it, None where Spark was not asked for one."""
 
     def rows_of(node: Node) -> int | None:
         return estimate_rows(node, statistics)
@@ -101,12 +106,15 @@ def plan_report(plan: Plan, statistics: Statistics, physical_plan: str | None) -
 
 
 def _warnings(plan: Node, statistics: Statistics) -> Iterator[RuleTrace]:
-    """A trace for all that the statistics could not read, or did not: defaults stand in its place."""
-    lines = {node.table: line_of(node) for node in walk_up(plan) if isinstance(node, Scan)}
+    """A trace for everything that was not read or could not be: the planner uses defaults in its place."""
+    scans = {node.table: node for node in walk_up(plan) if isinstance(node, Scan)}
     for table, sentence in statistics.warnings:
-        told = sentence if table is None else f"{sentence} Defaults stand in place of what is not known."
-        where = lines.get(table or "", line_of(plan))
-        yield RuleTrace(rule=STATISTICS, outcome=RuleOutcome.SKIPPED, node=where, reason=told)
+        reason = sentence if table is None else f"{sentence} The planner uses defaults for what is not known."
+        yield _skipped(STATISTICS, scans.get(table or "", plan), reason)
+
+
+def _skipped(name: str, node: Node, reason: str) -> RuleTrace:
+    return RuleTrace(rule=name, outcome=RuleOutcome.SKIPPED, node=line_of(node), node_id=node.id, reason=reason)
 
 
 def _above_inputs(node: Node, above: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
@@ -116,7 +124,7 @@ def _above_inputs(node: Node, above: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
 
 
 def _settings_without_effect(plan: Node, settings: JobSettings) -> tuple[RuleTrace, ...]:
-    """A trace for every setting that was given and that no rule can have looked at."""
+    """A trace for every setting that was given and that no rule can have read."""
     aggregates = [node for node in walk_up(plan) if isinstance(node, Aggregate)]
     has_distinct = any(call.distinct for node in aggregates for call in node.calls)
     idle = []
@@ -143,8 +151,7 @@ def _settings_without_effect(plan: Node, settings: JobSettings) -> tuple[RuleTra
     has_keys = any(isinstance(node, Join) and node.keys for node in walk_up(plan))
     if settings.join.skew is not JoinSkew.AUTO and not has_keys:
         idle.append((SkewedJoin.name, "join.skew is given, but the query has no join by equal keys."))
-    root = line_of(plan)
-    return tuple(RuleTrace(rule=rule, outcome=RuleOutcome.SKIPPED, node=root, reason=reason) for rule, reason in idle)
+    return tuple(_skipped(rule, plan, reason) for rule, reason in idle)
 
 
 def _table_report(size: TableSize) -> TableStatistics:
@@ -174,47 +181,67 @@ def _key_report(sketch: KeySketch, statistics: Statistics) -> KeyStatistics:
 
 @dataclass
 class _Rewriting:
-    """One run over the rulebook: collects the trace and who made which node."""
+    """One run over the rulebook: collects the trace, and the rule that made or changed each node."""
 
     ctx: RuleContext
+    ids: NodeIds
     trace: list[RuleTrace] = field(default_factory=list)
-    changed_by: dict[Node, str] = field(default_factory=dict)
+    changed_by: dict[int, str] = field(default_factory=dict)
 
-    def apply(self, rule: Rule[N], node: Node, above: tuple[Scalar, ...] = ()) -> Node:
-        """`rule` at every node of the tree, inputs first; `above` as in `RuleContext`."""
+    def apply(self, rule: Rule[Any], plan: Node) -> Node:
+        """`rule` applied to every node of `plan`, inputs first, until the time for optional rewrites is over."""
+        applied = self._below(rule, plan, ())
+        if self.ctx.budget.is_spent():
+            reason = (
+                f"Not applied to all of the plan: the rewrites took longer than optimizer.timeout "
+                f"({self.ctx.budget.seconds:g} s)."
+            )
+            self.trace.append(_skipped(rule.name, plan, reason))
+        return applied
+
+    def _below(self, rule: Rule[Any], node: Node, above: tuple[Scalar, ...]) -> Node:
+        """`rule` applied to the tree of `node`; `above` as in `RuleContext`."""
         below = _above_inputs(node, above)
-        moved = with_inputs(node, tuple(self.apply(rule, child, below) for child in inputs_of(node)))
-        if moved is not node and node in self.changed_by:
-            self.changed_by[moved] = self.changed_by[node]
+        moved = with_inputs(node, tuple(self._below(rule, child, below) for child in inputs_of(node)))
         return self._at(rule, moved, above)
 
-    def _at(self, rule: Rule[N], moved: Node, above: tuple[Scalar, ...]) -> Node:
-        """`rule` at a node whose inputs it has seen."""
+    def _at(self, rule: Rule[Any], moved: Node, above: tuple[Scalar, ...]) -> Node:
+        """`rule` applied to a node to whose inputs it was applied already."""
+        self.ctx.budget.check()
+        if self.ctx.budget.is_spent():
+            return moved
         ctx = replace(self.ctx, above=above)
         match = rule.match(moved, ctx)
         if match is None:
             return moved
-        if isinstance(moved, Aggregate) and moved.grouping_sets:
-            match = Skip(GROUPING_SETS)
         outcome = RuleOutcome.SKIPPED if isinstance(match, Skip) else RuleOutcome.FIRED
         self.trace.append(
             RuleTrace(
                 rule=rule.name,
                 outcome=outcome,
                 node=line_of(moved),
+                node_id=moved.id,
                 reason=match.reason,
                 alternatives=match.alternatives,
             )
         )
         if isinstance(match, Skip):
             return moved
-        made = rule.rewrite(match, ctx)
+        made = self._numbered(rule.name, moved, rule.rewrite(match, ctx))
         if isinstance(rule, CascadingRule):
-            seen = {part: self._at(rule, part, ()) for part in rule.parts_of(match, made)}
-            made = transform_up(made, lambda part: seen.get(part, part))
-        return self._rewritten(rule.name, moved, made)
+            rewritten = {id(part): self._at(rule, part, ()) for part in rule.parts_of(match, made)}
+            made = _with_parts(made, rewritten)
+        return made
 
-    def _rewritten(self, rule_name: str, before: Node, after: Node) -> Node:
-        known = frozenset(walk_up(before))
-        self.changed_by.update({node: rule_name for node in walk_up(after) if node not in known})
-        return after
+    def _numbered(self, rule_name: str, before: Node, after: Node) -> Node:
+        """`after` with ids, and `rule_name` noted for the nodes that are new in it."""
+        numbered = self.ids.number(after, identities(before))
+        self.changed_by.update(dict.fromkeys(self.ids.new, rule_name))
+        return numbered
+
+
+def _with_parts(node: Node, rewritten: Mapping[int, Node]) -> Node:
+    """`node` with the nodes of these identities replaced."""
+    if id(node) in rewritten:
+        return rewritten[id(node)]
+    return with_inputs(node, tuple(_with_parts(child, rewritten) for child in inputs_of(node)))

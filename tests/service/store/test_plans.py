@@ -26,7 +26,10 @@ WAY = Alternative(name="TWO_PHASE", cost=1, rows_shuffled=1, rows_on_hottest_tas
 REPORT = PlanReport(
     before=PlanTree(nodes=(NODE,), text="Scan t", sql="SELECT 1"),
     after=PlanTree(nodes=(NODE,), text="Scan t", sql="SELECT 2"),
-    rules=(RuleTrace(rule="r", outcome=RuleOutcome.FIRED, node="Scan t", reason="So.", alternatives=(WAY,)),),
+    rules=(
+        RuleTrace(rule="r", outcome=RuleOutcome.FIRED, node="Scan t", node_id=0, reason="So.", alternatives=(WAY,)),
+        RuleTrace(rule="r", outcome=RuleOutcome.SKIPPED, node="Scan t", node_id=7, reason="No."),
+    ),
     tables=(
         TableStatistics(table="t", files=1, bytes=1, rows=1, rows_are_exact=True, cached=True),
         TableStatistics(table="u", files=1, bytes=1, rows=1, rows_are_exact=True),
@@ -45,6 +48,7 @@ REPORT = PlanReport(
     ),
     statistics_ms=1,
 )
+WITHOUT_IDS = tuple(trace.model_copy(update={"node_id": None}) for trace in REPORT.rules)
 FELL_BACK = REPORT.model_copy(
     update={"first_run": FirstRun(after=REPORT.after, rules=REPORT.rules, failure="Too large.", execution_ms=7)}
 )
@@ -103,7 +107,15 @@ def test_a_report_of_version_1_is_read() -> None:
     old = report_of(row(split(REPORT)[0], None))
     assert (old.before.sql, old.after.sql) == ("", "")
     assert [table.cached for table in old.tables] == [False, False]
-    assert old.rules == REPORT.rules
+    assert old.rules == WITHOUT_IDS
+
+
+def test_a_report_of_the_version_before_node_ids_is_read() -> None:
+    told, details = split(REPORT)
+    del details["node_ids"]
+    old = report_of(row(told, details))
+    assert old.rules == WITHOUT_IDS
+    assert old.tables == REPORT.tables
 
 
 @pytest.mark.parametrize("part", ["before", "report"])

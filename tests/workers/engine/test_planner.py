@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,14 +17,18 @@ from service.spec.options import JobSettings
 from service.spec.query import AggregateFunction, JoinKind
 from service.spec.reports import HotKey, RuleOutcome
 from service.spec.scalar import column
+from service.spec.strategies import Toggle
 from service.spec.types import BIGINT, STRING, Field, Schema
 from tests.support.joined import call, col, joined, scan
+from workers.engine.budget import PlanningBudget
 from workers.engine.errors import InvalidPlanError
+from workers.engine.plan.distinct import GROUPING_SETS
 from workers.engine.plan.explain import text_of
-from workers.engine.plan.nodes import Aggregate, Filter, Join, Limit, Named, Node
+from workers.engine.plan.nodes import Aggregate, Filter, Join, Limit, Named, Node, Union
+from workers.engine.plan.numbering import id_of
 from workers.engine.plan.schema import output_of
 from workers.engine.plan.transform import walk_up
-from workers.engine.planner import GROUPING_SETS, Plan, apply_rules, plan_query, plan_report
+from workers.engine.planner import Plan, apply_rules, plan_query, plan_report
 from workers.engine.rules import rulebook
 from workers.engine.rules.rule import Match, RuleContext
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
@@ -253,7 +258,8 @@ def test_a_rule_that_breaks_the_plan_is_found_out(monkeypatch: pytest.MonkeyPatc
 def test_a_node_keeps_its_maker_when_a_later_rule_changes_what_is_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.engine.planner.RULES", (_Limits(), *rulebook.RULES))
     plan = planned(query(), agg_phase="ONE_PHASE")
-    makers = {type(node).__name__: rule for node, rule in plan.changed_by.items()}
+    made = (node for node in walk_up(plan.after) if node.id in plan.changed_by)
+    makers = {type(node).__name__: plan.changed_by[id_of(node)] for node in made}
     assert makers == {
         "Limit": "limits",
         "Project": "two_phase_aggregate",
@@ -277,19 +283,30 @@ def test_what_could_not_be_read_is_told() -> None:
             "statistics",
             RuleOutcome.SKIPPED,
             "Scan",
-            "The footer of a cannot be read: it is away. Defaults stand in place of what is not known.",
+            "The footer of a cannot be read: it is away. The planner uses defaults for what is not known.",
         ),
         ("statistics", RuleOutcome.SKIPPED, "Project", "Nothing was read."),
     ]
 
 
-def test_no_rule_touches_grouping_sets_and_each_that_is_concerned_says_so() -> None:
+def test_the_report_has_each_rules_own_reason_for_leaving_grouping_sets_alone() -> None:
     sets = replace(query(), grouping_sets=((0,), ()))
     plan = planned(sets, agg_phase="ONE_PHASE", distinct_split={"enabled": "true"})
     assert plan.after == plan.before
-    skipped = [trace for trace in plan.trace if "SETS" in trace.node]
-    assert skipped
-    assert {trace.reason for trace in skipped} == {GROUPING_SETS}
+    assert {trace.rule: trace.reason for trace in plan.trace if "SETS" in trace.node} == {
+        "bitmap_distinct": GROUPING_SETS,
+        "distinct_branches": GROUPING_SETS,
+        "split_distinct_aggregate": GROUPING_SETS,
+        "two_phase_aggregate": GROUPING_SETS,
+    }
+
+
+def test_another_reason_than_the_grouping_sets_reaches_the_report() -> None:
+    rows = call("COUNT")
+    sets = replace(joined(rows), grouping_sets=((0,), ()))
+    plan = apply_rules(sets, RuleContext(JobSettings(eager_aggregation=Toggle.FALSE), STATISTICS))
+    reasons = [trace.reason for trace in plan.trace if trace.rule == "eager_aggregation"]
+    assert reasons == ["eager_aggregation is false."]
 
 
 def test_a_rule_looks_at_parts_of_what_it_made() -> None:
@@ -306,4 +323,77 @@ def test_a_rule_looks_at_parts_of_what_it_made() -> None:
     assert output_of(plan.after) == output_of(before)
     aggregates = [part for part in walk_up(plan.after) if isinstance(part, Aggregate)]
     assert len(aggregates) == 5
-    assert {plan.changed_by[part] for part in aggregates} == {"eager_aggregation"}
+    assert {plan.changed_by[id_of(part)] for part in aggregates} == {"eager_aggregation"}
+
+
+class _Looks:
+    name = "looks"
+
+    def __init__(self, spend: Callable[[], None]) -> None:
+        self._spend = spend
+        self.looked: list[Node] = []
+
+    def match(self, node: Node, _ctx: RuleContext, /) -> Match[Node] | None:
+        self.looked.append(node)
+        self._spend()
+        return None
+
+    def rewrite(self, match: Match[Node], _ctx: RuleContext, /) -> Node:
+        return match.node
+
+
+def test_rules_are_skipped_once_the_time_for_rewrites_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def spend() -> None:
+        nonlocal now
+        now += 4.0
+
+    first, second = _Looks(spend), _Looks(spend)
+    monkeypatch.setattr("workers.engine.planner.RULES", (first, second))
+    budget = PlanningBudget(seconds=10.0, clock=lambda: now)
+    plan = plan_query(query(), STATISTICS, JobSettings(), budget)
+    assert plan.after == plan.before
+    assert [len(rule.looked) for rule in (first, second)] == [3, 0]
+    assert [(trace.rule, trace.outcome) for trace in plan.trace] == [("looks", RuleOutcome.SKIPPED)] * 2
+    assert {trace.reason for trace in plan.trace} == {
+        "Not applied to all of the plan: the rewrites took longer than optimizer.timeout (10 s)."
+    }
+
+
+def test_the_check_of_the_budget_ends_the_pass_at_the_next_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped(Exception):  # noqa: N818 - an order, no error
+        pass
+
+    def stop() -> None:
+        if rule.looked:
+            raise Stopped
+
+    rule = _Looks(lambda: None)
+    monkeypatch.setattr("workers.engine.planner.RULES", (rule,))
+    with pytest.raises(Stopped):
+        plan_query(query(), STATISTICS, JobSettings(), PlanningBudget(check=stop))
+    assert len(rule.looked) == 1
+
+
+def test_two_equal_nodes_have_traces_of_their_own() -> None:
+    rows = call("COUNT")
+    side = Aggregate(scan("l"), (Named(col("l.k"), "k"),), (rows,))
+    plan = apply_rules(Union((side, side)), RuleContext(JobSettings(), STATISTICS))
+    traces = [trace for trace in plan.trace if trace.rule == "two_phase_aggregate"]
+    assert len({trace.node for trace in traces}) == 1
+    assert [trace.node_id for trace in traces] == [1, 3]
+    report = plan_report(plan, STATISTICS, None)
+    assert [node.id for node in report.before.nodes if node.operator == "Aggregate"] == [1, 3]
+
+
+def test_a_node_keeps_its_id_through_the_rules() -> None:
+    plan = planned(query(), agg_phase="ONE_PHASE")
+    before = {node.id: node.operator for node in plan_report(plan, STATISTICS, None).before.nodes}
+    after = {node.id: node for node in plan_report(plan, STATISTICS, None).after.nodes}
+    kept = before.keys() & after.keys()
+    assert {before[number] for number in kept} == {"Scan", "Project"}
+    assert all(before[number] == after[number].operator for number in kept)
+    made = after.keys() - kept
+    assert min(made) > max(before)
+    assert {after[number].changed_by for number in made} == {"two_phase_aggregate"}

@@ -11,9 +11,9 @@ from workers.engine.plan.eager_calls import EagerCalls
 from workers.engine.plan.eager_placement import carried
 from workers.engine.plan.joined_aggregate import JoinedAggregate, Side, all_of, stands_over_a_join
 from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Named, Node, PlanFunction, Project, inputs_of
+from workers.engine.plan.numbering import identities
 from workers.engine.plan.scalars import compose, fresh_name
 from workers.engine.plan.schema import names_of, output_of
-from workers.engine.plan.transform import walk_up
 
 _OF_ONE_ROW = frozenset(
     {
@@ -59,8 +59,8 @@ def aggregate_below(
 
 def pushed_over_joins(before: Node, after: Node) -> tuple[Aggregate, ...]:
     """The aggregates of sides, in what `aggregate_below` made of `before`, that stand over joins in turn."""
-    known = frozenset(walk_up(before))
-    sides = (side for side in inputs_of(join_within(after)) if isinstance(side, Aggregate) and side not in known)
+    known = identities(before)
+    sides = (side for side in inputs_of(join_within(after)) if isinstance(side, Aggregate) and id(side) not in known)
     return tuple(side for side in sides if stands_over_a_join(side))
 
 

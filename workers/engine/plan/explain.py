@@ -33,36 +33,33 @@ from workers.engine.plan.nodes import (
     Within,
     inputs_of,
 )
+from workers.engine.plan.numbering import id_of
 from workers.engine.plan.sql_text import sql_of
+from workers.engine.plan.transform import walk_up
 
 _SHOWN_ALIKE = 8
 _NUMBER = re.compile(r"\d+")
 _NUMBERED = re.compile(r"(\$[a-z]+\d+)(?:, \$[a-z]+\d+){8,}, (\$[a-z]+\d+)")
 
 
-def explain(node: Node, changed_by: Mapping[Node, str], rows_of: Callable[[Node], int | None]) -> PlanTree:
+def explain(node: Node, changed_by: Mapping[int, str], rows_of: Callable[[Node], int | None]) -> PlanTree:
     """The tree below `node`: reports with inputs before the nodes that read them, indented text, and SQL.
 
-    `changed_by` names the rule that made a node; `rows_of` estimates how many rows a node emits.
+    `changed_by` names the rule that made or changed a node, by its id; `rows_of` estimates how many rows a node emits.
+    Raises ValueError where a node has no id.
     """
-    reports: list[PlanNodeReport] = []
-
-    def add(current: Node) -> int:
-        inputs = tuple(add(child) for child in inputs_of(current))
-        reports.append(
-            PlanNodeReport(
-                id=len(reports),
-                operator=type(current).__name__,
-                detail=detail_of(current),
-                inputs=inputs,
-                changed_by=changed_by.get(current),
-                estimated_rows=rows_of(current),
-            )
+    reports = tuple(
+        PlanNodeReport(
+            id=id_of(current),
+            operator=type(current).__name__,
+            detail=detail_of(current),
+            inputs=tuple(map(id_of, inputs_of(current))),
+            changed_by=changed_by.get(id_of(current)),
+            estimated_rows=rows_of(current),
         )
-        return reports[-1].id
-
-    add(node)
-    return PlanTree(nodes=tuple(reports), text=text_of(node), sql=sql_of(node))
+        for current in walk_up(node)
+    )
+    return PlanTree(nodes=reports, text=text_of(node), sql=sql_of(node))
 
 
 def text_of(node: Node) -> str:

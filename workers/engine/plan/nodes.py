@@ -46,6 +46,17 @@ class PlanFunction(StrEnum):
     COLLECT_LIST = "COLLECT_LIST"
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanNode:
+    """What all nodes have.
+
+    `id` is the node's number, unique in its plan and the plans that a planning pass makes of it; None before the pass
+    numbers it (`workers.engine.plan.numbering`). It takes no part in comparisons. A changed copy keeps it.
+    """
+
+    id: int | None = field(default=None, compare=False, repr=False)
+
+
 @dataclass(frozen=True)
 class Named:
     """An expression and the output column that it makes."""
@@ -72,7 +83,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Scan:
+class Scan(PlanNode):
     """Reads a table. Emits the columns the query needs, each as `alias.column`.
 
     `columns` pairs the emitted field with the column's name in the files.
@@ -84,7 +95,7 @@ class Scan:
 
 
 @dataclass(frozen=True)
-class Watermark:
+class Watermark(PlanNode):
     """Takes it that rows of a stream come up to `delay_ms` later, by their TIMESTAMP `column`, than those of the newest
     one; what waited for older ones is closed then, and rows that are later still are left out. Emits its input's
     columns.
@@ -96,7 +107,7 @@ class Watermark:
 
 
 @dataclass(frozen=True)
-class Windows:
+class Windows(PlanNode):
     """Emits each row once for each window of time that `column` is in, and in none where that is NULL, with the window
     in a structure `name` of its start and end, behind its input's columns.
 
@@ -112,7 +123,7 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class Filter:
+class Filter(PlanNode):
     """Keeps rows for which `condition` is true. Emits its input's columns."""
 
     input: Node
@@ -120,7 +131,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Project:
+class Project(PlanNode):
     """Emits `items` alone, in order. `stands_for` as in `Union`."""
 
     input: Node
@@ -158,7 +169,7 @@ class Within:
 
 
 @dataclass(frozen=True)
-class Join:
+class Join(PlanNode):
     """Emits the left columns, then the right ones (semi and anti: the left ones alone).
 
     `keys` are equalities left = right in which NULL matches nothing, or, where `null_safe`, NULL alone (`<=>`);
@@ -177,7 +188,7 @@ class Join:
 
 
 @dataclass(frozen=True)
-class Aggregate:
+class Aggregate(PlanNode):
     """Groups by `keys` (everything into one row where empty) and emits the keys, then the calls' outputs.
 
     With `grouping_sets`, positions in `keys`, by each of these sets in turn, the keys outside of it being NULL.
@@ -192,14 +203,14 @@ class Aggregate:
 
 
 @dataclass(frozen=True)
-class Deduplicate:
+class Deduplicate(PlanNode):
     """Emits rows that are equal in all columns once; over a stream, once in its life. NULL equals NULL."""
 
     input: Node
 
 
 @dataclass(frozen=True)
-class Expand:
+class Expand(PlanNode):
     """Emits each input row once per branch, with the branch's number (from 1) in an INT column `name` at the end."""
 
     input: Node
@@ -208,7 +219,7 @@ class Expand:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Exchange(PlanNode):
     """Sends rows to tasks by the hash of `keys`, or to one task after the other where there are none. Emits its
     input's columns.
 
@@ -221,7 +232,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Union:
+class Union(PlanNode):
     """All rows of all `inputs`, at least two, whose columns have the same names and types in the same order.
 
     `stands_for` is the node in whose place a rule has put this one, with just its rows: the estimates are that node's.
@@ -242,7 +253,7 @@ class SortItem:
 
 
 @dataclass(frozen=True)
-class Sort:
+class Sort(PlanNode):
     """Sorts everything. Emits its input's columns."""
 
     input: Node
@@ -250,7 +261,7 @@ class Sort:
 
 
 @dataclass(frozen=True)
-class Limit:
+class Limit(PlanNode):
     """Keeps the first `count` rows. Emits its input's columns."""
 
     input: Node

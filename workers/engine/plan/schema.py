@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from service.spec.query import JoinKind
 from service.spec.types import INT, DataType, Field, TypeName, struct
 from workers.engine.plan.nodes import Aggregate, Expand, Join, Named, Node, Project, Scan, Union, Windows
@@ -9,12 +11,24 @@ from workers.engine.plan.nodes import Aggregate, Expand, Join, Named, Node, Proj
 UNKNOWN = DataType(TypeName.OTHER)
 """The type of an expression that only Spark can type."""
 
+_OUTPUT, _NAMES = "_output", "_names"
+
 ONE_SIDED = frozenset({JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI})
 """Joins that emit their left columns alone."""
 
 
 def output_of(node: Node) -> tuple[Field, ...]:
-    """The columns that `node` emits, in order. An expression without a known type has type OTHER."""
+    """The columns that `node` emits, in order. An expression without a known type has type OTHER.
+
+    They are computed once: a node is immutable and keeps them, outside of its fields.
+    """
+    kept = vars(node)
+    if _OUTPUT not in kept:
+        kept[_OUTPUT] = _output_of(node)
+    return cast("tuple[Field, ...]", kept[_OUTPUT])
+
+
+def _output_of(node: Node) -> tuple[Field, ...]:
     match node:
         case Scan():
             return tuple(field for field, _ in node.columns)
@@ -41,8 +55,11 @@ def window_type(instant: DataType) -> DataType:
 
 
 def names_of(node: Node) -> frozenset[str]:
-    """The names of the columns that `node` emits."""
-    return frozenset(field.name for field in output_of(node))
+    """The names of the columns that `node` emits. They are computed once, as in `output_of`."""
+    kept = vars(node)
+    if _NAMES not in kept:
+        kept[_NAMES] = frozenset(field.name for field in output_of(node))
+    return cast("frozenset[str]", kept[_NAMES])
 
 
 def _field(item: Named) -> Field:

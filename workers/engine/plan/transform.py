@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from workers.engine.plan.nodes import Join, Node, Project, Scan, Union, inputs_of
+from workers.engine.plan.nodes import Join, Node, Scan, Union, inputs_of
 
 
 def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
-    """`node` over other inputs, left first; the very same object where they are equal to its own.
+    """`node` over other inputs, left first; the same object where each of them is the same object.
 
     Raises ValueError when their number is not the node's.
     """
     if len(inputs) != len(inputs_of(node)):
         raise ValueError(f"{type(node).__name__} has {len(inputs_of(node))} inputs, not {len(inputs)}")
-    if isinstance(node, Scan) or inputs == inputs_of(node):
+    if isinstance(node, Scan) or all(new is own for new, own in zip(inputs, inputs_of(node), strict=True)):
         return node
     if isinstance(node, Join):
         return replace(node, left=inputs[0], right=inputs[1])
@@ -28,13 +28,6 @@ def transform_up(node: Node, rewrite: Callable[[Node], Node]) -> Node:
     """The tree with every node replaced by `rewrite` of it, inputs first, so that `rewrite` sees rewritten inputs."""
     inputs = tuple(transform_up(child, rewrite) for child in inputs_of(node))
     return rewrite(with_inputs(node, inputs))
-
-
-def in_one_piece(node: Node) -> Node:
-    """The tree with whatever stands for a node replaced by that node: what it is about, and not how it runs."""
-    if isinstance(node, Union | Project) and node.stands_for is not None:
-        return in_one_piece(node.stands_for)
-    return with_inputs(node, tuple(in_one_piece(child) for child in inputs_of(node)))
 
 
 def walk_up(node: Node) -> Iterator[Node]:

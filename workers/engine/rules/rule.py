@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from service.spec.options import JobSettings
 from service.spec.reports import Alternative
 from service.spec.scalar import Scalar
+from workers.engine.budget import PlanningBudget
 from workers.engine.plan.nodes import Node
 from workers.engine.stats.statistics import Statistics
 
@@ -16,14 +17,15 @@ N = TypeVar("N", bound=Node)
 
 @dataclass(frozen=True)
 class RuleContext:
-    """Everything that a rule may look at beside the node.
+    """Everything that a rule may look at in addition to the node.
 
-    `above` are the conditions that stand above it with nothing but joins between: Spark filters by them first.
+    `above` are the conditions above it with only joins between: Spark filters by them first. `budget` limits the pass.
     """
 
     settings: JobSettings
     statistics: Statistics
     above: tuple[Scalar, ...] = ()
+    budget: PlanningBudget = field(default_factory=PlanningBudget, compare=False)
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def _look(node: Join, ctx: RuleContext, wanted: JoinSkew, makers: Mapping[JoinSk
         if any(isinstance(side, Union) for side in (node.left, node.right)):
             return "A side is a union: which keys are hot in all of it is not known."
         return "There are no statistics for the keys of both sides: which are hot is not known."
-    if wanted is JoinSkew.AUTO and filtered_by_key(node, ctx.above):
+    if wanted is JoinSkew.AUTO and filtered_by_key(node, ctx.statistics, ctx.above):
         return "A condition is about the key: it may keep the rows of a hot value, or none of them."
     forced, is_asked_for = _forced(node, ctx), wanted is not JoinSkew.AUTO
     if wanted is JoinSkew.AUTO:

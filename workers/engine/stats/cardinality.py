@@ -24,11 +24,12 @@ from workers.engine.plan.nodes import (
     Scan,
     Union,
     Windows,
+    inputs_of,
 )
 from workers.engine.plan.schema import ONE_SIDED, names_of
-from workers.engine.plan.transform import in_one_piece, walk_up
+from workers.engine.plan.transform import walk_up, with_inputs
 from workers.engine.stats.selectivity import UNKNOWN_CONDITION, share_of
-from workers.engine.stats.statistics import KeySketch, Statistics
+from workers.engine.stats.statistics import KeySketch, Statistics, once_per_node
 
 NULL_KEY = "NULL"
 """How NULL is told; the text NULL is told as 'NULL', in quotes."""
@@ -89,6 +90,7 @@ def estimate_rows(node: Node, statistics: Statistics) -> int | None:
     return None if rows is None else round(rows)
 
 
+@once_per_node
 def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> KeyProfile | None:
     """How the rows that `node` emits spread over `columns`, all of one table; None where that is not known.
 
@@ -124,10 +126,21 @@ def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
             return profile_of(node.input, columns, statistics)
 
 
+@once_per_node
 def bytes_per_row(node: Node, statistics: Statistics) -> float:
     """Bytes of a row of `node`, taking each table's rows at their size in its files."""
-    sizes = (statistics.tables.get(scan.alias) for scan in walk_up(in_one_piece(node)) if isinstance(scan, Scan))
+    sizes = (
+        statistics.tables.get(scan.alias) for scan in walk_up(in_one_piece(node, statistics)) if isinstance(scan, Scan)
+    )
     return sum(size.bytes / size.rows for size in sizes if size is not None and size.rows)
+
+
+@once_per_node
+def in_one_piece(node: Node, statistics: Statistics) -> Node:
+    """The tree with each node that stands for another one replaced by that one: what it computes, not how it runs."""
+    if isinstance(node, Union | Project) and node.stands_for is not None:
+        return in_one_piece(node.stands_for, statistics)
+    return with_inputs(node, tuple(in_one_piece(child, statistics) for child in inputs_of(node)))
 
 
 def joined_profile(side: KeyProfile, other: KeyProfile, inner: bool) -> KeyProfile:
@@ -135,6 +148,7 @@ def joined_profile(side: KeyProfile, other: KeyProfile, inner: bool) -> KeyProfi
     return _product(side, other, inner)
 
 
+@once_per_node
 def _rows(node: Node, statistics: Statistics) -> float | None:
     match node:
         case Scan():

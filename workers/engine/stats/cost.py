@@ -37,7 +37,7 @@ from workers.engine.plan.group_bitmaps import GROUPS
 from workers.engine.plan.nodes import Node, Scan
 from workers.engine.plan.transform import walk_up
 from workers.engine.stats.cardinality import KeyProfile
-from workers.engine.stats.statistics import Statistics
+from workers.engine.stats.statistics import Statistics, once_per_node
 
 SPLIT_BYTES = 128 << 20
 """`spark.sql.files.maxPartitionBytes`: what one task reads of a table."""
@@ -105,6 +105,7 @@ class HotGroup:
         return f"{'may have up to' if self.at_most else 'has'} {self.share:.0%}"
 
 
+@once_per_node
 def input_tasks(node: Node, statistics: Statistics) -> int:
     """Tasks that read the largest table below `node`, as Spark splits files; at least one a slot."""
     sizes = (statistics.tables.get(scan.alias) for scan in walk_up(node) if isinstance(scan, Scan))
@@ -112,6 +113,7 @@ def input_tasks(node: Node, statistics: Statistics) -> int:
     return max(statistics.slots, math.ceil(largest / SPLIT_BYTES), 1)
 
 
+@once_per_node
 def parses_text(node: Node, statistics: Statistics) -> bool:
     """Whether a table below `node` is of text files: to read it again is to parse every row again."""
     sizes = (statistics.tables.get(scan.alias) for scan in walk_up(node) if isinstance(scan, Scan))

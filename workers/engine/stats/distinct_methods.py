@@ -25,7 +25,7 @@ from workers.engine.stats.cardinality import KeyProfile, bytes_per_row, estimate
 from workers.engine.stats.cost import Cost, hot_group, input_tasks
 from workers.engine.stats.doubt import MIN_ROWS, doubt_of
 from workers.engine.stats.partitioning import is_partitioned_by
-from workers.engine.stats.statistics import Statistics, ValueRange
+from workers.engine.stats.statistics import Statistics, ValueRange, once_per_node
 
 NATIVE, ONE_PHASE, BITMAP, BRANCHES, KEYED_BRANCHES = "NATIVE", "ONE_PHASE", "BITMAP", "BRANCHES", "KEYED_BRANCHES"
 BY_VALUE = "ONE_PHASE_BY_VALUE"
@@ -87,6 +87,7 @@ def is_split_forced(settings: JobSettings) -> bool:
     )
 
 
+@once_per_node
 def weigh(node: Aggregate, settings: JobSettings, statistics: Statistics) -> Methods:
     """The ways for `node`, a whole aggregate with at least one set of distinct values."""
     groups, sets = _groups(node, statistics), _pairs(node, statistics)
@@ -114,6 +115,7 @@ def bitmaps_of(node: Aggregate) -> str | None:
     return GROUP_BITMAPS if group_bitmap_obstacle(node) is None else None
 
 
+@once_per_node
 def bitmap_width(node: Aggregate, statistics: Statistics) -> int:
     """How many values a bitmap of `node`, of one set of values, should have: the cheapest width, and one lane, which is
     never large, where nothing is known of them.

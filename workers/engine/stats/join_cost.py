@@ -27,7 +27,7 @@ from workers.engine.plan.transform import walk_up
 from workers.engine.stats.cardinality import KeyProfile, bytes_per_row, estimate_rows, profile_of
 from workers.engine.stats.cost import Cost, hottest_task
 from workers.engine.stats.partitioning import broadcast_side
-from workers.engine.stats.statistics import Statistics
+from workers.engine.stats.statistics import Statistics, once_per_node
 
 SORTED = 3.0
 HASHED = 2.0
@@ -134,6 +134,7 @@ def broadcast_room(statistics: Statistics) -> float:
     return statistics.task_memory / BROADCAST_PARTS
 
 
+@once_per_node
 def join_sides(join: Join, statistics: Statistics) -> tuple[JoinSide, JoinSide] | None:
     """Both sides of `join`; None where the size of one is not known."""
     left = _side(join.left, tuple(key for key, _ in join.keys), statistics)
@@ -157,6 +158,7 @@ def is_too_large_to_send(join: Join, ship: JoinShip, statistics: Statistics) -> 
     return sides is not None and sent_side(ship, sides).is_too_large(statistics)
 
 
+@once_per_node
 def _broadcast_bytes(node: Node, statistics: Statistics) -> float:
     ships = ((part, broadcast_side(part, statistics)) for part in walk_up(node) if isinstance(part, Join))
     sides = (join.left if ship is JoinShip.BROADCAST_LEFT else join.right for join, ship in ships if ship is not None)
@@ -201,6 +203,7 @@ def _side(node: Node, keys: tuple[Scalar, ...], statistics: Statistics) -> JoinS
     return JoinSide(float(rows), most, width, profile, is_exact, least)
 
 
+@once_per_node
 def most_rows(node: Node, statistics: Statistics) -> float | None:
     """The most rows that `node` can emit; None where a table's are estimated, or a join multiplies them."""
     match node:
@@ -238,6 +241,7 @@ def most_joined_rows(node: Node, statistics: Statistics) -> float | None:
             return most_rows(node, statistics)
 
 
+@once_per_node
 def hashed_bytes(node: Node, statistics: Statistics) -> float:
     """Bytes of a row of `node` in a hash table; a guess where it has values without a bound that were not measured."""
     unmeasured = len(_unmeasured(node, statistics))
@@ -245,6 +249,7 @@ def hashed_bytes(node: Node, statistics: Statistics) -> float:
     return least_hashed_bytes(node, statistics) + guessed
 
 
+@once_per_node
 def least_hashed_bytes(node: Node, statistics: Statistics) -> float:
     """As `hashed_bytes`, of what is known alone: texts that were not measured count as empty."""
     fields = output_of(node)
@@ -261,6 +266,7 @@ def _unmeasured(node: Node, statistics: Statistics) -> list[str]:
     return [name for name in _unbounded(node) if name not in measured]
 
 
+@once_per_node
 def _measured(node: Node, statistics: Statistics) -> dict[str, float]:
     unbounded, widths = _unbounded(node), statistics.widths
     if not unbounded or not widths:

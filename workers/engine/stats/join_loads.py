@@ -14,13 +14,20 @@ from workers.engine.plan.keys import columns_below, scanned_columns
 from workers.engine.plan.literals import identity_of
 from workers.engine.plan.nodes import Aggregate, Filter, Join, Node, Project, Scan, Union, inputs_of
 from workers.engine.plan.schema import names_of
-from workers.engine.plan.transform import in_one_piece, walk_up
-from workers.engine.stats.cardinality import KeyProfile, bytes_per_row, estimate_rows, label_of, profile_of
+from workers.engine.plan.transform import walk_up
+from workers.engine.stats.cardinality import (
+    KeyProfile,
+    bytes_per_row,
+    estimate_rows,
+    in_one_piece,
+    label_of,
+    profile_of,
+)
 from workers.engine.stats.cost import input_tasks, parses_text
 from workers.engine.stats.join_cost import hashed_bytes
 from workers.engine.stats.partitioning import is_broadcast
 from workers.engine.stats.selectivity import share_of
-from workers.engine.stats.statistics import KeySketch, Statistics
+from workers.engine.stats.statistics import KeySketch, Statistics, once_per_node
 
 MEMORY_PARTS = 8
 """Into so many parts a task's memory is cut, of which the hot rows that are broadcast may take one: they are held
@@ -106,13 +113,14 @@ class JoinProfile:
         return self.other_out + sum(self.out(load) for load in self.loads)
 
 
+@once_per_node
 def join_profile(join: Join, statistics: Statistics, above: tuple[Scalar, ...] = ()) -> JoinProfile | None:
     """None where a key is not a column, or nothing is known of the keys of one side.
 
     `above` are conditions that Spark filters by before the join, where they are about one side alone. A join in parts
     below counts as the one join that it is.
     """
-    join = replace(join, left=in_one_piece(join.left), right=in_one_piece(join.right))
+    join = replace(join, left=in_one_piece(join.left, statistics), right=in_one_piece(join.right, statistics))
     columns = {side: _columns(join, index) for index, side in enumerate(Side)}
     inputs = {Side.LEFT: join.left, Side.RIGHT: join.right}
     sides: dict[Side, KeyProfile] = {}
@@ -141,6 +149,7 @@ def join_profile(join: Join, statistics: Statistics, above: tuple[Scalar, ...] =
     )
 
 
+@once_per_node
 def _sent(node: Node, statistics: Statistics) -> float:
     joins = (part for part in walk_up(node) if isinstance(part, Join) and not is_broadcast(part, statistics))
     return float(sum(estimate_rows(one, statistics) or 0 for join in joins for one in inputs_of(join)))
@@ -221,11 +230,11 @@ def hot_loads(profile: JoinProfile, skew: SkewSettings) -> tuple[Load, ...]:
     )
 
 
-def filtered_by_key(join: Join, above: tuple[Scalar, ...]) -> bool:
+def filtered_by_key(join: Join, statistics: Statistics, above: tuple[Scalar, ...]) -> bool:
     """Whether one of these conditions, or one below, is about a key, so that it may be what removes the hot value. What
     tells the parts of a join below apart removes none.
     """
-    join = replace(join, left=in_one_piece(join.left), right=in_one_piece(join.right))
+    join = replace(join, left=in_one_piece(join.left, statistics), right=in_one_piece(join.right, statistics))
     keys = _origins(join, (name for key in join.keys for scalar in key for name in scalar.columns))
     below = (_origins(node.input, node.condition.columns) for node in walk_up(join) if isinstance(node, Filter))
     return any(not keys.isdisjoint(names) for names in (*(_origins(join, one.columns) for one in above), *below))

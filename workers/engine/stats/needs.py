@@ -35,11 +35,13 @@ def undecided(plan: Node, settings: JobSettings) -> Callable[[Node], bool]:
     joins = [node for node in nodes if isinstance(node, Join) and node.keys]
     aggregates = [node for node in nodes if isinstance(node, Aggregate)]
     eager = settings.eager_aggregation is Toggle.AUTO and bool(joins) and bool(aggregates)
-    open_joins = frozenset(join for join in joins if eager or not _join_is_forced(join, settings))
-    open_aggregates = frozenset(
+    open_joins = [join for join in joins if eager or not _join_is_forced(join, settings)]
+    open_aggregates = [
         node for node in aggregates if (eager and _has_join(node)) or not _aggregate_is_forced(node, settings)
-    )
-    return lambda node: node in open_joins or node in open_aggregates
+    ]
+    # By identity: comparing nodes by value walks their subtrees.
+    by_identity = {id(node): node for node in (*open_joins, *open_aggregates)}
+    return lambda node: id(node) in by_identity
 
 
 def joined_texts(plan: Node, matters: Callable[[Node], bool] = lambda _: True) -> frozenset[str]:

@@ -15,7 +15,7 @@ from service.spec.types import TypeName
 from workers.engine.plan.distinct import spark_expands
 from workers.engine.plan.nodes import Aggregate, Exchange, Expand, Join, Named, Node, Project, Scan, Union
 from workers.engine.plan.schema import ONE_SIDED
-from workers.engine.stats.statistics import Statistics
+from workers.engine.stats.statistics import Statistics, once_per_node
 
 BROADCAST_BYTES = 10 << 20
 """`spark.sql.autoBroadcastJoinThreshold`: a join side estimated below it is broadcast, and nothing is shuffled."""
@@ -26,6 +26,7 @@ _KEEPS_LEFT = frozenset({JoinKind.INNER, JoinKind.LEFT}) | ONE_SIDED
 _KEEPS_RIGHT = frozenset({JoinKind.INNER, JoinKind.RIGHT})
 
 
+@once_per_node
 def partitionings_of(node: Node, statistics: Statistics) -> tuple[frozenset[str], ...]:
     """Every set of expressions, as Spark SQL, by whose hash `node`'s rows are parted; empty where none is known."""
     match node:
@@ -49,6 +50,7 @@ def is_partitioned_by(node: Node, keys: Iterable[Scalar], statistics: Statistics
     return any(parts <= wanted for parts in partitionings_of(node, statistics))
 
 
+@once_per_node
 def size_of(node: Node, statistics: Statistics) -> int | None:
     """Bytes as Spark estimates them without column statistics: files in full, the product of a join's sides."""
     match node:
@@ -72,6 +74,7 @@ def is_broadcast(join: Join, statistics: Statistics) -> bool:
     return broadcast_side(join, statistics) is not None
 
 
+@once_per_node
 def broadcast_side(join: Join, statistics: Statistics) -> JoinShip | None:
     """BROADCAST_LEFT or BROADCAST_RIGHT, for the side that is sent whole to every task; None where none is known to be.
 
@@ -79,7 +82,7 @@ def broadcast_side(join: Join, statistics: Statistics) -> JoinShip | None:
     """
     if join.strategy.ship in {JoinShip.BROADCAST_LEFT, JoinShip.BROADCAST_RIGHT}:
         return join.strategy.ship
-    if join.strategy.ship is not JoinShip.AUTO or join.strategy.local is not JoinLocal.AUTO:
+    if not _is_left_to_spark(join):
         return None
     for ship, side, kinds in (
         (JoinShip.BROADCAST_RIGHT, join.right, _RIGHT_MAY_BROADCAST),
@@ -92,21 +95,18 @@ def broadcast_side(join: Join, statistics: Statistics) -> JoinShip | None:
 
 
 def _of_join(join: Join, statistics: Statistics) -> tuple[frozenset[str], ...]:
-    # What streams by a broadcast side keeps its partitioning.
-    if join.strategy.ship is JoinShip.BROADCAST_LEFT:
-        return partitionings_of(join.right, statistics)
-    if join.strategy.ship is JoinShip.BROADCAST_RIGHT:
-        return partitionings_of(join.left, statistics)
-    if join.strategy.ship is JoinShip.AUTO and join.strategy.local is JoinLocal.AUTO:
-        left, right = size_of(join.left, statistics), size_of(join.right, statistics)
-        if left is None or right is None:
-            return ()
-        # Spark broadcasts the right side first where both are small enough.
-        if right <= BROADCAST_BYTES and join.kind in _RIGHT_MAY_BROADCAST:
-            return partitionings_of(join.left, statistics)
-        if left <= BROADCAST_BYTES and join.kind in _LEFT_MAY_BROADCAST:
-            return partitionings_of(join.right, statistics)
+    ship = broadcast_side(join, statistics)
+    if ship is not None:
+        # The rows of the side that is not broadcast stay where they are.
+        return partitionings_of(join.right if ship is JoinShip.BROADCAST_LEFT else join.left, statistics)
+    if _is_left_to_spark(join) and None in {size_of(join.left, statistics), size_of(join.right, statistics)}:
+        # Spark may broadcast the side whose size is not known here.
+        return ()
     return _parted_by_key(join)
+
+
+def _is_left_to_spark(join: Join) -> bool:
+    return join.strategy.ship is JoinShip.AUTO and join.strategy.local is JoinLocal.AUTO
 
 
 def _parted_by_key(join: Join) -> tuple[frozenset[str], ...]:

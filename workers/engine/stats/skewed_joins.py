@@ -26,7 +26,7 @@ from workers.engine.plan.isolation import (
 )
 from workers.engine.plan.join_demand import NOTHING, Demand, demand_of, skew_of
 from workers.engine.plan.nodes import Join, Node, inputs_of
-from workers.engine.plan.transform import in_one_piece
+from workers.engine.stats.cardinality import in_one_piece
 from workers.engine.stats.cost import PARSED, Cost
 from workers.engine.stats.join_loads import (
     JoinProfile,
@@ -39,7 +39,7 @@ from workers.engine.stats.join_loads import (
     standing_out,
 )
 from workers.engine.stats.partitioning import is_broadcast
-from workers.engine.stats.statistics import Statistics
+from workers.engine.stats.statistics import Statistics, once_per_node
 
 RESCAN = 0.1
 """What a row costs that a part of the join reads and drops at once: its key is decoded and compared. Of a
@@ -152,19 +152,20 @@ def is_parted(
     def parts(below: Join) -> bool:
         return _will_part(below, skew_of(below, wanted), demand_of(below, *NOTHING), statistics)
 
-    return _will_part(join, wanted, demand, statistics, above) and _parted_below(join, parts) < MOST_PARTED
+    return _will_part(join, wanted, demand, statistics, above) and _parted_below(join, parts, statistics) < MOST_PARTED
 
 
-def _parted_below(join: Join, parts: Callable[[Join], bool]) -> int:
+def _parted_below(join: Join, parts: Callable[[Join], bool], statistics: Statistics) -> int:
     """How many joins below one another it `parts` of those below `join`, at most `MOST_PARTED`: no more are parted."""
 
     def along(node: Node) -> int:
         below = max(map(along, inputs_of(node)), default=0)
         return below + (isinstance(node, Join) and below < MOST_PARTED and parts(node))
 
-    return max(along(in_one_piece(side)) for side in (join.left, join.right))
+    return max(along(in_one_piece(side, statistics)) for side in (join.left, join.right))
 
 
+@once_per_node
 def _will_part(
     join: Join, wanted: JoinSkew, demand: Demand, statistics: Statistics, above: tuple[Scalar, ...] = ()
 ) -> bool:
@@ -188,12 +189,13 @@ def cost_apart(join: Join, statistics: Statistics, skew: SkewSettings, above: tu
         return _cost_apart(below, statistics, skew) is not None
 
     found = _cost_apart(join, statistics, skew, above)
-    return None if found is None or _parted_below(join, parts) >= MOST_PARTED else found
+    return None if found is None or _parted_below(join, parts, statistics) >= MOST_PARTED else found
 
 
+@once_per_node
 def _cost_apart(join: Join, statistics: Statistics, skew: SkewSettings, above: tuple[Scalar, ...] = ()) -> Cost | None:
     profile = None if refusal_of(join) else join_profile(join, statistics, above)
-    if profile is None or filtered_by_key(join, above):
+    if profile is None or filtered_by_key(join, statistics, above):
         return None
     hot, nulls = hot_loads(profile, skew), hot_nulls(profile, skew)
     ways = (isolate_way(join, profile, hot, nulls), salt_way(join, profile, hot, nulls))

@@ -27,6 +27,7 @@ from workers.engine.plan.nodes import (
     Union,
     inputs_of,
 )
+from workers.engine.plan.numbering import id_of, with_ids
 
 T = TypeVar("T")
 
@@ -77,14 +78,12 @@ class TooManySpotsError(Exception):
 
 
 def numbered(plan: Node) -> Numbered:
-    """The plan with the ids that `explain` gives: inputs before the nodes that read them, left first."""
-    count = iter(range(1 << 31))
+    """The plan with the ids of its nodes, which are those of its report."""
 
-    def number(node: Node) -> Numbered:
-        inputs = tuple(number(child) for child in inputs_of(node))
-        return Numbered(next(count), node, inputs)
+    def with_id(node: Node) -> Numbered:
+        return Numbered(id_of(node), node, tuple(with_id(child) for child in inputs_of(node)))
 
-    return number(plan)
+    return with_id(with_ids(plan))
 
 
 _ABOVE = (Filter, Project, Sort, Exchange, Limit)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import ParamSpec, TypeVar, cast
 
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar
+from workers.engine.plan.nodes import Node
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 DEFAULT_TASK_MEMORY = 128 << 20
 """Bytes for a task of an executor of Spark's default size, 1 GB, with three slots."""
@@ -84,3 +90,42 @@ class Statistics:
     warnings: tuple[tuple[str | None, str], ...] = ()
     hashes_blocks: bool = True
     is_adaptive: bool = True
+    estimates: Estimates = field(default_factory=lambda: Estimates(), init=False, repr=False, compare=False)
+    """What was computed from these statistics. A changed copy starts without any."""
+
+
+class Estimates:
+    """Results of the functions that `once_per_node` wraps, for one set of statistics: one planning pass owns them.
+
+    A node is known by its identity. Hashing it by value would walk its whole subtree each time, and the subtree of a
+    query that uses one CTE twice on each of its levels doubles with every level. Nodes are kept, so that no identity is
+    used again.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: dict[int, Node] = {}
+        self._results: dict[tuple[Hashable, ...], object] = {}
+
+    def once(self, key: tuple[Hashable, ...], node: Node, compute: Callable[[], R]) -> R:
+        """The result that is stored for `node` under `key`, or else that of `compute`, which is then stored."""
+        key = (id(node), *key)
+        if key not in self._results:
+            self._nodes[id(node)] = node
+            self._results[key] = compute()
+        return cast("R", self._results[key])
+
+
+def once_per_node(estimate: Callable[P, R]) -> Callable[P, R]:
+    """`estimate`, computed once per node and planning pass, so that a plan costs no more than its number of nodes.
+
+    Its first argument is the node, one of the others the statistics; the rest must be hashable. All are positional.
+    """
+
+    @wraps(estimate)
+    def remembered(*args: P.args, **kwargs: P.kwargs) -> R:
+        statistics = next(argument for argument in args if isinstance(argument, Statistics))
+        others = tuple(argument for argument in args[1:] if argument is not statistics)
+        node = cast("Node", args[0])
+        return statistics.estimates.once((estimate, *others), node, lambda: estimate(*args, **kwargs))
+
+    return remembered

@@ -15,6 +15,7 @@ from service.spec.reports import PlanReport
 from service.spec.strategies import DistinctMethod
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Node
+from workers.engine.plan.numbering import NodeIds, id_of, with_ids
 from workers.engine.plan.stream_layout import layout_of
 from workers.engine.plan.stream_shape import NO_BITMAPS, Bitmaps, Shape, StreamPlan, apart, bitmap_obstacle, stream_plan
 from workers.engine.plan.transform import walk_up
@@ -83,21 +84,23 @@ class StreamEngine:
         streams = frozenset(
             table.alias for table in tables_of(query) if not isinstance(tables[table.table], TableInput)
         )
-        built = build(query)
+        built = with_ids(build(query))
         bitmaps = self._bitmaps(built, streams, tables, settings.distinct_method, kept)
         if bitmaps.wanted and not puts_parts_together:
             bitmaps = Bitmaps(False, "The sink takes whole groups, and bitmaps are parts of groups.")
         plan = stream_plan(built, streams, bitmaps, output)
+        plan = replace(plan, node=NodeIds.after(built).number(plan.node))
         emits = OutputMode.APPEND if plan.keys is None else OutputMode.UPDATE
         # Before joins with static tables are looked at: they keep no state, and may run in another way the next time.
         layout = layout_of(
             plan, streams, provider=state.provider.value, partitions=state.partitions, output=emits.value
         )
         known = self._statistics(plan, streams, tables, bounds, settings)
-        made = frozenset(walk_up(plan.node)) - frozenset(walk_up(plan.before))
+        of_query = frozenset(walk_up(plan.before))
+        made = [id_of(node) for node in walk_up(plan.node) if node not in of_query]
         joined = join_static_tables(plan.node, streams, known, settings, dict.fromkeys(made, STREAM_SHAPE))
         frame = lower(joined.after, read_inputs(self._session, joined.after, tables, bounds))
-        trace = (*traces_of(plan, streams, settings, made), *joined.trace)
+        trace = (*traces_of(plan, streams, settings, is_changed=bool(made)), *joined.trace)
         report = plan_report(replace(joined, before=plan.before, trace=trace), known, None)
         return PlannedStream(report, replace(plan, node=joined.after), frame, emits, layout, self._of_nothing(plan))
 

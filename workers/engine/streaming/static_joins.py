@@ -32,17 +32,17 @@ def static_joins(plan: Node, streams: frozenset[str]) -> Iterator[Join]:
 
 
 def join_static_tables(
-    plan: Node, streams: frozenset[str], statistics: Statistics, settings: JobSettings, changed_by: Mapping[Node, str]
+    plan: Node, streams: frozenset[str], statistics: Statistics, settings: JobSettings, changed_by: Mapping[int, str]
 ) -> Plan:
     """`plan`, what a mini-batch runs, with the joins that have a static side as the rules want them. What `statistics`
-    know of a stream is about a mini-batch; `changed_by` names who has made nodes of `plan`.
+    know of a stream is about a mini-batch; `changed_by` names what made nodes of `plan`, by their ids.
 
     Raises `InvalidPlanError` when a rule breaks an invariant.
     """
     rules = (_StrategyBesideStream(streams), _SkewBesideStream(streams))
     found = apply_some_rules(plan, rules, RuleContext(settings, statistics), changed_by)
     # A plan that reads a stream several times has the same join in each of its branches.
-    told = {trace.model_dump_json(): trace for trace in found.trace}
+    told = {trace.model_dump_json(exclude={"node_id"}): trace for trace in found.trace}
     return replace(found, trace=tuple(told.values()))
 
 

@@ -8,7 +8,7 @@ from service.spec.options import AggPhase, DistinctSplitSettings, JobSettings, J
 from service.spec.reports import RuleOutcome, RuleTrace
 from service.spec.strategies import DistinctMethod, JoinSkew
 from workers.engine.plan.explain import line_of, seconds
-from workers.engine.plan.nodes import Join, Node, Windows
+from workers.engine.plan.nodes import Join, Windows
 from workers.engine.plan.stream_shape import Shape, StreamPlan
 from workers.engine.plan.transform import walk_up
 from workers.engine.streaming.static_joins import static_joins
@@ -34,18 +34,19 @@ _OF_VALUES = frozenset({Shape.DISTINCT, Shape.UNITED, Shape.BITMAP})
 
 
 def traces_of(
-    plan: StreamPlan, streams: frozenset[str], settings: JobSettings, made: frozenset[Node]
+    plan: StreamPlan, streams: frozenset[str], settings: JobSettings, *, is_changed: bool
 ) -> tuple[RuleTrace, ...]:
-    """In the order in which they are told. `streams` are the aliases that are streams, `made` the nodes that are not
-    the query's own.
+    """The traces of a streaming plan, in the order of the report. `streams` are the aliases of streams; `is_changed`
+    says that the plan has nodes that the query has not.
     """
-    root = line_of(plan.before)
-    outcome = RuleOutcome.FIRED if made else RuleOutcome.SKIPPED
-    shape = RuleTrace(rule=STREAM_SHAPE, outcome=outcome, node=root, reason=plan.reason)
+    root, root_id = line_of(plan.before), plan.before.id
+    outcome = RuleOutcome.FIRED if is_changed else RuleOutcome.SKIPPED
+    shape = RuleTrace(rule=STREAM_SHAPE, outcome=outcome, node=root, node_id=root_id, reason=plan.reason)
     others = ((STREAM_STATE, reason) for reason in _of_state(plan))
     idle = ((STREAM_SETTINGS, reason) for reason in _without_effect(plan, streams, settings))
     told = (
-        RuleTrace(rule=rule, outcome=RuleOutcome.SKIPPED, node=root, reason=reason) for rule, reason in (*others, *idle)
+        RuleTrace(rule=rule, outcome=RuleOutcome.SKIPPED, node=root, node_id=root_id, reason=reason)
+        for rule, reason in (*others, *idle)
     )
     return (shape, *told)
 

@@ -132,4 +132,6 @@ def test_aggregates_that_come_to_stand_over_joins_are_found() -> None:
     assert [line_of(part) for part in found] == ["Aggregate BY l.i, l.t [COUNT(*) AS $r0]"]
     assert pushed_over_joins(node, eager(node, LEFT)) == ()
     # One that stood there before is none of the rewrite's.
-    assert pushed_over_joins(Aggregate(found[0], (), ()), eager(node, BOTH)) == ()
+    made = eager(node, BOTH)
+    (side,) = pushed_over_joins(node, made)
+    assert pushed_over_joins(Aggregate(side, (), ()), made) == ()

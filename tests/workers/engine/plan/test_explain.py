@@ -28,6 +28,7 @@ from workers.engine.plan.nodes import (
     Watermark,
     Windows,
 )
+from workers.engine.plan.numbering import with_ids
 
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.x", STRING), "x")))
 USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
@@ -80,8 +81,8 @@ def test_the_text_indents_inputs() -> None:
 
 
 def test_reports_number_inputs_before_the_nodes_that_read_them() -> None:
-    plan = Limit(JOIN, 1)
-    tree = explain(plan, {JOIN: "some_rule"}, lambda node: 7 if node == ORDERS else None)
+    plan = with_ids(Limit(JOIN, 1))
+    tree = explain(plan, {2: "some_rule"}, lambda node: 7 if node == ORDERS else None)
     assert [(node.id, node.operator, node.inputs) for node in tree.nodes] == [
         (0, "Scan", ()),
         (1, "Scan", ()),

@@ -114,9 +114,10 @@ def test_conditions_above_and_below() -> None:
     narrowed = join_profile(wider, known_rows, (side, Scalar("`l.v` > `r.k`", ("l.v", "r.k"), None)))
     assert narrowed is not None
     assert round(narrowed.loads[0].left) == 200_000
-    assert not filtered_by_key(wider, (side,))
-    assert filtered_by_key(wider, (Scalar("`r.k` <> 7", ("r.k",), None),))
-    assert filtered_by_key(replace(wider, left=Filter(wider.left, Scalar("`l.k` > 7", ("l.k",), None))), ())
+    assert not filtered_by_key(wider, known_rows, (side,))
+    assert filtered_by_key(wider, known_rows, (Scalar("`r.k` <> 7", ("r.k",), None),))
+    below = replace(wider, left=Filter(wider.left, Scalar("`l.k` > 7", ("l.k",), None)))
+    assert filtered_by_key(below, known_rows, ())
     # One about no column is about no side, and leaves the rows that there are.
     constant = join_profile(wider, known_rows, (Scalar("1 = 1", (), None),))
     assert constant is not None
@@ -129,8 +130,8 @@ def test_a_condition_on_the_key_under_another_name() -> None:
     for condition, expected in ((about_key, True), (about_value, False)):
         derived = Project(Filter(scan, condition), (Named(column("l.k", BIGINT), "d.k"),))
         node = Join(derived, RIGHT, JoinKind.INNER, ((column("d.k", BIGINT), column("r.k", BIGINT)),))
-        assert filtered_by_key(node, ()) is expected
-        assert filtered_by_key(node, (Scalar("`d.k` > 7", ("d.k",), None),))
+        assert filtered_by_key(node, known({}, {}), ()) is expected
+        assert filtered_by_key(node, known({}, {}), (Scalar("`d.k` > 7", ("d.k",), None),))
 
 
 def test_nothing_is_parted_while_it_runs_where_execution_does_not_adapt() -> None:

@@ -10,6 +10,7 @@ from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, Field
 from workers.engine.plan.explain import explain
 from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Limit, Named, Project, Scan, Union
+from workers.engine.plan.numbering import with_ids
 from workers.engine.stats import spots
 from workers.engine.stats.spots import (
     Kind,
@@ -46,7 +47,7 @@ def everything(top: Numbered) -> list[Numbered]:
 
 
 def test_nodes_have_the_ids_of_the_report() -> None:
-    plan = Limit(Join(Filter(ORDERS, KEEP), Union((USERS, USERS)), JoinKind.INNER, ((UID, UID),)), 3)
+    plan = with_ids(Limit(Join(Filter(ORDERS, KEEP), Union((USERS, USERS)), JoinKind.INNER, ((UID, UID),)), 3))
     reports = explain(plan, {}, lambda _: None).nodes
     nodes = everything(numbered(plan))
     assert [(each.id, type(each.node).__name__, tuple(one.id for one in each.inputs)) for each in nodes] == [

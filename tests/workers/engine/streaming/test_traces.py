@@ -22,7 +22,7 @@ def told(sql: str, settings: dict[str, Any]) -> list[tuple[str, str]]:
     table = {"format": "parquet", "path": "s", "role": "stream", "event_time": {"column": "ts"}}
     spec = JobSpec.model_validate({"mode": "continuous", "tables": {"s": table, "t": table}, "sql": sql})
     plan = stream_plan(build(compile_job(spec, {"s": SCHEMA, "t": SCHEMA})), frozenset({"s", "t"}))
-    traces = traces_of(plan, frozenset({"s", "t"}), JobSettings.model_validate(settings), frozenset())
+    traces = traces_of(plan, frozenset({"s", "t"}), JobSettings.model_validate(settings), is_changed=False)
     return [(trace.rule, trace.reason) for trace in traces]
 
 

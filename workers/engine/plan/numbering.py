@@ -1,0 +1,63 @@
+"""Numbers the nodes of a plan, so that reports, traces and metrics know each of two equal nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import replace
+from itertools import count
+
+from workers.engine.plan.nodes import Node, inputs_of
+from workers.engine.plan.transform import walk_up, with_inputs
+
+NO_NODES: Set[int] = frozenset()
+
+
+class NodeIds:
+    """The ids of one planning pass. A node that a rule leaves in the plan keeps its id, a new one gets the next."""
+
+    def __init__(self, first: int = 0) -> None:
+        self._next: Iterator[int] = count(first)
+        self.new: set[int] = set()
+        """Ids of the nodes that the last call of `number` found new."""
+
+    @classmethod
+    def after(cls, plan: Node) -> NodeIds:
+        """Ids beyond all that `plan` has."""
+        return cls(max((node.id for node in walk_up(plan) if node.id is not None), default=-1) + 1)
+
+    def number(self, plan: Node, known: Set[int] = NO_NODES) -> Node:
+        """`plan` with an id for each node, inputs first.
+
+        The first node with an id keeps it; copies of it and nodes without an id get new ones. A node is new unless its
+        identity (`id()`) is in `known`, the nodes that were there before; `new` has the ids of those.
+        """
+        taken: set[int] = set()
+        self.new = set()
+
+        def visit(node: Node) -> Node:
+            made = with_inputs(node, tuple(visit(child) for child in inputs_of(node)))
+            if made.id is None or made.id in taken:
+                made = replace(made, id=next(self._next))
+            taken.add(id_of(made))
+            if id(node) not in known:
+                self.new.add(id_of(made))
+            return made
+
+        return visit(plan)
+
+
+def with_ids(plan: Node) -> Node:
+    """`plan` with an id for each node; nodes that have one keep it."""
+    return NodeIds.after(plan).number(plan)
+
+
+def id_of(node: Node) -> int:
+    """The node's id. Raises ValueError where the plan was not numbered."""
+    if node.id is None:
+        raise ValueError(f"{type(node).__name__} has no id: number the plan first")
+    return node.id
+
+
+def identities(plan: Node) -> frozenset[int]:
+    """The identities (`id()`) of all nodes of `plan`, which must outlive the set."""
+    return frozenset(id(node) for node in walk_up(plan))
