@@ -13,7 +13,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from service.spec.mode_rules import mode_faults
 from service.spec.model import Flag, Frozen, Whole
 from service.spec.modes import Mode, OutputMode
-from service.spec.options import JobSettings, StateSettings
+from service.spec.options import JobSettings, OptimizerSettings, StateSettings
 from service.spec.quantities import Bounds, Duration
 from service.spec.query import Identifier, Query
 from service.spec.queues import QueueChoice
@@ -24,19 +24,21 @@ from service.spec.tagged import told_apart_by
 MAX_SQL_LENGTH = 100_000
 MAX_SCHEMA_LENGTH = 100_000
 
-SPEC_VERSION = 8
+SPEC_VERSION = 9
 """Grows with everything that a job may hold and workers of the version before do not know; what a job needs is stored
 with it, so that they leave it to newer ones. 1: the first. 2: `queue`. 3: queries in FROM, UNION, grouping sets, more
 aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all joins or one. `skew.join_strategy`, which did
 nothing until then, is read as `join.skew`: a job that still waits with `forced` runs as ISOLATE, with the same result.
 4: streaming modes, and `state.*`. 5: `follow`, and joins of the rows of streams whose event time bounds
-them. 6: `multi_line` of CSV, which did nothing until then. 7: `limits.failure_retries`. 8: `compare_with`."""
+them. 6: `multi_line` of CSV, which did nothing until then. 7: `limits.failure_retries`. 8: `compare_with`.
+9: `optimizer.timeout`."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
 _TIMED_VERSION = 5
 _MULTI_LINE_VERSION = 6
 _RETRIES_VERSION = 7
+_COMPARISON_VERSION = 8
 
 
 class TableFormat(StrEnum):
@@ -236,8 +238,10 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The least SPEC_VERSION whose words cover this job."""
-        if self.compare_with is not None:
+        if self.settings.optimizer != OptimizerSettings():
             return SPEC_VERSION
+        if self.compare_with is not None:
+            return _COMPARISON_VERSION
         if self.limits.failure_retries:
             return _RETRIES_VERSION
         if any(_has_broken_lines(table) for table in self.tables.values()):
@@ -281,6 +285,8 @@ class JobSpec(Frozen):
             del stored["limits"]["failure_retries"]
         if self.settings.state == StateSettings():
             del stored["settings"]["state"]
+        if self.settings.optimizer == OptimizerSettings():
+            del stored["settings"]["optimizer"]
         for part, names in (
             (stored, ("output", "schedule", "compare_with")),
             *((table, ("role", "event_time")) for table in stored["tables"].values()),

@@ -157,6 +157,17 @@ class StateSettings(Frozen):
     _partitions_are_no_flag = field_validator("partitions", mode="before")(refuse_flag)
 
 
+class OptimizerSettings(Frozen):
+    """How long the rewrites of a plan may take."""
+
+    timeout: Annotated[Duration, Bounds(timedelta(milliseconds=1), timedelta(hours=1))] = Field(
+        default=timedelta(seconds=10),
+        description="Time for rewriting the plan. After it, the remaining rules are skipped with that reason, and the "
+        "job runs with the plan that it has.",
+        json_schema_extra={"default": "10s"},
+    )
+
+
 class JobSettings(Frozen):
     """How a job is optimised. Every setting has a default that needs no thought."""
 
@@ -182,6 +193,7 @@ class JobSettings(Frozen):
     )
     join: JoinSettings = JoinSettings()
     mini_batch: MiniBatchSettings = MiniBatchSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
     skew: SkewSettings = SkewSettings()
     state: StateSettings = StateSettings()
 

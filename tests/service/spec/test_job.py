@@ -94,6 +94,7 @@ def test_what_is_younger_is_not_stored_where_it_says_nothing() -> None:
     assert sorted(stored) == ["limits", "mode", "name", "query", "settings", "sink", "sql", "tables"]
     assert sorted(stored["tables"]["t"]) == ["format", "options", "path", "schema"]
     assert "state" not in stored["settings"]
+    assert "optimizer" not in stored["settings"]
     assert sorted(stored["limits"]) == ["max_attempts", "timeout"]
     assert JobSpec.model_validate(stored) == job()
 
@@ -118,6 +119,8 @@ def test_what_is_younger_is_not_stored_where_it_says_nothing() -> None:
         ({"tables": {"t": {"format": "csv", "path": "t/", "schema": "a BIGINT", "options": {"multi_line": True}}}}, 6),
         ({"tables": {"t": {"format": "json", "path": "t/", "schema": "a BIGINT", "options": {"multi_line": True}}}}, 3),
         ({"limits": {"failure_retries": 1}}, 7),
+        ({"settings": {"optimizer.timeout": "2s"}}, 9),
+        ({"settings": {"optimizer.timeout": "10s"}}, 3),
         ({"compare_with": "e0a9a1ab-1ff8-4d24-8f9e-cb6b3df1f6c4"}, 8),
         ({"compare_with": "e0a9a1ab-1ff8-4d24-8f9e-cb6b3df1f6c4", "limits": {"failure_retries": 1}}, 8),
     ],

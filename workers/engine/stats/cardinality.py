@@ -34,6 +34,10 @@ from workers.engine.stats.statistics import KeySketch, Statistics, once_per_node
 NULL_KEY = "NULL"
 """How NULL is told; the text NULL is told as 'NULL', in quotes."""
 
+MOST_ROWS = 1e100
+"""The largest estimate. Each join may multiply rows: without a bound, an estimate of many joins is infinite, and the
+difference of two such estimates is not a number."""
+
 _LEFT_KEPT = frozenset({JoinKind.LEFT, JoinKind.FULL})
 _RIGHT_KEPT = frozenset({JoinKind.RIGHT, JoinKind.FULL})
 
@@ -70,8 +74,8 @@ class KeyProfile:
         """Every value's rows times `factor`; values that are left with less than a row drop out in proportion."""
         even = self.even_rows * factor
         values = self.other_values * min(even, 1.0) if self.other_values else 0.0
-        hot = tuple((value, rows * factor) for value, rows in self.hot)
-        return replace(self, rows=self.rows * factor, distinct=values + len(hot), hot=hot)
+        hot = tuple((value, bounded(rows * factor)) for value, rows in self.hot)
+        return replace(self, rows=bounded(self.rows * factor), distinct=values + len(hot), hot=hot)
 
     def filtered(self, share: float) -> KeyProfile:
         """What a condition that keeps `share` of the rows leaves at worst: all rows of the hot values, which may be
@@ -82,6 +86,11 @@ class KeyProfile:
         return replace(
             self, rows=others.rows + hot_rows, distinct=others.distinct + len(self.hot), hot_at_most=bool(self.hot)
         )
+
+
+def bounded(rows: float) -> float:
+    """An estimate that is not beyond `MOST_ROWS`."""
+    return min(rows, MOST_ROWS)
 
 
 def estimate_rows(node: Node, statistics: Statistics) -> int | None:
@@ -228,7 +237,7 @@ def _join_rows(join: Join, statistics: Statistics) -> float | None:
     left, right = _rows(join.left, statistics), _rows(join.right, statistics)
     if left is None or right is None:
         return None
-    matched = left * right if join.kind is JoinKind.CROSS else _matched_rows(join, left, right, statistics)
+    matched = bounded(left * right) if join.kind is JoinKind.CROSS else _matched_rows(join, left, right, statistics)
     if join.residual is not None:
         matched *= UNKNOWN_CONDITION
     if join.kind is JoinKind.LEFT_SEMI:
@@ -264,18 +273,18 @@ def _product(side: KeyProfile, other: KeyProfile, inner: bool) -> KeyProfile:
     nulls = side.nulls | other.nulls
     fallback = 0.0 if inner else 1.0
     hot = {
-        value: ours.get(value, side.even_rows) * max(theirs.get(value, other.even_rows), fallback)
+        value: bounded(ours.get(value, side.even_rows) * max(theirs.get(value, other.even_rows), fallback))
         for value in dict.fromkeys([*ours, *theirs])
         if value not in nulls
     }
     if not inner:
         hot |= {value: ours[value] for value in side.nulls}
     widest = max(side.other_values, other.other_values)
-    even = side.other_rows * other.other_rows / widest if widest else 0.0
+    even = bounded(side.other_rows * other.other_rows / widest) if widest else 0.0
     rest = even if inner else max(even, side.other_rows)
     distinct = min(side.distinct, other.distinct) if inner else side.distinct
     ordered = tuple(sorted(((value, rows) for value, rows in hot.items() if rows), key=lambda item: -item[1]))
-    total = rest + sum(rows for _, rows in ordered)
+    total = bounded(rest + sum(rows for _, rows in ordered))
     at_most = bool(ordered) and (side.hot_at_most or other.hot_at_most)
     return KeyProfile(total, max(distinct, len(ordered)), ordered, frozenset() if inner else side.nulls, at_most)
 

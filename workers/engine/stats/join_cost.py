@@ -24,7 +24,7 @@ from workers.engine.plan.keys import columns_of, scanned_columns
 from workers.engine.plan.nodes import Aggregate, Expand, Filter, Join, Limit, Node, Project, Scan, Union
 from workers.engine.plan.schema import output_of
 from workers.engine.plan.transform import walk_up
-from workers.engine.stats.cardinality import KeyProfile, bytes_per_row, estimate_rows, profile_of
+from workers.engine.stats.cardinality import KeyProfile, bounded, bytes_per_row, estimate_rows, profile_of
 from workers.engine.stats.cost import Cost, hottest_task
 from workers.engine.stats.partitioning import broadcast_side
 from workers.engine.stats.statistics import Statistics, once_per_node
@@ -236,7 +236,7 @@ def most_joined_rows(node: Node, statistics: Statistics) -> float | None:
             return most_joined_rows(node.input, statistics)
         case Join():
             left, right = (most_joined_rows(side, statistics) for side in (node.left, node.right))
-            return None if left is None or right is None else (left + 1) * (right + 1)
+            return None if left is None or right is None else bounded((left + 1) * (right + 1))
         case _:
             return most_rows(node, statistics)
 

@@ -22,8 +22,16 @@ from workers.engine.plan.nodes import (
     Node,
     Project,
     Scan,
+    Union,
 )
-from workers.engine.stats.cardinality import KeyProfile, bytes_per_row, estimate_rows, profile_of
+from workers.engine.stats.cardinality import (
+    MOST_ROWS,
+    KeyProfile,
+    bytes_per_row,
+    estimate_rows,
+    in_one_piece,
+    profile_of,
+)
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 
 
@@ -187,3 +195,54 @@ def test_a_limit_thins_the_keys() -> None:
     profile = profile_of(Limit(ORDERS, 300), ("o.uid",), KNOWN)
     assert profile is not None
     assert (profile.rows, profile.hot) == (300.0, (("7", 150.0),))
+
+
+def many_joins(number: int) -> tuple[Join, Statistics]:
+    """A chain of joins of tables of which all have the same hot key."""
+    scans = [Scan(f"t{n}", f"t{n}", ((Field(f"t{n}.uid", BIGINT), "uid"),)) for n in range(number + 1)]
+    known = Statistics(
+        {scan.alias: size(scan.alias, 1_000_000) for scan in scans},
+        {(f"{scan.alias}.uid",): sketch(scan.alias, 1000, ("7", 0.5)) for scan in scans},
+        slots=4,
+    )
+    node: Node = scans[0]
+    for scan in scans[1:]:
+        node = Join(node, scan, JoinKind.INNER, ((column("t0.uid", BIGINT), column(f"{scan.alias}.uid", BIGINT)),))
+    assert isinstance(node, Join)
+    return node, known
+
+
+def test_the_estimate_of_many_joins_is_finite() -> None:
+    node, known = many_joins(100)
+    assert estimate_rows(node, known) == MOST_ROWS
+    profile = profile_of(node, ("t0.uid",), known)
+    assert profile is not None
+    assert profile.even_rows >= 0.0
+
+
+def test_each_node_is_estimated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each estimate asked for those below it anew: 30 joins took 2^30 steps."""
+    node, known = many_joins(30)
+    read = 0
+
+    def share_of_hot(self: KeyProfile) -> float:
+        nonlocal read
+        read += 1
+        return max(self.rows - sum(rows for _, rows in self.hot), 0.0)
+
+    monkeypatch.setattr(KeyProfile, "other_rows", property(share_of_hot))
+    estimate_rows(node, known)
+    assert 0 < read < 30 * 100
+
+
+def test_a_changed_copy_of_statistics_has_estimates_of_its_own() -> None:
+    assert estimate_rows(ORDERS, KNOWN) == 3000
+    assert estimate_rows(ORDERS, replace(KNOWN, tables={"o": size("o", 7)})) == 7
+
+
+def test_what_stands_for_a_node_counts_as_that_node() -> None:
+    inner = join(JoinKind.INNER)
+    parted = Union((inner, inner), stands_for=inner)
+    above = Limit(Union((parted, parted), stands_for=Limit(parted, 9)), 3)
+    assert in_one_piece(above, KNOWN) == Limit(Limit(inner, 9), 3)
+    assert in_one_piece(Union((ORDERS, ORDERS)), KNOWN) == Union((ORDERS, ORDERS))

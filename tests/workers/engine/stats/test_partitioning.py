@@ -8,6 +8,7 @@ import pytest
 
 from service.spec.query import AggregateFunction, JoinKind
 from service.spec.scalar import column
+from service.spec.strategies import JoinShip
 from service.spec.types import BIGINT, DOUBLE, INT, DataType, Field, TypeName
 from workers.engine.plan.nodes import (
     Aggregate,
@@ -25,7 +26,13 @@ from workers.engine.plan.nodes import (
     Scan,
     Union,
 )
-from workers.engine.stats.partitioning import BROADCAST_BYTES, is_partitioned_by, partitionings_of, size_of
+from workers.engine.stats.partitioning import (
+    BROADCAST_BYTES,
+    broadcast_side,
+    is_partitioned_by,
+    partitionings_of,
+    size_of,
+)
 from workers.engine.stats.statistics import Statistics, TableSize
 
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.day", BIGINT), "day")))
@@ -172,3 +179,15 @@ def test_sizes_multiply_in_joins_as_spark_has_it() -> None:
     assert size_of(join(JoinKind.INNER), known) == 42
     assert size_of(join(JoinKind.LEFT_SEMI), known) == 6
     assert size_of(Filter(ORDERS, DAY), known) == 6
+
+
+@pytest.mark.parametrize(
+    ("known", "ship", "stays"), [("u", JoinShip.BROADCAST_RIGHT, "o"), ("o", JoinShip.BROADCAST_LEFT, "u")]
+)
+def test_a_small_side_is_broadcast_although_the_other_size_is_unknown(known: str, ship: JoinShip, stays: str) -> None:
+    """The two functions decided this in two ways: rows of the other side were taken to be anywhere."""
+    statistics = Statistics({known: TableSize(known, 1, 10, 1, True)}, {}, 4)
+    sides: dict[str, Node] = {"o": Exchange(ORDERS, (UID,)), "u": Exchange(USERS, (USER,))}
+    node = join(JoinKind.INNER, sides["o"], sides["u"])
+    assert broadcast_side(node, statistics) is ship
+    assert partitionings_of(node, statistics) == ({"o": LEFT, "u": RIGHT}[stays],)
