@@ -7,6 +7,7 @@ composed itself may hold functions that no query may call; such a text has no tr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from service.spec.dialect import Text
 from service.spec.errors import SpecError
@@ -16,6 +17,8 @@ from service.spec.parsing import read_expression
 from service.spec.scalar import Scalar
 from service.spec.tree import Column, Connective, Expression, Name, map_children
 from service.spec.types import DataType, Field, known
+
+_TREE = "_tree"
 
 Columns = Mapping[str, Expression]
 """What the names in a text stand for."""
@@ -32,10 +35,25 @@ def tree_of(scalar: Scalar, columns: Columns) -> Expression | None:
         return None
     if scalar.column is not None:
         return columns[scalar.column]
+    tree = read_scalar(scalar)
     try:
-        return _resolved(read_expression(Text(scalar.sql, "")), columns)
-    except (SpecError, KeyError):
+        return None if tree is None else _resolved(tree, columns)
+    except KeyError:
         return None
+
+
+def read_scalar(scalar: Scalar) -> Expression | None:
+    """The tree of `scalar` with the names of its text; None where it cannot be read.
+
+    A text is parsed once: a scalar is immutable and keeps its tree, outside of its fields.
+    """
+    kept = vars(scalar)
+    if _TREE not in kept:
+        try:
+            kept[_TREE] = read_expression(Text(scalar.sql, ""))
+        except SpecError:
+            kept[_TREE] = None
+    return cast("Expression | None", kept[_TREE])
 
 
 def scalar_from(tree: Expression) -> Scalar | None:

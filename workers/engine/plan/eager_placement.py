@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
 from service.spec.evaluation import cannot_fail, never_true_of_nulls, null_of_nulls
 from service.spec.query import AggregateFunction
 from service.spec.scalar import Scalar
-from service.spec.scalar_trees import columns_by_name, tree_of
+from service.spec.scalar_trees import tree_of
 from service.spec.sum_parts import refusal_of_parts
 from service.spec.tree import Expression
-from service.spec.types import Field, TypeName
+from service.spec.types import TypeName
 from workers.engine.plan.algebra import is_distinct
 from workers.engine.plan.eager_products import Factor, factors_of
 from workers.engine.plan.explain import call_text
@@ -43,8 +44,15 @@ class Placement:
 def placement_of(call: Call, over: JoinedAggregate, aggregated: frozenset[Side]) -> Placement:
     """Where `call` is computed when the sides in `aggregated` are aggregated first.
 
-    A FILTER stays beside an argument that may fail: it may be what keeps it from failing.
+    A FILTER stays with an argument that may fail: it may be what keeps it from failing. It is computed once per `over`.
     """
+    key = (call, aggregated)
+    if key not in over.known:
+        over.known[key] = _placement_of(call, over, aggregated)
+    return cast("Placement", over.known[key])
+
+
+def _placement_of(call: Call, over: JoinedAggregate, aggregated: frozenset[Side]) -> Placement:
     if is_distinct(call) or call.function not in COUNTED | EXTREMES | NEAREST:
         return Placement()
     used = call.arguments if call.order_by is None else (*call.arguments, call.order_by)
@@ -108,16 +116,12 @@ def _checkable_below(scalar: Scalar, side: Side | None, over: JoinedAggregate) -
 
 
 def _cannot_fail_above(scalars: Iterable[Scalar], over: JoinedAggregate) -> bool:
-    trees = [_tree_over(scalar, (*output_of(over.join.left), *output_of(over.join.right))) for scalar in scalars]
+    trees = [tree_of(scalar, over.joined_columns) for scalar in scalars]
     return all(tree is not None and cannot_fail(tree) for tree in trees)
 
 
 def _tree(scalar: Scalar, side: Side, over: JoinedAggregate) -> Expression | None:
-    return _tree_over(scalar, output_of(over.input(side)))
-
-
-def _tree_over(scalar: Scalar, fields: tuple[Field, ...]) -> Expression | None:
-    return tree_of(scalar, columns_by_name(fields))
+    return tree_of(scalar, over.columns[side])
 
 
 def _above(over: JoinedAggregate, aggregated: frozenset[Side]) -> Iterable[Scalar]:

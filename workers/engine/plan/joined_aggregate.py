@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import cast
 
 from service.spec.join_sides import CONDITION_MOVES, NULL_EXTENDED, RESIDUAL_MOVES, Side
 from service.spec.scalar import Scalar
@@ -11,6 +14,8 @@ from service.spec.types import BOOLEAN
 from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Named, Node, Project, inputs_of
 from workers.engine.plan.scalars import compose, conjunction
 from workers.engine.plan.schema import ONE_SIDED, names_of, output_of
+
+_KEPT = "_joined_aggregate"
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,21 @@ class JoinedAggregate:
         names = {name for scalar in scalars for name in scalar.columns}
         return next((side for side in Side if names and names <= names_of(self.input(side))), None)
 
+    @cached_property
+    def columns(self) -> Mapping[Side, Columns]:
+        """The columns of each side of the join, by name."""
+        return {side: columns_by_name(output_of(self.input(side))) for side in Side}
+
+    @cached_property
+    def joined_columns(self) -> Columns:
+        """The columns of both sides, by name."""
+        return {**self.columns[Side.LEFT], **self.columns[Side.RIGHT]}
+
+    @cached_property
+    def known(self) -> dict[Hashable, object]:
+        """What `workers.engine.plan.eager_placement` found about it, each result computed once."""
+        return {}
+
     def null_extended(self, side: Side) -> bool:
         """Whether the join makes rows in which `side`'s columns are all NULL."""
         return side in NULL_EXTENDED.get(self.join.kind, frozenset())
@@ -60,7 +80,17 @@ def is_multiplied(node: Node) -> bool:
 
 
 def joined_aggregate(node: Aggregate) -> JoinedAggregate | None:
-    """`node` as such; None where no join is below it, or an expression between cannot be put into another."""
+    """`node` as such; None where no join is below it, or an expression between cannot be put into another.
+
+    It is computed once: a node is immutable and keeps it, outside of its fields.
+    """
+    kept = vars(node)
+    if _KEPT not in kept:
+        kept[_KEPT] = _joined_aggregate(node)
+    return cast("JoinedAggregate | None", kept[_KEPT])
+
+
+def _joined_aggregate(node: Aggregate) -> JoinedAggregate | None:
     between: list[Filter | Project] = []
     below = node.input
     while isinstance(below, Filter | Project):

@@ -28,7 +28,7 @@ from workers.engine.spark.sources import TableInput, read_scans, scans_of
 from workers.engine.spark.statistics import Texts, gather_statistics, sizes_alone
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.stats.join_cost import BROADCAST_PARTS, ROW_BYTES
-from workers.engine.stats.needs import NOT_READ, READ_IN_PART, is_all_forced, joined_texts, undecided
+from workers.engine.stats.needs import NOT_READ, READ_IN_PART, are_all_undecided, is_all_forced, joined_texts, undecided
 from workers.engine.stats.selectivity import conditions_of
 from workers.engine.stats.statistics import Statistics
 
@@ -140,7 +140,8 @@ class Engine:
             texts=Texts(joined_texts(built, is_open), memory / BROADCAST_PARTS / ROW_BYTES),
             cache=self._cache,
         )
-        warnings = () if keys == statistics_keys(built) else ((None, READ_IN_PART),)
+        is_whole = are_all_undecided(built, settings) or keys == statistics_keys(built)
+        warnings = () if is_whole else ((None, READ_IN_PART),)
         return replace(known, warnings=(*known.warnings, *warnings), task_memory=memory)
 
     def look_beside(self, planned: PlannedQuery, tables: Mapping[str, TableInput]) -> LateStatistics | None:

@@ -55,11 +55,17 @@ def joined_texts(plan: Node, matters: Callable[[Node], bool] = lambda _: True) -
 
 def is_all_forced(plan: Node, settings: JobSettings) -> bool:
     """Whether `plan` has something to decide, and all of it is decided by the settings."""
-    to_decide = [
-        node for node in walk_up(plan) if isinstance(node, Aggregate) or (isinstance(node, Join) and node.keys)
-    ]
-    is_open = undecided(plan, settings)
-    return bool(to_decide) and not any(map(is_open, to_decide))
+    to_decide = _to_decide(plan)
+    return bool(to_decide) and not any(map(undecided(plan, settings), to_decide))
+
+
+def are_all_undecided(plan: Node, settings: JobSettings) -> bool:
+    """Whether the settings decide about no join and no aggregate of `plan`."""
+    return all(map(undecided(plan, settings), _to_decide(plan)))
+
+
+def _to_decide(plan: Node) -> list[Node]:
+    return [node for node in walk_up(plan) if isinstance(node, Aggregate) or (isinstance(node, Join) and node.keys)]
 
 
 def _has_join(node: Aggregate) -> bool:

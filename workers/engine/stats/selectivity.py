@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from service.spec.dialect import Text
-from service.spec.errors import SpecError
-from service.spec.parsing import read_expression
 from service.spec.rendering import render
 from service.spec.scalar import Scalar
+from service.spec.scalar_trees import read_scalar
 from service.spec.tree import Connective, Expression, Name, walk
 from workers.engine.plan.joined_aggregate import joined_aggregate
 from workers.engine.plan.nodes import Aggregate, Filter, Node
@@ -53,9 +51,8 @@ def terms_by_table(condition: Scalar, table_of: Mapping[str, str]) -> tuple[dict
 
     `table_of` has the alias of each emitted column. A text that `service.spec` does not read is one unknown term.
     """
-    try:
-        tree = read_expression(Text(condition.sql, ""))
-    except SpecError:
+    tree = read_scalar(condition)
+    if tree is None:
         return {}, 1
     parts = tree.terms if isinstance(tree, Connective) and tree.operator == "AND" else (tree,)
     found: dict[str, list[Expression]] = {}
