@@ -29,6 +29,7 @@
     ├── ConflictError                                       not in the state that job, worker or stream is in
     │   ├── JobNotFinishedError             409     job_not_finished
     │   ├── JobAlreadyFinishedError         409     job_already_finished
+    │   ├── JobStateUnknownError            409     job_state_unknown
     │   ├── ResultNotReadyError             409     result_not_ready
     │   ├── NotAStreamError                 409     not_a_stream
     │   ├── NotStoppedError                 409     not_stopped
@@ -261,6 +262,14 @@ class JobAlreadyFinishedError(ConflictError):
     status = 409
     code = "job_already_finished"
     title = "The job has already finished"
+
+
+class JobStateUnknownError(ConflictError):
+    """The job is in a state that only a newer version of the service knows."""
+
+    status = 409
+    code = "job_state_unknown"
+    title = "This version does not know the job's state"
 
 
 class ResultNotReadyError(ConflictError):

@@ -29,6 +29,7 @@ from service.jobs.doorbell import Doorbell
 from service.jobs.end_cancelled import CancelledJobs
 from service.jobs.explain_job import forget_abandoned
 from service.jobs.read_jobs import JobReader
+from service.jobs.submissions import Submissions
 from service.jobs.watch import JobWatcher
 from service.keys.key_ring import KeyRing
 from service.logging import configure_logging
@@ -110,10 +111,11 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
     watcher.start()
     cancelled = CancelledJobs(database)
     cancelled.start()
+    submissions = Submissions()
     gauges = ServiceGauges(database, settings)
     app.state.metrics.registry.register(gauges)
     app.state.services = Services(
-        settings, database, doorbell, watcher, JobReader(database, settings), KeyRing(database)
+        settings, database, doorbell, watcher, JobReader(database, settings), KeyRing(database), submissions
     )
     try:
         yield
@@ -121,6 +123,7 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
         # The server gives up requests that take too long, and does not wait until they have told so.
         await app.state.under_way.ended(_LAST_WORDS_SECONDS)
         app.state.metrics.registry.unregister(gauges)
+        await asyncio.to_thread(submissions.close)
         await cancelled.stop()
         await watcher.stop()
         await asyncio.to_thread(doorbell.close)

@@ -5,6 +5,7 @@ Rows that were joined before a change keep the values of before: nothing is corr
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,6 +19,9 @@ from workers.engine.streaming.batches import BatchDone, BatchGuard
 from workers.followed_table import SETTLE_SECONDS, FollowedTable, HeldBack
 from workers.table_looks import TableLooks
 
+_FIRST_RETRY_SECONDS = 1.0
+"""The delay after a check that failed; it doubles with each further failure, up to the period of checks."""
+
 Versions = Mapping[str, int]
 """By table."""
 
@@ -30,7 +34,8 @@ class Dimensions:
     """Those of one attempt. One thread at a time looks; the stream's own thread begins mini-batches meanwhile, and
     another one tells and tidies.
 
-    `every` is how often, in seconds, a running stream looks for changes; `looks` has it do so beside.
+    `every` is the period, in seconds, in which a running stream checks its tables; `looks` runs the checks in a thread
+    of their own. A check that fails is repeated sooner, with exponential backoff. `jitter` gives numbers from 0 to 1.
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class Dimensions:
         every: float,
         looks: TableLooks,
         clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._tables = {table.name: table for table in tables}
         self._decided = decided
@@ -48,7 +54,10 @@ class Dimensions:
         self._every = every
         self._looks = looks
         self._clock = clock
+        self._jitter = jitter
         self._due = clock() + every
+        self._failures = 0
+        """Checks in a row that failed."""
         self._in_sink: int | None = None
         self._newest: Versions = {}
         """What mini-batches run with. Looks take others meanwhile: whoever takes them up does so between two steps."""
@@ -139,15 +148,33 @@ class Dimensions:
         self._looks.end()
 
     def look(self) -> bool:
-        """Whether there are newer versions to be taken up, found just here, however long that takes."""
-        try:
-            found = [table.look(self._looks.place) for table in self._tables.values()]
-        except AttemptStopped:
-            # In the midst of a copy.
-            return False
+        """Checks every table, and returns whether one has a newer version. Copies what has changed, however long that
+        takes. Raises the first error of a table after it has checked all of them.
+        """
+        found, errors = [], []
+        for table in self._tables.values():
+            try:
+                found.append(table.look(self._looks.place))
+            except AttemptStopped:
+                # During a copy.
+                return False
+            except Exception as error:  # noqa: BLE001 - one table's error does not keep others from being checked
+                errors.append(error)
+        if errors:
+            self._due = self._clock() + self._retry_delay()
+            self._failures += 1
+            raise errors[0]
+        self._failures = 0
         changing = any(table.is_changing for table in self._tables.values())
         self._due = self._clock() + (min(SETTLE_SECONDS, self._every) if changing else self._every)
         return any(found)
+
+    def _retry_delay(self) -> float:
+        """Seconds until a failed check is repeated: at least half of the backoff, so that workers that failed together
+        do not all retry together.
+        """
+        backoff = _FIRST_RETRY_SECONDS * 2.0 ** min(self._failures, 30)
+        return min(self._every, backoff) * (0.5 + 0.5 * self._jitter())
 
     def begin(self, batch_id: int, planned: Versions) -> None:
         """Before a mini-batch of a stream that was planned with these versions: decides that it runs with them.

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import structlog
 
 from service.datasets.reading import DataFile, UriFile
-from service.spec.reports import OperatorMetrics, OperatorReport, RunFigures, StageMetrics
+from service.spec.options import JobSettings
+from service.spec.reports import (
+    EstimateReport,
+    OperatorMetrics,
+    OperatorReport,
+    Quantity,
+    RunFigures,
+    SkewReport,
+    StageMetrics,
+)
 from service.store.publication import AttemptMetrics
+from workers.engine.budget import PlanningBudget
+from workers.engine.plan.explain import text_of
+from workers.engine.planner import apply_rules
+from workers.engine.rules.rule import RuleContext
 from workers.engine.spark.engine import PlannedQuery, TableInput
 from workers.engine.spark.late_statistics import LateStatistics
 from workers.engine.spark.stage_metrics import SparkMonitor
 from workers.engine.spark.status_store import MonitorError
 from workers.engine.stats.actuals import estimates_of
+from workers.engine.stats.evidence import evidence_of
 from workers.engine.stats.node_figures import figures_of
 from workers.engine.stats.skew import skew_report
 from workers.engine.stats.spark_ways import estimated_savings
+from workers.engine.stats.statistics import Statistics
 
 _log = structlog.get_logger(__name__)
 
@@ -40,18 +56,41 @@ def measure(
     """
     try:
         stages, progress = monitor.outcome(tag)
-        known = (None if beside is None else beside.known()) or planned.statistics
-        skew = skew_report(known, planned.plan, stages, planned.settings, planned.report.rules)
-        estimates = estimates_of(planned.report, planned.plan, planned.statistics, stages)
+        run_by = _run_by(monitor, tag, planned, tables, stages)
+        estimates = estimates_of(planned.report, planned.plan, planned.statistics, stages, run_by)
+        skew = _skew(planned, (None if beside is None else beside.known()), stages, run_by, estimates)
     except (MonitorError, ValueError):
         _log.warning("metrics_missing", exc_info=True)
         return AttemptMetrics(execution_ms, (), None, None)
+    saved = estimated_savings(planned.report.rules, planned.made.before, planned.statistics, estimates.choices)
+    shown = tuple(each.model_copy(update={"detail": _shown(each.detail)}) for each in run_by.operators)
     figures = RunFigures(
-        slots=planned.statistics.slots,
-        run_by=_run_by(monitor, tag, planned, tables, stages),
-        estimated=estimated_savings(planned.report.rules, planned.made.before, planned.statistics),
+        slots=planned.statistics.slots, run_by=run_by.model_copy(update={"operators": shown}), estimated=saved
     )
     return AttemptMetrics(execution_ms, stages, skew, progress, estimates, figures)
+
+
+def _skew(
+    planned: PlannedQuery,
+    late: Statistics | None,
+    stages: Sequence[StageMetrics],
+    run_by: OperatorReport,
+    estimates: EstimateReport,
+) -> SkewReport:
+    known = late or planned.statistics
+
+    @cache
+    def replan(settings: JobSettings) -> str:
+        budget = PlanningBudget(seconds=settings.optimizer.timeout.total_seconds())
+        made = apply_rules(planned.made.before, RuleContext(settings, known, budget=budget))
+        # How far a pass got by then says nothing about the setting.
+        return "" if budget.is_spent() else text_of(made.after)
+
+    wrong = [
+        one.node_id for one in estimates.wrong if one.quantity is Quantity.ROWS_EMITTED and one.node_id is not None
+    ]
+    evidence = evidence_of(stages, known.slots, planned.settings.skew.factor, run_by.operators, wrong)
+    return skew_report(known, planned.plan, evidence, planned.settings, planned.report.rules, replan)
 
 
 def _run_by(
@@ -72,8 +111,7 @@ def _run_by(
     except Exception:  # noqa: BLE001 - the shape of Spark's plans is Spark's own, and the result is there
         _log.warning("operators_missing", exc_info=True)
         return OperatorReport()
-    shown = tuple(each.model_copy(update={"detail": _shown(each.detail)}) for each in found.operators)
-    return found.model_copy(update={"operators": shown})
+    return found
 
 
 def _without_figures(operator: OperatorMetrics) -> OperatorMetrics:

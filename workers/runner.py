@@ -11,7 +11,7 @@ from datetime import timedelta
 import structlog
 from sqlalchemy.orm import Session
 
-from service.datasets.files import find_table_files, swapped
+from service.datasets.files import find_table_files
 from service.datasets.roots import roots_of
 from service.datasets.schemas import read_schema
 from service.settings import Settings
@@ -40,6 +40,7 @@ from workers.engine.spark.sinks import WrittenResult
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.explanation_slots import ExplanationSlots
 from workers.failures import HandBack, LeaseLost, Rest, Verdict, verdict_of
+from workers.file_checks import same_files
 from workers.handing_back import hand_back_job
 from workers.measuring import measure
 from workers.metrics import WorkerMetrics
@@ -52,7 +53,7 @@ from workers.suspects import Suspects
 
 _log = structlog.get_logger(__name__)
 
-_PASSING = frozenset({"storage_unavailable", "disk_full", "timed_out"})
+_PASSING = frozenset({"storage_unavailable", "disk_full", "files_changed", "timed_out"})
 """Problems of one run of an incremental job, the next of which may fare better."""
 
 
@@ -262,7 +263,8 @@ class JobRunner:
         return False
 
     def _execute(self, attempt: Attempt, driver: Driver, spec: JobSpec, engine: Engine, run: _Run) -> Verdict:
-        run = replace(run, beside=engine.look_beside(run.planned, run.tables))
+        # The run after a fallback goes on with the statistics thread of the first run.
+        run = replace(run, beside=run.beside or engine.look_beside(run.planned, run.tables))
         try:
             written = self._written(attempt, engine, run)
         except Exception as error:  # noqa: BLE001 - as above
@@ -288,14 +290,9 @@ class JobRunner:
         )
 
     def _written(self, attempt: Attempt, engine: Engine, run: _Run) -> WrittenResult:
-        """What the run wrote, which is not kept where it may have read something else than what was checked: neither
-        rows nor what Spark says of them."""
-        try:
+        """Returns what the run wrote. Raises what Spark raises, and as `same_files`."""
+        with same_files(run.tables, run.planned.plan, attempt):
             return engine.execute(run.planned, self._results / relative_path(attempt.claim, run.number))
-        finally:
-            elsewhere = next(filter(None, (swapped(table.files) for table in run.tables.values())), None)
-            if elsewhere is not None:
-                raise elsewhere from None
 
     def _execute_again(self, attempt: Attempt, driver: Driver, spec: JobSpec, engine: Engine, run: _Run) -> Verdict:
         """Runs the plan that needs less memory, once: there is none to fall back to from it."""

@@ -17,6 +17,11 @@ _POOLS = Path(__file__).with_name("fairscheduler.xml")
 _ELSEWHERE = ("192.0.2.1", 9)
 """An address of nobody (RFC 5737): the way there is the way out of this machine."""
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_EXECUTOR_JAVA_OPTIONS = "spark.executor.extraJavaOptions"
+_STACK = "-Xss32m"
+"""The stack of every thread, which takes no more of it than it needs. Spark turns an AND of 5,000 terms into a tree of
+as many levels, and recurses into it; a task for which the default of 1 MB does not suffice ends its whole JVM.
+"""
 
 
 def spark_configuration(
@@ -24,11 +29,12 @@ def spark_configuration(
 ) -> dict[str, str]:
     """Every property that Evenkeel sets. `scratch` takes all files that Spark makes for itself.
 
-    `further` are the operator's own properties, of which only options of the driver's JVM are taken up here.
+    `further` are the operator's own properties, of which only options of the JVMs are taken up here.
     """
     for part in ("local", "warehouse", "tmp"):
         (scratch / part).mkdir(mode=0o700, exist_ok=True)
-    return {**_of_every_driver(settings, scratch, further or {}), **_of_cluster(settings)}
+    further = further or {}
+    return {**_of_every_driver(settings, scratch, further), **_of_cluster(settings, further)}
 
 
 def write_properties(properties: Mapping[str, str], path: Path) -> None:
@@ -78,7 +84,7 @@ def _of_every_driver(settings: SparkSettings, scratch: Path, further: Mapping[st
         "spark.driver.host": host,
         "spark.driver.bindAddress": settings.driver_bind_address or host,
         # -UsePerfData: a JVM that is killed would leave a file in the system's temporary directory.
-        _JAVA_OPTIONS: f'"-Djava.io.tmpdir={scratch / "tmp"}" -XX:-UsePerfData '
+        _JAVA_OPTIONS: f'"-Djava.io.tmpdir={scratch / "tmp"}" -XX:-UsePerfData {_STACK} '
         f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {further.get(_JAVA_OPTIONS, '')}".rstrip(),
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
@@ -106,10 +112,11 @@ def _of_every_driver(settings: SparkSettings, scratch: Path, further: Mapping[st
     }
 
 
-def _of_cluster(settings: SparkSettings) -> dict[str, str]:
+def _of_cluster(settings: SparkSettings, further: Mapping[str, str]) -> dict[str, str]:
     if settings.is_local:
         return {}
     wanted = {
+        _EXECUTOR_JAVA_OPTIONS: f"{_STACK} {further.get(_EXECUTOR_JAVA_OPTIONS, '')}".rstrip(),
         # A task that does not listen would hold its slot for good.
         "spark.task.reaper.enabled": "true",
         "spark.task.reaper.killTimeout": f"{round(settings.task_kill_seconds * 1000)}ms",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import shutil
 import subprocess
 import threading
 import time
@@ -32,7 +31,7 @@ from workers.cluster_checks import require_shared_results, wait_for_executors
 from workers.engine.spark.driver import Driver
 from workers.engine.spark.stage_metrics import SparkMonitor
 from workers.jvms import await_end, kill_jvms
-from workers.scratch import make_scratch
+from workers.scratch import Scratch
 from workers.spark_condition import SparkCondition
 from workers.spark_configuration import LOOPBACK, spark_configuration, write_properties
 
@@ -67,7 +66,7 @@ class SparkRuntime:
         self._scratch_root = scratch_root
         self._results = results
         self._clock = clock
-        self._scratch: Path | None = None
+        self._scratch: Scratch | None = None
         self._driver: Driver | None = None
         self._starts = 0
         self._starting = False
@@ -135,7 +134,7 @@ class SparkRuntime:
     def kill_start(self) -> None:
         """Ends the JVM that is being started, whatever it does; the call of `driver` that waits for it then raises."""
         if self._starting and self._scratch is not None:
-            self._killed += kill_jvms(self._scratch)
+            self._killed += kill_jvms(self._scratch.path)
 
     def stop(self) -> None:
         """Ends the driver and removes its files; nothing can be built afterwards. Bounded in time."""
@@ -146,7 +145,7 @@ class SparkRuntime:
                 _stop_politely(self._driver)
                 self._forget(self._driver)
             if self._scratch is not None:
-                shutil.rmtree(self._scratch, ignore_errors=True)
+                self._scratch.remove()
         finally:
             if has_lock:
                 self._lock.release()
@@ -206,13 +205,16 @@ class SparkRuntime:
         find_java(os.environ)
         # The operator's own word counts.
         further = {**self._properties, **read_properties(self._settings.properties_file)}
+        if self._scratch is not None:
+            self._scratch.clear()
         # All this may take longer than `stop` waits: nobody would end the JVM then.
         self._go_on()
         if self._scratch is None:
-            self._scratch = make_scratch(self._scratch_root)
+            self._scratch = Scratch(self._scratch_root)
+        scratch = self._scratch.path
         conf = SparkConf(loadDefaults=False)
-        conf.setAll(list(spark_configuration(self._settings, self._scratch, further).items()))
-        self._prepare_environment(further, self._scratch / "further.properties")
+        conf.setAll(list(spark_configuration(self._settings, scratch, further).items()))
+        self._prepare_environment(further, scratch / "further.properties")
         for name in _QUERY_LOGS:
             logging.getLogger(name).disabled = True
         self._starting = True
@@ -220,7 +222,7 @@ class SparkRuntime:
             return self._start(conf)
         except BaseException:
             # PySpark keeps the gateway of a JVM that died on the way, and every later start would fail with it.
-            self._killed += kill_jvms(self._scratch)
+            self._killed += kill_jvms(scratch)
             _reset_pyspark()
             await_end(self._killed)
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from workers.engine.plan.stream_shape import StreamPlanError
 from workers.engine.streaming.batches import StreamOverError
 from workers.engine.streaming.query import RunningStream
 from workers.engine.streaming.sinks.sink import FenceLostError, Sink, SinkError
+from workers.engine.streaming.sources import SourceRead
 from workers.failures import HandBack, LeaseLost, Rest, Verdict, verdict_of
 from workers.followed_table import HeldBack
 from workers.stream_measuring import StreamMeasuring, tell
@@ -56,12 +57,12 @@ class Following:
 @dataclass(frozen=True)
 class Opened:
     """What a stream needs to be started, and started again: then with the newest versions of the tables that it
-    follows. `scans` is by directory: how often the plan reads it.
+    follows. `reads` gives the sources of the plan at hand (`reads_of`).
     """
 
     sink: Sink
     generation: int
-    scans: Mapping[str, int]
+    reads: Callable[[], Sequence[SourceRead]]
     start: Callable[[], RunningStream]
     ends: bool = True
     """Whether it ends by itself, once nothing is new. If not, it takes up tables that it follows as they change."""
@@ -270,7 +271,7 @@ class StreamAttempt:
         """Stores what there is to tell since the last time; whether that was of a mini-batch."""
         found = self._running.progress(self._measured)
         opened, claim = self._opened, self.attempt.claim
-        told = tell(opened.measuring, found, opened.scans, at_end=at_end)
+        told = tell(opened.measuring, found, opened.reads(), at_end=at_end)
         if not told:
             return False
         told = replace(told, measures=tuple(map(self._with_versions, told.measures)))

@@ -152,21 +152,26 @@ def _listing(table: str, source: TableSource, directory: str, roots: Sequence[Ro
 
 
 class BacklogWatch:
-    """Looks at the streams of one attempt; one thread at a time."""
+    """Looks at the streams of one attempt; one thread at a time. `sources` are the tables of the plan's sources in
+    Spark's order, by which Spark numbers their logs.
+    """
 
     def __init__(
         self,
         streams: Sequence[Watched],
         checkpoint: Path,
         database: Database,
+        sources: Sequence[str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._streams = streams
+        # A table has a source for each of its aliases, all of which take the same files sooner or later: the first one
+        # counts.
+        self._by_source = {sources.index(stream.table): stream for stream in streams if stream.table in sources}
         self._checkpoint = checkpoint
         self._database = database
         self._clock = clock
         self._logs: dict[Path, TakenFiles] = {}
-        self._followed: dict[str, Path] = {}
         self._known: dict[str, Any] | None = None
         self._tables: tuple[TableBacklog, ...] = ()
         self._looked = self._took = float("-inf")
@@ -227,19 +232,11 @@ class BacklogWatch:
 
     def _follow(self) -> None:
         for path in logs_of(self._checkpoint):
-            for uri in self._logs.setdefault(path, TakenFiles(path)).new():
-                self._take(path, uri)
-
-    def _take(self, log: Path, uri: str) -> None:
-        matching = [stream for stream in self._streams if uri.startswith(f"{stream.directory}/")]
-        longest = max((len(stream.directory) for stream in matching), default=0)
-        for stream in matching:
-            # A table under two names has two logs, which have the same files sooner or later. A file of a directory
-            # inside another one's does not tell which of the two the log is of.
-            if len(stream.directory) == longest:
-                self._followed.setdefault(stream.table, log)
-            if self._followed.get(stream.table, log) == log:
-                stream.take(uri[len(stream.directory) + 1 :])
+            stream = self._by_source.get(int(path.name))
+            if stream is not None:
+                for uri in self._logs.setdefault(path, TakenFiles(path)).new():
+                    if uri.startswith(f"{stream.directory}/"):
+                        stream.take(uri[len(stream.directory) + 1 :])
 
 
 def _age(since: int | None, now: int) -> float | None:

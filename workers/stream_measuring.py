@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +14,8 @@ from service.store import streams
 from service.store.leases import Claim
 from service.store.streams import BACKLOG, BatchMeasures
 from workers.engine.streaming.progress import BatchProgress
-from workers.engine.streaming.state_changes import StateChanges, changes_of
+from workers.engine.streaming.sources import SourceRead
+from workers.engine.streaming.state_changes import StateChanges, bytes_of_changes, changes_of
 from workers.metrics import WorkerMetrics
 from workers.stream_backlog import BacklogWatch, Occasion
 from workers.stream_metrics import measures_of
@@ -56,7 +57,7 @@ class StreamMeasuring:
         self._metrics = metrics
         metrics.watch_stream(backlog)
 
-    def tell(self, found: Sequence[BatchProgress], scans: Mapping[str, int], *, at_end: bool) -> Told:
+    def tell(self, found: Sequence[BatchProgress], reads: Sequence[SourceRead], *, at_end: bool) -> Told:
         """Of the mini-batches `found` since the last time, oldest first. Told again until `stored` says that it is.
 
         Raises what the database raises.
@@ -68,13 +69,14 @@ class StreamMeasuring:
             is_new = behind is not None and behind.get("tables") != (self._noted or {}).get("tables")
             return Told(backlog=behind) if is_new else Told()
         self._count(found)
+        newest = len(found) - _NEWEST
         measures = [
-            measures_of(one, scans, self._allow_latency, self._changes(one) if place >= len(found) - _NEWEST else ())
+            measures_of(one, reads, self._allow_latency, *(self._of_files(one) if place >= newest else ()))
             for place, one in enumerate(found)
         ]
         if behind is not None:
-            newest = measures[-1]
-            measures[-1] = BatchMeasures(newest.batch_id, newest.rows_in, {**newest.metrics, BACKLOG: behind})
+            last = measures[-1]
+            measures[-1] = BatchMeasures(last.batch_id, last.rows_in, {**last.metrics, BACKLOG: behind})
         return Told(tuple(measures), behind)
 
     def stored(self, told: Told) -> None:
@@ -89,18 +91,23 @@ class StreamMeasuring:
                 self._metrics.mini_batch(one.duration_ms)
                 self._counted = one.batch_id
 
-    def _changes(self, one: BatchProgress) -> tuple[StateChanges | None, ...]:
+    def _of_files(self, one: BatchProgress) -> tuple[tuple[StateChanges | None, ...], tuple[int | None, ...]]:
+        """The changes of the state by operator, and its size where the store does not report one."""
+        if not one.state:
+            return (), ()
         try:
-            return changes_of(self._checkpoint, one.batch_id) if one.state else ()
+            changes = changes_of(self._checkpoint, one.batch_id)
+            is_young = any(state.state_bytes is None for state in one.state)
+            return changes, bytes_of_changes(self._checkpoint, one.batch_id) if is_young else ()
         except (OSError, ValueError, KeyError, IndexError):
-            # Told without them: the files of an old mini-batch may be gone.
-            return ()
+            # The files of an old mini-batch may be gone: it is reported without them.
+            return (), ()
 
 
 def tell(
-    measuring: StreamMeasuring | None, found: Sequence[BatchProgress], scans: Mapping[str, int], *, at_end: bool
+    measuring: StreamMeasuring | None, found: Sequence[BatchProgress], reads: Sequence[SourceRead], *, at_end: bool
 ) -> Told:
     """As `StreamMeasuring.tell`; what Spark alone tells where nothing more is measured."""
     if measuring is not None:
-        return measuring.tell(found, scans, at_end=at_end)
-    return Told(tuple(measures_of(one, scans) for one in found))
+        return measuring.tell(found, reads, at_end=at_end)
+    return Told(tuple(measures_of(one, reads) for one in found))

@@ -1,13 +1,15 @@
-"""What is told of a mini-batch, from what Spark tells of it and what it left in the checkpoint."""
+"""The metrics of a mini-batch, from Spark's progress report and the files of the checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 
 from service.spec.stream_metrics import BatchMetrics, StateMetrics
 from service.store.streams import BatchMeasures
-from workers.engine.streaming.progress import BatchProgress, StateProgress
+from workers.engine.streaming.progress import BatchProgress, SourceProgress, StateProgress
+from workers.engine.streaming.sources import SourceRead
 from workers.engine.streaming.state_changes import StateChanges
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -15,15 +17,17 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 def measures_of(
     progress: BatchProgress,
-    scans: Mapping[str, int],
+    reads: Sequence[SourceRead],
     allow_latency: timedelta | None = None,
     changes: Sequence[StateChanges | None] = (),
+    young: Sequence[int | None] = (),
 ) -> BatchMeasures:
-    """`scans` tells, by directory, how often the plan reads it: Spark counts a row as often as it is read.
-    `allow_latency` is what the job asks for, None where its mini-batches do not wait; `changes` are those of the state
-    by operator in the order of their numbers, None where they are not known.
+    """`reads` are the sources of the plan, in the order in which Spark reports them. `allow_latency` is what the job
+    asks for, None where its mini-batches do not wait. `changes` are those of the state by operator in the order of
+    their numbers, None where they are not known; `young` has in the same order the size of a state of which the store
+    does not report one yet.
     """
-    rows = sum(source.rows // _times(source.description, scans) for source in progress.sources)
+    rows = _rows(progress.sources, reads)
     operations = sum(map(_operations, progress.state))
     metrics = BatchMetrics(
         duration_ms=progress.duration_ms,
@@ -32,12 +36,15 @@ def measures_of(
         durations_ms=dict(progress.durations_ms),
         watermark=progress.watermark,
         state_operations_per_row=round(operations / rows, 4) if rows else None,
-        state=tuple(_state(one, _changes_of(changes, place, one.operator)) for place, one in enumerate(progress.state)),
+        state=tuple(
+            _state(one, _changes_of(changes, place, one.operator), young[place] if place < len(young) else None)
+            for place, one in enumerate(progress.state)
+        ),
     )
     return BatchMeasures(progress.batch_id, rows, metrics.model_dump(mode="json"))
 
 
-def _state(told: StateProgress, changes: StateChanges | None) -> StateMetrics:
+def _state(told: StateProgress, changes: StateChanges | None, young: int | None) -> StateMetrics:
     return StateMetrics(
         operator=told.operator,
         rows=told.rows,
@@ -45,7 +52,7 @@ def _state(told: StateProgress, changes: StateChanges | None) -> StateMetrics:
         removed=told.removed,
         late_rows=told.late_rows,
         memory_bytes=told.memory_bytes,
-        state_bytes=told.state_bytes,
+        state_bytes=young if told.state_bytes is None else told.state_bytes,
         partitions=told.partitions,
         commit_ms=told.commit_ms,
         changed_bytes=None if changes is None else sum(changes.bytes),
@@ -55,7 +62,7 @@ def _state(told: StateProgress, changes: StateChanges | None) -> StateMetrics:
 
 
 def _changes_of(changes: Sequence[StateChanges | None], place: int, operator: str) -> StateChanges | None:
-    """Spark tells of operators in the order of their numbers."""
+    """Spark reports operators in the order of their numbers."""
     found = changes[place] if place < len(changes) else None
     return found if found is not None and found.operator == operator else None
 
@@ -65,5 +72,16 @@ def _operations(state: StateProgress) -> int:
     return state.updated + (state.reads if state.reads is not None else state.updated)
 
 
-def _times(description: str, scans: Mapping[str, int]) -> int:
-    return next((times for directory, times in scans.items() if directory in description), 1)
+def _rows(sources: Sequence[SourceProgress], reads: Sequence[SourceRead]) -> int:
+    """The rows of all tables. Spark counts a row each time that the plan reads it, and a table may have several
+    sources, one for each of its aliases. Where the report is of another plan, all rows as Spark counts them.
+    """
+    if len(sources) != len(reads):
+        return sum(source.rows for source in sources)
+    counted: Counter[str] = Counter()
+    for source, read in zip(sources, reads, strict=True):
+        counted[read.table] += source.rows
+    times: Counter[str] = Counter()
+    for read in reads:
+        times[read.table] += read.times
+    return sum(rows // times[table] for table, rows in counted.items())

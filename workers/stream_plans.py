@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,9 +9,7 @@ from service.spec.compile import compile_job
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from service.store.stream_state import Stream
-from workers.engine.plan.nodes import Scan
 from workers.engine.plan.stream_layout import differences
-from workers.engine.plan.transform import walk_up
 from workers.engine.spark.sources import TableInput
 from workers.engine.streaming.bounds import bound_of
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
@@ -52,15 +49,6 @@ class StreamPlans:
             puts_parts_together=spec.sink.kind in {"managed", "postgres"},
             kept=layout,
         )
-
-    def scans(self, planned: PlannedStream) -> dict[str, int]:
-        """By directory: how often the plan reads it."""
-        counted = Counter(node.table for node in walk_up(planned.plan.node) if isinstance(node, Scan))
-        return {
-            table.directory.removeprefix("file://"): counted[name]
-            for name, table in self._inputs.tables.items()
-            if isinstance(table, StreamInput)
-        }
 
 
 def state_of(spec: JobSpec, stream: Stream | None, slots: int) -> StateOptions:

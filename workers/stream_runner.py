@@ -236,12 +236,14 @@ class StreamRunner:
                 return RunningStream.start(frame, output, directory / "checkpoint", trigger, batch)
 
         following = None if dimensions is None else Following(dimensions, lambda: at_hand.versions)
-        scans = at_hand.plans.scans(planned)
         tables = watched(spec, at_hand.plans.inputs, self._roots, claim.tenant)
-        backlog = BacklogWatch(tables, directory / "checkpoint", self._database)
+        sources = [read.table for read in planned.reads]
+        backlog = BacklogWatch(tables, directory / "checkpoint", self._database, sources)
         measuring = StreamMeasuring(directory / "checkpoint", backlog, trigger.every, self._metrics)
         ends = spec.mode is Mode.INCREMENTAL
-        return Opened(sink, stream.generation, scans, start, ends, following, measuring=measuring)
+        return Opened(
+            sink, stream.generation, lambda: at_hand.planned.reads, start, ends, following, measuring=measuring
+        )
 
 
 @dataclass

@@ -24,7 +24,7 @@ def job_response(
     """The job with its ETag, and Retry-After until it is at rest; 304 where `known_tags` (If-None-Match) has it."""
     body = _body(job)
     complete = {"ETag": _tag(job, body), "Cache-Control": "private, no-cache", **(headers or {})}
-    if not job.status.is_at_rest:
+    if not job.is_at_rest:
         complete["Retry-After"] = RETRY_AFTER_SECONDS
     if is_known(job, known_tags):
         return Response(status_code=304, headers=complete)

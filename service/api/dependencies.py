@@ -11,6 +11,7 @@ from service.api.shared_calls import SharedCalls
 from service.jobs.check_readiness import Readiness
 from service.jobs.doorbell import Doorbell
 from service.jobs.read_jobs import JobReader
+from service.jobs.submissions import Submissions
 from service.jobs.watch import JobWatcher
 from service.keys.key_ring import KeyRing
 from service.settings import Settings
@@ -27,6 +28,7 @@ class Services:
     watcher: JobWatcher
     reader: JobReader
     key_ring: KeyRing
+    submissions: Submissions
     readiness: SharedCalls[None, Readiness] = field(default_factory=SharedCalls)
 
 

@@ -17,7 +17,7 @@ from service.api.body_errors import BODY_ERRORS
 from service.api.conditional import is_known, job_response, wait_seconds
 from service.api.dependencies import Cursor, IfNoneMatch, JobId, Prefer, ServicesDep, lines_of
 from service.api.problems import problems, request_id_of
-from service.api.retries import SteadyRoute
+from service.api.retries import Repeatable, SteadyRoute
 from service.errors import (
     DatabaseUnavailableError,
     IdempotencyKeyReusedError,
@@ -25,6 +25,7 @@ from service.errors import (
     JobAlreadyFinishedError,
     JobNotFinishedError,
     JobNotFoundError,
+    JobStateUnknownError,
     StorageUnavailableError,
 )
 from service.jobs.cancel_job import cancel_job as cancel
@@ -96,7 +97,8 @@ _LOCATION = {"Location": _header("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7
         ),
     },
 )
-def submit_job(
+@Repeatable(header="idempotency-key")
+async def submit_job(
     body: JobBody,
     request: Request,
     services: ServicesDep,
@@ -111,7 +113,9 @@ def submit_job(
 ) -> Response:
     """Checks the job against its tables' files and stores it. It is run as soon as a worker is free."""
     submission = Submission(tenant, body, _unquoted(idempotency_key or ""), request_id_of(request.scope))
-    accepted = submit(services.database, services.doorbell, services.settings, submission)
+    accepted = await services.submissions.run(
+        submit, services.database, services.doorbell, services.settings, submission
+    )
     headers = {"Location": f"/v1/jobs/{accepted.job.id}"}
     if accepted.replayed:
         headers["Idempotency-Replayed"] = "true"
@@ -183,7 +187,7 @@ async def get_job(
     "/{job_id}",
     status_code=204,
     summary="Delete a job that has finished or is STOPPED",
-    responses=problems(JobNotFoundError, JobNotFinishedError),
+    responses=problems(JobNotFoundError, JobNotFinishedError, JobStateUnknownError),
 )
 def delete_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> None:
     """Removes the job with its plan, metrics, events, result and state; what its sink wrote elsewhere stays."""
@@ -197,7 +201,7 @@ def delete_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) ->
     summary="Cancel a job",
     responses={
         202: {"description": "The job, CANCELLED or CANCELLING.", "headers": {**ETAG_HEADER, **RETRY_HEADER}},
-        **problems(JobNotFoundError, JobAlreadyFinishedError),
+        **problems(JobNotFoundError, JobAlreadyFinishedError, JobStateUnknownError),
     },
 )
 def cancel_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> Response:

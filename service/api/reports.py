@@ -15,7 +15,7 @@ from service.api.conditional import report_response
 from service.api.dependencies import IfNoneMatch, JobId, ServicesDep, lines_of
 from service.api.jobs import ETAG_HEADER, JobBody
 from service.api.problems import problems, request_id_of
-from service.api.retries import SteadyRoute
+from service.api.retries import Repeatable, SteadyRoute
 from service.errors import (
     DatabaseUnavailableError,
     JobNotFoundError,
@@ -93,13 +93,22 @@ def get_metrics(
 
 
 @router.post("/explain", summary="Explain a job", responses=_PLANNED)
+@Repeatable()
 async def explain_job(body: JobBody, request: Request, services: ServicesDep, tenant: SubmitterTenant) -> PlanReport:
     """Plans a job without running or keeping it. A worker does it: 503 when none is free in time."""
     submission = Submission(tenant, body, "", request_id_of(request.scope), kind=EXPLAIN)
-    return await explain(services.database, services.watcher, services.doorbell, services.settings, submission)
+    return await explain(
+        services.database,
+        services.watcher,
+        services.doorbell,
+        services.settings,
+        services.submissions,
+        submission,
+    )
 
 
 @router.post("/profiles", summary="Profile keys of a table", responses=_PLANNED)
+@Repeatable()
 async def profile_keys(
     body: Annotated[ProfileRequest, Body()],
     request: Request,
@@ -114,6 +123,7 @@ async def profile_keys(
         services.watcher,
         services.doorbell,
         services.settings,
+        services.submissions,
         body,
         tenant,
         request_id_of(request.scope),

@@ -1,20 +1,25 @@
-"""Requests that outlive a restart of the database: whatever cannot have changed anything is done once more."""
+"""Repeats requests while the database restarts: those that changed nothing, and those whose route is declared safe to
+repeat."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.api.site_guard import UNSAFE_METHODS
 from service.store.faults import CommitUnknownError, Fault, fault_of
 
 _log = structlog.get_logger(__name__)
+
+_E = TypeVar("_E", bound=Callable[..., Any])
+_DECLARED: dict[Callable[..., Any], Repeatable] = {}
 
 _CONFLICT_TRIES = 4
 _LONGEST_PAUSE = 1.0
@@ -49,17 +54,39 @@ class Outage:
         return min(0.05 * 2**tried, _LONGEST_PAUSE, left) if left > 0 else None
 
 
-class SteadyRoute(APIRoute):
-    """A route of which each request asks the database, and is tried again while that restarts.
+class Repeatable:
+    """What makes it safe to repeat a request of a route: nothing more, or a header or query parameter that it must
+    carry. The second try finds what the first one did.
+    """
 
-    A request is one transaction that matters, or none: a failure before its commit has changed nothing. Where the
-    commit itself got no answer, only what finds what it did is tried again: a submission with an Idempotency-Key, rows
-    with their batch id, a declaration.
+    def __init__(self, *, header: str = "", query: str = "") -> None:
+        self._header = header
+        self._query = query
+
+    def __call__(self, endpoint: _E) -> _E:
+        """Declares it of a route's function; stands below the decorator of the route."""
+        _DECLARED[endpoint] = self
+        return endpoint
+
+    def includes(self, request: Request) -> bool:
+        """Whether the request carries what it must."""
+        if self._header:
+            return self._header in request.headers
+        return not self._query or self._query in request.query_params
+
+
+class SteadyRoute(APIRoute):
+    """A route that uses the database: while that restarts, the request is tried again.
+
+    A request has at most one transaction that changes anything for good, so a failure before its commit has changed
+    nothing. Where the answer to the commit was lost, the request is repeated only if the route is declared
+    `Repeatable`, or if its method is one that changes nothing.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The framework's handler, called until the database answers."""
         handle = super().get_route_handler()
+        endpoint = self.endpoint
 
         async def steadily(request: Request) -> Response:
             outage: Outage = request.app.state.outage
@@ -69,7 +96,7 @@ class SteadyRoute(APIRoute):
                     response = await handle(request)
                 except SQLAlchemyError as error:
                     tried += 1
-                    pause = _pause(outage, request, error, tried)
+                    pause = _pause(outage, _is_repeatable(endpoint, request), error, tried)
                     if pause is None:
                         raise
                     _log.warning("database_away", tries=tried, error=type(error).__name__)
@@ -81,13 +108,18 @@ class SteadyRoute(APIRoute):
         return steadily
 
 
-def _pause(outage: Outage, request: Request, error: SQLAlchemyError, tried: int) -> float | None:
+def repeatable(endpoint: Callable[..., Any]) -> Repeatable | None:
+    """What was declared of a route's function; None where its requests are never repeated after a commit."""
+    return _DECLARED.get(endpoint)
+
+
+def _is_repeatable(endpoint: Callable[..., Any], request: Request) -> bool:
+    declared = repeatable(endpoint)
+    return request.method not in UNSAFE_METHODS or (declared is not None and declared.includes(request))
+
+
+def _pause(outage: Outage, is_repeatable: bool, error: SQLAlchemyError, tried: int) -> float | None:
     fault = fault_of(error)
-    if fault is None or (isinstance(error, CommitUnknownError) and not _is_repeatable(request)):
+    if fault is None or (isinstance(error, CommitUnknownError) and not is_repeatable):
         return None
     return outage.pause(fault, tried)
-
-
-def _is_repeatable(request: Request) -> bool:
-    """Whether a second try finds what the first one did."""
-    return request.method == "PUT" or "idempotency-key" in request.headers or "batch_id" in request.query_params

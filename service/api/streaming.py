@@ -19,6 +19,7 @@ from service.errors import (
     InvalidCursorError,
     JobAlreadyFinishedError,
     JobNotFoundError,
+    JobStateUnknownError,
     NotAStreamError,
     NotStoppedError,
     StateNotCompatibleError,
@@ -64,7 +65,7 @@ _AS_IT_IS = Resumption()
     summary="Stop a streaming job",
     responses={
         202: {"description": "The job, STOPPING or STOPPED.", "headers": {**ETAG_HEADER, **RETRY_HEADER}},
-        **problems(JobNotFoundError, NotAStreamError, JobAlreadyFinishedError),
+        **problems(JobNotFoundError, NotAStreamError, JobAlreadyFinishedError, JobStateUnknownError),
     },
 )
 def stop_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> Response:
@@ -84,6 +85,7 @@ def stop_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> R
             JobNotFoundError,
             NotAStreamError,
             NotStoppedError,
+            JobStateUnknownError,
             StateNotCompatibleError,
             TooManyJobsError,
             StorageUnavailableError,
@@ -91,9 +93,13 @@ def stop_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> R
         ),
     },
 )
-def resume_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant, body: Resumption = _AS_IT_IS) -> Response:
+async def resume_job(
+    job_id: JobId, services: ServicesDep, tenant: SubmitterTenant, body: Resumption = _AS_IT_IS
+) -> Response:
     """Queues a STOPPED job again. It goes on behind its last mini-batch, or begins anew without state."""
-    job = resume(services.database, services.doorbell, services.settings, tenant, job_id, body.begin, body.settings)
+    job = await services.submissions.run(
+        resume, services.database, services.doorbell, services.settings, tenant, job_id, body.begin, body.settings
+    )
     return job_response(job, 202)
 
 
@@ -108,13 +114,14 @@ def resume_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant, bo
             JobNotFoundError,
             NotAStreamError,
             NotStoppedError,
+            JobStateUnknownError,
             StateNotCompatibleError,
             StorageUnavailableError,
             spec=True,
         ),
     },
 )
-def change_job_settings(
+async def change_job_settings(
     job_id: JobId,
     services: ServicesDep,
     tenant: SubmitterTenant,
@@ -124,7 +131,8 @@ def change_job_settings(
     """A merge patch of the settings of a STOPPED job, for its next run; `application/json` is taken as well. Settings
     that its state was laid out by change only with a start from scratch.
     """
-    return job_response(change_settings(services.database, services.settings, tenant, job_id, body))
+    job = await services.submissions.run(change_settings, services.database, services.settings, tenant, job_id, body)
+    return job_response(job)
 
 
 @router.get("/stream", summary="Read how far a streaming job is", responses=problems(JobNotFoundError, NotAStreamError))

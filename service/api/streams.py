@@ -13,7 +13,7 @@ from service.api.authentication import ReaderTenant, SubmitterTenant
 from service.api.body_errors import BODY_ERRORS
 from service.api.dependencies import Cursor, ServicesDep
 from service.api.problems import problems
-from service.api.retries import SteadyRoute
+from service.api.retries import Repeatable, SteadyRoute
 from service.datasets.input_streams import NAME_PATTERN
 from service.errors import (
     BatchIdReusedError,
@@ -86,6 +86,7 @@ async def _body(request: Request) -> bytes:
         **problems(*BODY_ERRORS, StreamDiffersError, TooManyStreamsError, StorageUnavailableError, spec=True),
     },
 )
+@Repeatable()
 def declare_stream(
     name: StreamName, body: StreamDeclaration, services: ServicesDep, tenant: SubmitterTenant
 ) -> Response:
@@ -142,6 +143,7 @@ def delete_stream(name: StreamName, services: ServicesDep, tenant: SubmitterTena
         ),
     },
 )
+@Repeatable(query="batch_id")
 def append_rows(
     name: StreamName,
     body: Annotated[bytes, Depends(_body)],

@@ -1,4 +1,4 @@
-"""The README's tables of settings, variables, commands, exit codes, metrics and log events, made from their
+"""The README's tables of settings, variables, commands, exit codes, limits, metrics and log events, made from their
 declarations.
 
 `python -m service.cli.readme_tables` fails when README.md differs from them; with `--write` it brings it up to date.
@@ -21,6 +21,7 @@ from service.cli.main import HERE, OVER_API, app
 from service.log_events import LOG_EVENTS
 from service.settings import GROUPS
 from service.spec.api_metrics import API_METRICS
+from service.spec.limits import LIMITS
 from service.spec.options import declared_settings
 from service.spec.worker_metrics import WORKER_METRICS
 
@@ -98,11 +99,18 @@ def events_table() -> str:
     return _markdown(("event", "level", "written by", "meaning"), rows)
 
 
+def limits_table() -> str:
+    """The limits of a query, as Markdown."""
+    rows = [(f"`{limit.name}`", f"{limit.most:,}", limit.counts, limit.way_out) for limit in LIMITS]
+    return _markdown(("limit", "at most", "of", "beyond it"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "variables": variables_table,
     "commands": commands_table,
     "exit codes": exit_codes_table,
+    "limits": limits_table,
     "metrics": metrics_table,
     "events": events_table,
 }

@@ -21,11 +21,6 @@ _HIDDEN = ".hidden"
 _SHOWN_OF_DIGEST = 12
 
 
-def input_directory(streams_dir: Path) -> Path:
-    """Above the directories of all streams."""
-    return streams_dir / _INPUT
-
-
 def hidden_directory(streams_dir: Path) -> Path:
     """Files that nobody reads yet, of all streams: on the same file system as these, since they are renamed."""
     return streams_dir / _INPUT / _HIDDEN

@@ -14,6 +14,7 @@ import structlog
 from pydantic import Field
 from sqlalchemy.exc import IntegrityError
 
+from service.access_errors import TooManyPostedBytesError
 from service.datasets.durable_files import make_directory
 from service.datasets.input_streams import segment_name, stream_directory
 from service.errors import BatchIdReusedError
@@ -24,9 +25,10 @@ from service.jobs.room import require_room_for_rows
 from service.jobs.stream_views import no_such_stream, require_stream
 from service.limit_settings import LimitSettings
 from service.spec.model import Frozen
-from service.store import ingest
+from service.store import ingest, quotas
 from service.store.faults import CommitUnknownError
 from service.store.ingest import InputBatch, InputStream, NewBatch
+from service.store.quotas import Counted
 from service.store.session import Database
 
 _log = structlog.get_logger(__name__)
@@ -74,9 +76,13 @@ def append_rows(database: Database, streams_dir: Path, limits: LimitSettings, po
     new = NewBatch(posted.batch_id, posted.sha256, segment.id, segment.rows, segment.bytes)
     try:
         with database.write() as session:
+            if limits.posted_bytes:
+                # Posts at the same instant have all seen that there is room.
+                quotas.count_alone(session, posted.tenant, Counted.POSTED_BYTES)
+                require_room_for_rows(session, limits, posted.tenant)
             batch = ingest.insert_batch(session, stream, new, database.now(session))
-    except IntegrityError:
-        # The same batch was accepted between our look and our insert.
+    except (IntegrityError, TooManyPostedBytesError):
+        # Another request may have stored the same batch since `_look`: it may even be what fills the room.
         remove_hidden(streams_dir, segment.id)
         stream, earlier = _look(database, limits, posted)
         if earlier is None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from service.errors import JobAlreadyFinishedError
-from service.jobs.find import require_job
+from service.jobs.find import require_job, state_for_change
 from service.jobs.views import Job
 from service.jobs.waiting import Listening
 from service.settings import Settings
 from service.spec import ends
 from service.spec.status import JobStatus
 from service.store.attempts import end_abandoned_attempt
-from service.store.jobs import effective_status, move_locked_job
+from service.store.jobs import move_locked_job
 from service.store.leases import NO_LEASE
 from service.store.session import Database
 from service.store.tables import JobRow
@@ -21,14 +21,14 @@ from service.store.tables import JobRow
 def cancel_job(database: Database, settings: Settings, tenant: str, job_id: str) -> Job:
     """The job, CANCELLED or CANCELLING. Asking again while it is CANCELLING changes nothing.
 
-    Raises JobNotFoundError and, for a finished job, JobAlreadyFinishedError.
+    Raises JobNotFoundError, JobStateUnknownError and, for a finished job, JobAlreadyFinishedError.
     """
     with database.write() as session:
         now = database.now(session)
         row = require_job(session, tenant, job_id, for_change=True, with_spec=True)
-        status = effective_status(row, now)
-        if status.is_terminal:
-            raise JobAlreadyFinishedError(f"The job is {status.value}: there is nothing left to cancel.")
+        status = state_for_change(row, now)
+        if status is None:
+            raise JobAlreadyFinishedError(f"The job is {row.status}: there is nothing left to cancel.")
         if status in {JobStatus.QUEUED, JobStatus.STOPPED}:
             _end(session, row, now)
         elif status is not JobStatus.CANCELLING:

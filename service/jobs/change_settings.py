@@ -26,14 +26,17 @@ def change_settings(database: Database, settings: Settings, tenant: str, job_id:
     Raises JobNotFoundError, NotAStreamError, NotStoppedError, StateNotCompatibleError, and what `check_job` raises
     where the query cannot follow a setting.
     """
-    check_settings(database, settings, tenant, job_id, patch, from_scratch=False)
-    with database.write() as session:
-        now = database.now(session)
-        row = require_streaming(session, tenant, job_id, for_change=True, with_spec=True)
-        require_stopped(row, now)
-        spec = JobSpec.model_validate(row.spec)
-        changed = with_settings(spec, patch, has_state=has_layout(session, row.id))
-        if changed != spec:
-            save_spec(session, row, changed, now)
-            session.refresh(row)
-        return Job.of(row, now, Listening(session, settings, now))
+    while True:
+        checked = check_settings(database, settings, tenant, job_id, patch, from_scratch=False)
+        with database.write() as session:
+            now = database.now(session)
+            row = require_streaming(session, tenant, job_id, for_change=True, with_spec=True)
+            require_stopped(row, now)
+            if row.spec != checked:
+                continue
+            spec = JobSpec.model_validate(row.spec)
+            changed = with_settings(spec, patch, has_state=has_layout(session, row.id))
+            if changed != spec:
+                save_spec(session, row, changed, now)
+                session.refresh(row)
+            return Job.of(row, now, Listening(session, settings, now))

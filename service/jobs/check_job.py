@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import BoundedSemaphore
 from types import MappingProxyType
 
 from service.datasets.files import find_stream_files, find_table_files, pointer_of
@@ -23,6 +24,11 @@ from service.store import ingest
 from service.store.session import Database
 
 _NO_STREAMS: Mapping[str, Schema] = MappingProxyType({})
+
+_COMPILING = BoundedSemaphore(2)
+"""The compiler is Python, which runs on one thread at a time: every further thread that compiles only takes its turns
+from the requests of others, and makes all of them slower.
+"""
 
 _WITHOUT_FILES = frozenset({"empty_directory", "path_not_found"})
 
@@ -65,7 +71,8 @@ def check_job(
                 raise
             found[name] = _without_files(name, spec.followed[name], error)
         _check_event_time(name, table, found[name].schema)
-    query = compile_job(spec, {name: one.schema for name, one in found.items()})
+    with _COMPILING:
+        query = compile_job(spec, {name: one.schema for name, one in found.items()})
     known = spec.model_copy(update={"tables": {name: one.table for name, one in found.items()}})
     return CheckedJob(query, sum(one.bytes for one in found.values()), known)
 
@@ -76,8 +83,7 @@ def posted_schemas(database: Database, tenant: str, spec: JobSpec) -> dict[str, 
     if not names:
         return {}
     with database.read() as session:
-        found = (ingest.find_stream(session, tenant, name) for name in sorted(names))
-        return {stream.name: stream.schema for stream in found if stream is not None}
+        return ingest.find_schemas(session, tenant, names)
 
 
 def _look_at(name: str, table: Table, roots: Sequence[Root], streams: Mapping[str, Schema], *, grows: bool) -> _Found:

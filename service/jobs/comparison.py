@@ -41,15 +41,14 @@ def compare(session: Session, row: JobRow, plan: PlanRow) -> Comparison | None:
     other = _other(session, row.tenant, named) if isinstance(named, str) else None
     if other is None:
         return None
-    status = JobStatus(other.status)
     before_plan = plans.latest_plan(session, other.id)
-    both = status is JobStatus.SUCCEEDED and JobStatus(row.status) is JobStatus.SUCCEEDED
+    both = other.status == row.status == JobStatus.SUCCEEDED.value
     before = after = None
     if both and before_plan is not None:
         before, after = plans.queries_ms(before_plan), plans.queries_ms(plan)
     return Comparison(
         job_id=other.id,
-        status=status,
+        status=other.status,
         before_ms=before,
         after_ms=after,
         saved_ms=None if before is None or after is None else before - after,

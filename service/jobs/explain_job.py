@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from service.errors import WorkerUnavailableError
 from service.jobs.doorbell import Doorbell
+from service.jobs.submissions import Submissions
 from service.jobs.submit_job import Submission, submit_job
 from service.jobs.watch import JobWatcher
 from service.settings import Settings
@@ -27,7 +28,12 @@ class ExplainFailedError(Exception):
 
 
 async def explain_job(
-    database: Database, watcher: JobWatcher, doorbell: Doorbell, settings: Settings, submission: Submission
+    database: Database,
+    watcher: JobWatcher,
+    doorbell: Doorbell,
+    settings: Settings,
+    submissions: Submissions,
+    submission: Submission,
 ) -> PlanReport:
     """The plan report of a job that is not run.
 
@@ -36,7 +42,7 @@ async def explain_job(
     answered in time.
     """
     patience = settings.api.explain_timeout_seconds
-    accepted = await asyncio.to_thread(submit_job, database, doorbell, settings, submission)
+    accepted = await submissions.run(submit_job, database, doorbell, settings, submission)
     job_id, tenant = accepted.job.id, submission.tenant
     try:
         async with asyncio.timeout(patience):
@@ -71,7 +77,7 @@ def _read_report(database: Database, tenant: str, job_id: str) -> tuple[int, Pla
         row = jobs.find_job(session, tenant=tenant, job_id=job_id, kind=jobs.EXPLAIN)
         if row is None:
             raise WorkerUnavailableError("The explanation was removed before it was read.")
-        if not JobStatus(row.status).is_terminal:
+        if not jobs.has_finished(row):
             return row.version, None
         if row.status == JobStatus.TIMED_OUT.value:
             # Its worker counts the same time, and was the first to see it over.

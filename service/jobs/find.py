@@ -6,8 +6,10 @@ import re
 
 from sqlalchemy.orm import Session
 
-from service.errors import JobNotFoundError
+from service.errors import JobNotFoundError, JobStateUnknownError
+from service.spec.status import JobStatus
 from service.store import jobs
+from service.store.jobs import effective_status, has_finished
 from service.store.tables import JobRow
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -31,3 +33,20 @@ def require_job(
     if row is None:
         raise JobNotFoundError("No job has this id; it may have been deleted.")
     return row
+
+
+def state_for_change(row: JobRow, now: int) -> JobStatus | None:
+    """The state of a job for a request that changes it; None where the job has finished.
+
+    Raises JobStateUnknownError for a state that only a newer version knows: what is allowed in it is not known here.
+    """
+    if has_finished(row):
+        return None
+    status = effective_status(row, now)
+    if status is None:
+        raise JobStateUnknownError(
+            f"The job is {row.status}, a state that this version of the service does not know: a newer version stored "
+            "it. Send the request again when every process of the service runs that version; GET /v1/jobs/{id} shows "
+            "the job until then."
+        )
+    return status

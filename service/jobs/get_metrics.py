@@ -32,7 +32,7 @@ def get_metrics(database: Database, tenant: str, job_id: str, slots: int | None 
         row = require_job(session, tenant, job_id, with_spec=True)
         plan = plans.latest_plan(session, row.id)
         if plan is None or plan.skew is None or plan.execution_ms is None:
-            raise MetricsNotReadyError(_reason(JobStatus(row.status), Mode(row.mode)))
+            raise MetricsNotReadyError(_reason(row.status, Mode(row.mode)))
         # A worker of the version after may tell more.
         stages = tuple(
             StageMetrics.model_validate(stage.metrics, extra="ignore")
@@ -95,9 +95,9 @@ def _estimates(stored: dict[str, Any] | None) -> EstimateReport | None:
     return None if stored is None else EstimateReport.model_validate(stored, extra="ignore")
 
 
-def _reason(status: JobStatus, mode: Mode) -> str:
+def _reason(status: str, mode: Mode) -> str:
     if mode.is_streaming:
         return "A streaming job is measured by mini-batch: see /stream and /batches of the job."
-    if status is JobStatus.SUCCEEDED:
+    if status == JobStatus.SUCCEEDED.value:
         return "The job SUCCEEDED, but Spark did not tell its worker what the stages took."
-    return f"The job is {status.value} and no attempt of it has run to its end."
+    return f"The job is {status} and no attempt of it has run to its end."

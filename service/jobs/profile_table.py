@@ -9,6 +9,7 @@ from service.jobs.doorbell import Doorbell
 from service.jobs.explain_job import ExplainFailedError, explain_job
 from service.jobs.key_profile import profile_of
 from service.jobs.profile_query import as_posted, job_of
+from service.jobs.submissions import Submissions
 from service.jobs.submit_job import Submission
 from service.jobs.watch import JobWatcher
 from service.settings import Settings
@@ -24,6 +25,7 @@ async def profile_table(
     watcher: JobWatcher,
     doorbell: Doorbell,
     settings: Settings,
+    submissions: Submissions,
     request: ProfileRequest,
     tenant: str,
     request_id: str | None,
@@ -35,7 +37,7 @@ async def profile_table(
     """
     try:
         submission = Submission(tenant, job_of(request), "", request_id, kind=EXPLAIN)
-        plan = await explain_job(database, watcher, doorbell, settings, submission)
+        plan = await explain_job(database, watcher, doorbell, settings, submissions, submission)
     except SpecError as error:
         raise SpecError([as_posted(issue) for issue in error.issues]) from None
     except ExplainFailedError as error:

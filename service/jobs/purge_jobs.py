@@ -11,14 +11,16 @@ restore may have on the same share, everything that is newer than the copy looks
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
 from sqlalchemy.orm import Session
 
 from service.results import directories, owner
+from service.results.directories import Freed
 from service.settings import RetentionSettings
 from service.store import installation, retention
 from service.store.jobs import read_versions
@@ -86,8 +88,40 @@ class Purged:
         return self == Purged()
 
 
+@dataclass(frozen=True)
+class _Due:
+    """What a purge removes: `purge` does so, `would_purge` counts it. Times in milliseconds since the epoch."""
+
+    now: int
+    jobs_before: int | None
+    results_before: int | None
+    results: Path | None
+    """The directory of results; None where it belongs to another installation."""
+    streams: Path | None
+    """The directory of streams; None likewise."""
+
+    @classmethod
+    def of(cls, now: int, limits: Limits, results: Path | None, streams: Path | None) -> _Due:
+        """What is due at `now`."""
+        before = [None if kept is None else now - kept for kept in (limits.jobs_ms, limits.results_ms)]
+        return cls(now, before[0], before[1], results, streams)
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The directories of this installation, which hold one directory a job."""
+        return tuple(folder for folder in (self.results, self.streams) if folder is not None)
+
+
+@dataclass(frozen=True)
+class _Leftover:
+    """Directories of one job that no row names."""
+
+    paths: Sequence[Path]
+    remove: Callable[[], Freed]
+
+
 def purge(database: Database, results: Path, streams: Path, limits: Limits) -> Iterator[Purged]:
-    """Removes step by step and tells after each what went; whoever stops asking stops it.
+    """Removes step by step, and yields after each step what it removed; a caller that stops iterating stops it.
 
     Between two steps no transaction is open: a caller that pauses there lets others write.
     """
@@ -95,22 +129,25 @@ def purge(database: Database, results: Path, streams: Path, limits: Limits) -> I
         now = database.now(session)
         own = installation.ensure_id(session)
     # After the commit: a directory must not bear an id that no database has.
-    files = _Files({folder: owner.belongs_to(folder, own) for folder in (results, streams)}, results)
-    if limits.jobs_ms is not None:
-        for gone in _in_batches(database, retention.remove_jobs, now - limits.jobs_ms):
-            yield files.remove_with(gone, Purged(jobs=len(gone)))
-    if limits.results_ms is not None:
-        for gone in _in_batches(database, retention.forget_results, now - limits.results_ms):
-            yield files.remove_with(gone, Purged())
+    due = _Due.of(now, limits, *_ours(results, streams, lambda folder: owner.belongs_to(folder, own)))
+    # Before the jobs, with which their keys are deleted uncounted.
     yield from _expired_keys(database, now)
-    if files.are_ours(results):
-        yield from _leftovers(database, results, now)
-    else:
-        _log.warning("results_of_another_installation", results=str(results), installation=own)
-    if files.are_ours(streams):
-        yield from _leftover_streams(database, streams, now)
-    else:
-        _log.warning("results_of_another_installation", results=str(streams), installation=own)
+    if due.jobs_before is not None:
+        for gone in _in_batches(database, retention.remove_jobs, due.jobs_before):
+            yield _remove_files(due, gone, Purged(jobs=len(gone)))
+    if due.results_before is not None:
+        for gone in _in_batches(database, retention.forget_results, due.results_before):
+            yield _remove_files(due, gone, Purged())
+    for folder in (results, streams):
+        if folder not in due.folders:
+            _log.warning("results_of_another_installation", results=str(folder), installation=own)
+    for some in _leftovers(database, due):
+        for leftover in some:
+            freed = leftover.remove()
+            if freed.directories:
+                yield Purged(leftovers=freed.directories, bytes=freed.bytes)
+        # Also where nothing was left over: the caller may stop here, or pause.
+        yield Purged()
 
 
 def purge_politely(
@@ -130,24 +167,25 @@ def purge_politely(
 
 
 def would_purge(database: Database, results: Path, streams: Path, limits: Limits) -> Purged:
-    """What `purge` would remove of jobs, results, keys and directories; changes nothing."""
+    """What `purge` would remove now; changes nothing."""
     with database.read() as session:
         now = database.now(session)
-        before = [None if kept is None else now - kept for kept in (limits.jobs_ms, limits.results_ms)]
-        expired = retention.count_expired(session, *before)
-        keys = retention.count_expired_keys(session, now)
         own = installation.find_id(session)
-    if not owner.bears(results, own):
-        return Purged(jobs=expired.jobs, keys=keys)
-    found = Purged(jobs=expired.jobs, results=expired.results, keys=keys, bytes=expired.bytes)
-    for some in _unclaimed(database, results, now):
-        for job_id, published in some.items():
-            paths = directories.unpublished(results, job_id, published)
-            found += Purged(leftovers=len(paths), bytes=sum(directories.size_of(path) for path in paths))
-    if owner.bears(streams, own):
-        for gone in _ownerless(database, streams, now):
-            found += Purged(leftovers=len(gone), bytes=sum(directories.size_of(streams / job_id) for job_id in gone))
+        due = _Due.of(now, limits, *_ours(results, streams, lambda folder: owner.bears(folder, own)))
+        expired = retention.count_expired(session, due.jobs_before, due.results_before)
+        keys = retention.count_expired_keys(session, now)
+    found = Purged(jobs=expired.jobs, keys=keys)
+    if due.results is not None:
+        found += Purged(results=expired.results, bytes=expired.bytes)
+    for some in _leftovers(database, due):
+        for leftover in some:
+            size = sum(directories.size_of(path) for path in leftover.paths)
+            found += Purged(leftovers=len(leftover.paths), bytes=size)
     return found
+
+
+def _ours(results: Path, streams: Path, is_ours: Callable[[Path], bool]) -> tuple[Path | None, Path | None]:
+    return results if is_ours(results) else None, streams if is_ours(streams) else None
 
 
 def _in_batches(database: Database, step: _Step, before: int) -> Iterator[Sequence[Removed]]:
@@ -162,27 +200,14 @@ def _in_batches(database: Database, step: _Step, before: int) -> Iterator[Sequen
         since = max(job.finished_at for job in gone)
 
 
-@dataclass(frozen=True)
-class _Files:
-    ours: Mapping[Path, bool]
-    """The directories with jobs' directories in them -> whether they are this installation's."""
-    results: Path
-
-    def are_ours(self, folder: Path) -> bool:
-        return self.ours[folder]
-
-    def remove_with(self, gone: Sequence[Removed], counted: Purged) -> Purged:
-        """Adds to `counted` the results whose files are gone now."""
-        for folder in self.ours:
-            if folder != self.results and self.are_ours(folder):
-                for job in gone:
-                    directories.remove_job_directory(folder, job.job_id)
-        removed = [
-            job
-            for job in gone
-            if self.are_ours(self.results) and directories.remove_job_directory(self.results, job.job_id)
-        ]
-        return counted + Purged(results=sum(job.had_result for job in removed), bytes=sum(job.bytes for job in removed))
+def _remove_files(due: _Due, gone: Sequence[Removed], counted: Purged) -> Purged:
+    """Adds to `counted` the results whose files are removed."""
+    for job in gone:
+        for folder in due.folders:
+            is_removed = directories.remove_job_directory(folder, job.job_id)
+            if is_removed and folder == due.results:
+                counted += Purged(results=int(job.had_result), bytes=job.bytes)
+    return counted
 
 
 def _expired_keys(database: Database, now: int) -> Iterator[Purged]:
@@ -194,41 +219,26 @@ def _expired_keys(database: Database, now: int) -> Iterator[Purged]:
         yield Purged(keys=keys)
 
 
-def _leftovers(database: Database, results: Path, now: int) -> Iterator[Purged]:
-    for some in _unclaimed(database, results, now):
-        for job_id, published in some.items():
-            freed = directories.remove_unpublished(results, job_id, published)
-            if freed.directories:
-                yield Purged(leftovers=freed.directories, bytes=freed.bytes)
-        # Where all is sound too: whoever asks may stop it, and others have their pause.
-        yield Purged()
+def _leftovers(database: Database, due: _Due) -> Iterator[list[_Leftover]]:
+    """Directories of some age that no row names, a portion at a time; without those that go with their jobs."""
+    long_ago = (due.now - _LEFTOVERS_KEPT_MS) / 1000
+    if due.results is not None:
+        for job_ids in directories.jobs_unchanged_since(due.results, long_ago, _AT_ONCE):
+            with database.read() as session:
+                published = published_paths(session, job_ids)
+                going = retention.find_expired(session, job_ids, due.jobs_before, due.results_before)
+            yield [_of_results(due.results, job_id, published[job_id]) for job_id in published if job_id not in going]
+    if due.streams is not None:
+        for job_ids in directories.jobs_unchanged_since(due.streams, long_ago, _AT_ONCE):
+            with database.read() as session:
+                there = read_versions(session, job_ids)
+            yield [_of_streams(due.streams, job_id) for job_id in job_ids if job_id not in there]
 
 
-def _leftover_streams(database: Database, streams: Path, now: int) -> Iterator[Purged]:
-    for gone in _ownerless(database, streams, now):
-        for job_id in gone:
-            freed = directories.remove_whole(streams, job_id)
-            if freed.directories:
-                yield Purged(leftovers=freed.directories, bytes=freed.bytes)
-        yield Purged()
+def _of_results(results: Path, job_id: str, published: str | None) -> _Leftover:
+    paths = directories.unpublished(results, job_id, published)
+    return _Leftover(paths, partial(directories.remove_unpublished, results, job_id, published))
 
 
-def _ownerless(database: Database, streams: Path, now: int) -> Iterator[list[str]]:
-    """Directories of some age of jobs that are gone, a portion at a time."""
-    long_ago = (now - _LEFTOVERS_KEPT_MS) / 1000
-    for job_ids in directories.jobs_unchanged_since(streams, long_ago, _AT_ONCE):
-        with database.read() as session:
-            there = read_versions(session, job_ids)
-        yield [job_id for job_id in job_ids if job_id not in there]
-
-
-def _unclaimed(database: Database, results: Path, now: int) -> Iterator[dict[str, str | None]]:
-    """Jobs that ended or are gone and have a directory of some age, each with the path that it still publishes.
-
-    A portion at a time.
-    """
-    long_ago = (now - _LEFTOVERS_KEPT_MS) / 1000
-    for job_ids in directories.jobs_unchanged_since(results, long_ago, _AT_ONCE):
-        with database.read() as session:
-            published = published_paths(session, job_ids)
-        yield published
+def _of_streams(streams: Path, job_id: str) -> _Leftover:
+    return _Leftover([streams / job_id], partial(directories.remove_whole, streams, job_id))

@@ -11,8 +11,8 @@ from pydantic import Field
 from service.jobs.find import require_job
 from service.jobs.views import timestamp
 from service.spec.model import Frozen
-from service.spec.status import JobStatus
 from service.store import events
+from service.store.jobs import has_finished
 from service.store.session import Database
 
 EVENTS_AT_ONCE = 200
@@ -53,6 +53,6 @@ def read_events(database: Database, tenant: str, job_id: str, after: int) -> Eve
                 JobEvent(id=event.id, at=timestamp(event.at), type=event.type, data=event.data) for event in rows
             ),
             last_event_id=rows[-1].id if rows else after,
-            complete=JobStatus(row.status).is_terminal and len(rows) < EVENTS_AT_ONCE,
+            complete=has_finished(row) and len(rows) < EVENTS_AT_ONCE,
         )
         return EventRead(page, row.version)

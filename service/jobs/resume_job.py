@@ -48,18 +48,24 @@ def resume_job(
     those that it submits, and no more exact), and what `check_job` raises where the query cannot follow one.
     """
     from_scratch = begin is ResumeFrom.SCRATCH
-    if patch:
-        check_settings(database, settings, tenant, job_id, patch, from_scratch=from_scratch)
-    with database.write() as session:
-        now = database.now(session)
-        row = require_streaming(session, tenant, job_id, for_change=True, with_spec=True)
-        require_stopped(row, now)
-        require_room_to_wait(session, settings.limits, tenant)
+    job = None
+    while job is None:
+        checked: Mapping[str, Any] = {}
         if patch:
-            has_state = not from_scratch and has_layout(session, row.id)
-            save_spec(session, row, with_settings(JobSpec.model_validate(row.spec), patch, has_state=has_state), now)
-        stream_orders.request_resume(session, row, now, from_scratch=from_scratch)
-        session.refresh(row)
-        job = Job.of(row, now, Listening(session, settings, now))
+            checked = check_settings(database, settings, tenant, job_id, patch, from_scratch=from_scratch)
+        with database.write() as session:
+            now = database.now(session)
+            row = require_streaming(session, tenant, job_id, for_change=True, with_spec=True)
+            require_stopped(row, now)
+            require_room_to_wait(session, settings.limits, tenant)
+            if patch:
+                if row.spec != checked:
+                    continue
+                has_state = not from_scratch and has_layout(session, row.id)
+                spec = with_settings(JobSpec.model_validate(row.spec), patch, has_state=has_state)
+                save_spec(session, row, spec, now)
+            stream_orders.request_resume(session, row, now, from_scratch=from_scratch)
+            session.refresh(row)
+            job = Job.of(row, now, Listening(session, settings, now))
     doorbell.ring(job_id, Queue(row.queue))
     return job

@@ -58,7 +58,7 @@ def require_room_for_stream(session: Session, limits: LimitSettings, tenant: str
 
 def require_room_for_rows(session: Session, limits: LimitSettings, tenant: str) -> None:
     """Raises TooManyPostedBytesError once the tenant's posted rows take as much room as they may. The batch with which
-    they come to do so is still taken, and so are those at the same instant.
+    they reach the limit is accepted.
     """
     most = limits.posted_bytes
     if most and quotas.posted_bytes(session, tenant) >= most:

@@ -12,14 +12,13 @@ from sqlalchemy.orm import Session
 from service.datasets.roots import roots_of
 from service.errors import NotAStreamError, NotStoppedError, StateNotCompatibleError
 from service.jobs.check_job import check_job, posted_schemas
-from service.jobs.find import require_job
+from service.jobs.find import require_job, state_for_change
 from service.settings import Settings
 from service.spec.errors import Issue
 from service.spec.job import JobSpec
 from service.spec.modes import Mode
 from service.spec.settings_patch import Difference, patched, state_differences
 from service.spec.status import JobStatus
-from service.store.jobs import effective_status
 from service.store.session import NO_SYNC, Database
 from service.store.stream_state import find_stream
 from service.store.tables import JobRow
@@ -36,17 +35,17 @@ def require_streaming(
 
 
 def require_stopped(row: JobRow, now: int) -> None:
-    """Raises NotStoppedError, with what to do, unless the job rests."""
-    status = effective_status(row, now)
+    """Raises NotStoppedError, with what to do, unless the job rests, and JobStateUnknownError."""
+    status = state_for_change(row, now)
     if status is JobStatus.STOPPED:
         return
-    if status.is_terminal:
+    if status is None:
         advice = "it has ended for good, submit it again."
     elif status in {JobStatus.STOPPING, JobStatus.CANCELLING}:
         advice = "wait until it has."
     else:
         advice = "stop it first (POST /v1/jobs/{id}/stop)."
-    raise NotStoppedError(f"The job is {status.value}: {advice}")
+    raise NotStoppedError(f"The job is {status or row.status}: {advice}")
 
 
 def with_settings(spec: JobSpec, patch: Mapping[str, Any], *, has_state: bool) -> JobSpec:
@@ -79,10 +78,12 @@ def check_settings(
     patch: Mapping[str, Any],
     *,
     from_scratch: bool,
-) -> None:
-    """Raises what `require_streaming`, `require_stopped`, `with_settings` and `check_job` do, and changes nothing.
+) -> dict[str, Any]:
+    """The stored job with which the changed settings were checked; the caller checks again if the job has changed
+    when it stores them.
 
-    Files are looked at here, and not while the job is locked.
+    Raises what `require_streaming`, `require_stopped`, `with_settings` and `check_job` do, and changes nothing. Files
+    are looked at here, and not while the job is locked.
     """
     with database.read() as session:
         row = require_streaming(session, tenant, job_id, with_spec=True)
@@ -90,6 +91,7 @@ def check_settings(
         has_state = not from_scratch and has_layout(session, job_id)
         spec = with_settings(JobSpec.model_validate(row.spec), patch, has_state=has_state)
     check_job(spec, roots_of(settings), posted_schemas(database, tenant, spec), goes_on=has_state)
+    return row.spec
 
 
 def has_layout(session: Session, job_id: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -28,7 +28,8 @@ from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from service.spec.modes import Mode
 from service.spec.queues import Queue
-from service.store import idempotency, jobs, outbox, quotas
+from service.spec.types import Schema
+from service.store import idempotency, ingest, jobs, outbox, quotas
 from service.store.jobs import NewJob
 from service.store.quotas import Counted
 from service.store.session import Database
@@ -70,11 +71,8 @@ def submit_job(database: Database, doorbell: Doorbell, settings: Settings, submi
     with database.look() as session:
         _require_room(session, settings, submission, lambda: database.now(session))
         require_comparable(session, submission.tenant, submission.spec.compare_with)
-    checked = _check(database, settings, submission)
-    queue = _queue(submission, checked.table_bytes, settings.api.long_job_bytes)
     try:
-        # With the columns that were inferred: every run of the job reads its files by them.
-        job = _store(database, settings, submission, checked.spec.stored(), queue, payload)
+        job, queue = _check_and_store(database, settings, submission, payload)
     except IntegrityError:
         # The same key was committed between our look and our insert.
         earlier = _earlier(database, settings, submission, payload)
@@ -83,6 +81,18 @@ def submit_job(database: Database, doorbell: Doorbell, settings: Settings, submi
         return earlier
     doorbell.ring(job.id, queue)
     return Accepted(job, replayed=False)
+
+
+def _check_and_store(database: Database, settings: Settings, submission: Submission, payload: str) -> tuple[Job, Queue]:
+    """The stored job and its queue. The job is checked again if a stream that it reads has changed since the check."""
+    while True:
+        streams = posted_schemas(database, submission.tenant, submission.spec)
+        checked = _check(settings, submission, streams)
+        queue = _queue(submission, checked.table_bytes, settings.api.long_job_bytes)
+        # With the columns that were inferred: every run of the job reads its files by them.
+        job = _store(database, settings, submission, checked.spec.stored(), queue, payload, streams)
+        if job is not None:
+            return job, queue
 
 
 def _require_room(session: Session, settings: Settings, submission: Submission, now: Callable[[], int]) -> None:
@@ -98,11 +108,11 @@ def _explain_ms(settings: Settings) -> int:
     return round(settings.api.explain_timeout_seconds * 1000)
 
 
-def _check(database: Database, settings: Settings, submission: Submission) -> CheckedJob:
+def _check(settings: Settings, submission: Submission, streams: Mapping[str, Schema]) -> CheckedJob:
     spec = submission.spec
     of_sink = issues_of_sink(spec.sink, settings.sink_roots)
     try:
-        checked = check_job(spec, roots_of(settings), posted_schemas(database, submission.tenant, spec))
+        checked = check_job(spec, roots_of(settings), streams)
     except SpecError as error:
         raise SpecError([*error.issues, *of_sink]) from None
     if of_sink:
@@ -146,7 +156,9 @@ def _store(
     spec: dict[str, Any],
     queue: Queue,
     payload: str,
-) -> Job:
+    streams: Mapping[str, Schema],
+) -> Job | None:
+    """None, and nothing stored, unless the tenant's streams of these names still have these columns."""
     new = NewJob(
         id=str(uuid.uuid4()),
         tenant=submission.tenant,
@@ -162,6 +174,8 @@ def _store(
         mode=Mode.BATCH if submission.kind == jobs.EXPLAIN else submission.spec.mode,
     )
     with database.write() as session:
+        if streams and ingest.find_schemas(session, new.tenant, streams, lock=True) != streams:
+            return None
         if submission.kind == jobs.EXPLAIN and settings.limits.explanations:
             # These come a few at a time, so that waiting for each other costs them nothing.
             quotas.count_alone(session, new.tenant, Counted.EXPLANATIONS)

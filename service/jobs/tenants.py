@@ -1,4 +1,4 @@
-"""Whose jobs they are. Callers are not told apart yet: every row belongs to the one tenant named here."""
+"""The tenant of callers that the service does not authenticate, and of API keys that are made without naming one."""
 
 from __future__ import annotations
 

@@ -20,29 +20,13 @@ from service.spec.modes import Mode
 from service.spec.problem import Problem
 from service.spec.queues import Queue
 from service.spec.reports import Progress
-from service.spec.status import JobStatus
-from service.store.jobs import effective_status
+from service.spec.status import JobStatus, StatusText
+from service.store.jobs import effective_status, has_finished
 from service.store.tables import JobRow
 
 _REMEMBERED = 2048
 _REMEMBERED_CHARACTERS = 16_384
 """Of how many jobs a process keeps the checked specification, and of none that is longer: 64 MB or so at the most."""
-
-_STATES = [status.value for status in JobStatus]
-
-StatusText = Annotated[
-    JobStatus,
-    WithJsonSchema(
-        {
-            "type": "string",
-            "examples": ["RUNNING"],
-            "x-extensible-enum": _STATES,
-            "description": f"One of {', '.join(_STATES)}. More may come: use `finished` to know when to stop waiting. "
-            "A STOPPED job has not finished: it may be resumed.",
-        }
-    ),
-]
-
 
 QueueText = Annotated[
     str,
@@ -127,10 +111,16 @@ class JobSummary(Frozen):
     result: ResultSummary | None = Field(description="Null until SUCCEEDED.")
     request_id: str | None = Field(description="`X-Request-Id` of its submission.")
 
+    @property
+    def is_at_rest(self) -> bool:
+        """True where nothing will change the job unless somebody asks for it, or its next run is due."""
+        return self.finished or self.status == JobStatus.STOPPED
+
     @classmethod
     def of(cls, row: JobRow, now: int, listening: Waiting) -> Self:
         """The job of `row` as it truly stands at `now` (milliseconds)."""
-        return cls.model_validate(_fields(row, now, listening))
+        # Workers of a newer version may store more.
+        return cls.model_validate(_fields(row, now, listening), extra="ignore")
 
 
 class Job(JobSummary):
@@ -143,7 +133,7 @@ class Job(JobSummary):
     @classmethod
     def of(cls, row: JobRow, now: int, listening: Waiting) -> Self:
         """The job of `row` as it truly stands at `now` (milliseconds)."""
-        return cls.model_validate({**_fields(row, now, listening), "spec": _spec(row.spec)})
+        return cls.model_validate({**_fields(row, now, listening), "spec": _spec(row.spec)}, extra="ignore")
 
 
 def _spec(stored: dict[str, Any]) -> dict[str, Any]:
@@ -177,8 +167,8 @@ def _fields(row: JobRow, now: int, listening: Waiting) -> Mapping[str, object]:
         "id": row.id,
         "name": row.name,
         "mode": row.mode,
-        "status": status,
-        "finished": status.is_terminal,
+        "status": row.status if status is None else status.value,
+        "finished": has_finished(row),
         "version": row.version,
         "queue": row.queue,
         "waiting_for": _waiting_for(row, listening) if waits else None,

@@ -26,7 +26,7 @@ async def wait_for_job(
     deadline = time.monotonic() + seconds
     while True:
         job = await reader.read(key)
-        done = job.status.is_at_rest or not is_known(job)
+        done = job.is_at_rest or not is_known(job)
         remaining = deadline - time.monotonic()
         if done or remaining <= 0:
             return job

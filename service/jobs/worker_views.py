@@ -9,9 +9,10 @@ from typing import Annotated, Self
 from pydantic import Field, WithJsonSchema
 from sqlalchemy.orm import Session
 
-from service.jobs.views import StatusText, timestamp
+from service.jobs.views import timestamp
 from service.spec.model import Frozen
 from service.spec.queues import Queue
+from service.spec.status import StatusText
 from service.spec.workers import WorkerStatus
 from service.store.jobs import RUN
 from service.store.tables import WorkerRow
@@ -99,5 +100,5 @@ def workers_of(session: Session, rows: Sequence[WorkerRow], tenant: str, now: in
 
 def _job(job: JobAtHand) -> WorkerJob:
     return WorkerJob(
-        id=job.job_id, name=job.name, status=job.status, attempt=job.attempt, started_at=timestamp(job.started_at)
+        id=job.job_id, name=job.name, status=job.status.value, attempt=job.attempt, started_at=timestamp(job.started_at)
     )

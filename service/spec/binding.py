@@ -25,13 +25,15 @@ from service.spec.bound import (
 )
 from service.spec.calls import bind_call, condition
 from service.spec.derived import Derived, check_name, check_size, derived_table
-from service.spec.dialect import Text
+from service.spec.dialect import Text, TextOf
 from service.spec.equi_joins import Step, with_equalities
 from service.spec.errors import SpecError, did_you_mean, nearest_names
 from service.spec.event_windows import EventTimes, bind_window
 from service.spec.expressions import scalar_of
 from service.spec.grouping import Grouped, Key, check_keys, over_keys, positions_of
+from service.spec.growth import check_replaced, conditions_in
 from service.spec.inference import Typing
+from service.spec.limits import CODE, CONDITIONS
 from service.spec.parsing import read_expression
 from service.spec.pruning import pruned
 from service.spec.query import JoinKind, NullsOrder, Query, QueryRef, SortDirection, Source, TableRef, UnionRef
@@ -51,9 +53,10 @@ def bind(
     pointer: str = "/query",
     *,
     event_times: EventTimes | None = None,
+    text_of: TextOf = Text,
 ) -> BoundQuery:
     """The bound form of `query`; `schemas` are those of the job's tables, by name, and `event_times` those of its
-    streams, None for a batch job, which has none.
+    streams, None for a batch job, which has none. `text_of` makes the `Text` of an expression and its pointer.
 
     Raises SpecError `unknown_table`, `unknown_column`, `ambiguous_column`, `duplicate_column`, `duplicate_table`,
     `not_grouped`, `type_mismatch`, `unsupported_construct`, `unsupported_function`, `sql_syntax`, `query_too_deep`,
@@ -61,7 +64,10 @@ def bind(
     expression is at fault, line and column in its text.
     """
     check_size(query, pointer)
-    bound = pruned(_Binder(query, schemas, pointer, Aliases(), "", event_times).bind())
+    binder = _Binder(query, schemas, pointer, Aliases(), "", event_times, text_of)
+    bound = pruned(binder.bind())
+    if binder.conditions > CONDITIONS.most:
+        raise SpecError.of(CODE, CONDITIONS.detail(binder.conditions), pointer=pointer)
     _check_columns(bound, pointer)
     return bound
 
@@ -86,6 +92,7 @@ class _Binder:
         aliases: Aliases,
         within: str,
         event_times: EventTimes | None,
+        text_of: TextOf,
     ) -> None:
         self._query = query
         self._schemas = schemas
@@ -93,6 +100,9 @@ class _Binder:
         self._aliases = aliases
         self._within = within
         self._event_times = event_times
+        self._text_of = text_of
+        self._own_conditions = 0
+        self._conditions_below = 0
         self._plan_names: dict[str, str] = {}
         self._sources: dict[str, BoundSource] = {}
 
@@ -112,7 +122,8 @@ class _Binder:
         joins = self._bound_joins(steps, where)
         if query.window is not None:
             at = f"{self._pointer}/window"
-            window = bind_window(query.window, scope, self._sources, joins, self._event_times, at)
+            source = self._text(query.window.column, "/window/column")
+            window = bind_window(query.window, scope, self._sources, joins, self._event_times, at, source)
             return replace(self._finish(scope, joins, where, self._grouped(scope, window)), window=window)
         if query.group_by or query.aggregates:
             return self._finish(scope, joins, where, self._grouped(scope, None))
@@ -124,11 +135,16 @@ class _Binder:
             )
         return self._finish(scope, joins, where, None)
 
+    @property
+    def conditions(self) -> int:
+        """How many conditions Spark may join by AND once it pushes those of this query into one below."""
+        return self._own_conditions + self._conditions_below
+
     def _error(self, code: str, detail: str, at: str, suggestions: tuple[str, ...] = ()) -> SpecError:
         return SpecError.of(code, detail, pointer=self._pointer + at, suggestions=suggestions)
 
     def _text(self, text: str, at: str) -> Text:
-        return Text(text, self._pointer + at)
+        return self._text_of(text, self._pointer + at)
 
     # FROM
 
@@ -166,7 +182,10 @@ class _Binder:
 
     def _derived(self, source: QueryRef | UnionRef, alias: str, at: str) -> Derived:
         def bound(query: Query, pointer: str) -> BoundQuery:
-            return _Binder(query, self._schemas, pointer, self._aliases, alias, self._event_times).bind()
+            binder = _Binder(query, self._schemas, pointer, self._aliases, alias, self._event_times, self._text_of)
+            found = binder.bind()
+            self._conditions_below = max(self._conditions_below, binder.conditions)
+            return found
 
         pointer = self._pointer + at
         if isinstance(source, QueryRef):
@@ -206,6 +225,7 @@ class _Binder:
         source = self._text(self._query.where or "", "/where")
         tree = resolve(read_expression(source), scope, source)
         Typing(source).require_condition(tree, "WHERE")
+        self._own_conditions += conditions_in(tree, source)
         first = frozenset(field.name for field, _ in self._sources[self._query.source.name].columns)
         joined, rest = with_equalities(first, steps, tree)
         steps[:] = (
@@ -237,7 +257,7 @@ class _Binder:
         for index, call in enumerate(self._query.aggregates):
             at = f"/aggregates/{index}"
             self._claim(call.name, taken, f"{at}/name")
-            bound = bind_call(call, self._pointer + at, scope)
+            bound = bind_call(call, self._pointer + at, scope, self._text_of)
             if bound.function in OF_GROUPING_SETS:
                 bound = over_keys(bound, keys, bool(self._query.grouping_sets), self._pointer + at)
             calls.append(bound)
@@ -264,8 +284,9 @@ class _Binder:
         having = None
         if grouped is not None and query.having is not None:
             source = self._text(query.having, "/having")
-            tree = grouped.resolve(_replace(read_expression(source), trees, grouped.names), source)
+            tree = grouped.resolve(_replaced(source, trees, grouped.names), source)
             Typing(source).require_condition(tree, "HAVING")
+            self._own_conditions += conditions_in(tree, source)
             having = scalar_of(tree, source)
         order_by = tuple(self._sorts(scope, grouped, trees))
         select = tuple(BoundName(scalar, name) for name, _, scalar in selected)
@@ -316,13 +337,20 @@ class _Binder:
     ) -> Iterator[BoundSort]:
         for index, key in enumerate(self._query.order_by):
             source = self._text(key.expression, f"/order_by/{index}/expression")
-            tree = _replace(read_expression(source), selected, frozenset())
+            tree = _replaced(source, selected, frozenset())
             tree = self._resolve(tree, scope, grouped, source)
             Typing(source).groupable(tree)
             nulls = key.nulls
             if nulls is None:
                 nulls = NullsOrder.FIRST if key.direction is SortDirection.ASC else NullsOrder.LAST
             yield BoundSort(scalar_of(tree, source), key.direction, nulls)
+
+
+def _replaced(source: Text, selected: Mapping[str, Expression], names: frozenset[str]) -> Expression:
+    """The expression of `source` as `_replace` returns it. Raises SpecError, also for one that becomes too large."""
+    tree = _replace(read_expression(source), selected, names)
+    check_replaced(tree, source)
+    return tree
 
 
 def _replace(tree: Expression, selected: Mapping[str, Expression], names: frozenset[str]) -> Expression:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from service.spec.aggregates import IDEMPOTENT, OF_GROUPING_SETS, ORDERED, result_type, takes
 from service.spec.bound import BoundCall
-from service.spec.dialect import Text
+from service.spec.dialect import Text, TextOf
 from service.spec.errors import SpecError
 from service.spec.expressions import scalar_of
 from service.spec.inference import Typing
@@ -16,8 +16,8 @@ from service.spec.tree import Expression, Number, String
 from service.spec.types import UNKNOWN, Field, TypeName
 
 
-def bind_call(call: AggregateCall, pointer: str, scope: TableScope) -> BoundCall:
-    """The call over the columns of `scope`; `pointer` is its JSON pointer.
+def bind_call(call: AggregateCall, pointer: str, scope: TableScope, text_of: TextOf = Text) -> BoundCall:
+    """The call over the columns of `scope`; `pointer` is its JSON pointer, `text_of` makes the texts of its parts.
 
     Raises SpecError `unsupported_construct`, `type_mismatch`, and what expressions raise.
     """
@@ -26,7 +26,7 @@ def bind_call(call: AggregateCall, pointer: str, scope: TableScope) -> BoundCall
         raise SpecError.of("unsupported_construct", refused, pointer=pointer)
     arguments = []
     for index, text in enumerate(call.arguments):
-        source = Text(text, f"{pointer}/arguments/{index}")
+        source = text_of(text, f"{pointer}/arguments/{index}")
         tree = resolve(read_expression(source), scope, source)
         if index and call.function in _PARAMETERS:
             _check_parameter(call.function, tree, source)
@@ -38,8 +38,10 @@ def bind_call(call: AggregateCall, pointer: str, scope: TableScope) -> BoundCall
         function=call.function,
         arguments=tuple(arguments),
         distinct=call.distinct and call.function not in IDEMPOTENT,
-        filter=condition(Text(call.filter, f"{pointer}/filter"), scope, "FILTER") if call.filter is not None else None,
-        order_by=_order(Text(call.order_by, f"{pointer}/order_by"), scope) if call.order_by is not None else None,
+        filter=condition(text_of(call.filter, f"{pointer}/filter"), scope, "FILTER")
+        if call.filter is not None
+        else None,
+        order_by=_order(text_of(call.order_by, f"{pointer}/order_by"), scope) if call.order_by is not None else None,
         output=Field(call.name, type_ or UNKNOWN),
         descending=call.descending,
     )

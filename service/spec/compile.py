@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from service.spec.applicability import check_settings
 from service.spec.binding import bind
 from service.spec.bound import BoundQuery
+from service.spec.derived import check_work
 from service.spec.errors import Issue, SpecError
 from service.spec.event_windows import EventTimes
 from service.spec.job import JobSpec
+from service.spec.limits import CODE, NESTING
 from service.spec.sql import CompiledSql, compile_sql
 from service.spec.streaming_refusals import refuse_streaming
 from service.spec.types import Schema
@@ -24,17 +26,29 @@ def compile_job(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bo
     Raises SpecError with pointers below `/query`, or at `/sql` with line and column in the SQL text, or at another part
     of the job that the query cannot follow.
     """
+    try:
+        return _compiled(spec, schemas, is_accepted=is_accepted)
+    except RecursionError:
+        # The limits leave room; this is for what they forget.
+        raise SpecError.of(CODE, NESTING.detail(), pointer="/sql" if spec.query is None else "/query") from None
+
+
+def _compiled(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bool) -> BoundQuery:
     event_times = event_times_of(spec)
     if spec.query is not None:
+        if not is_accepted:
+            check_work(spec.query, schemas, "/query", is_read=True)
         query = bind(spec.query, schemas, event_times=event_times)
         if not is_accepted:
             _check(spec, query)
         return query
     compiled = compile_sql(spec.sql or "", schemas)
     try:
-        query = bind(compiled.query, schemas, event_times=event_times)
+        if not is_accepted:
+            check_work(compiled.query, schemas, "/query", is_read=False)
+        query = bind(compiled.query, schemas, event_times=event_times, text_of=compiled.text_of)
         for index, unused in enumerate(compiled.unused):
-            bind(unused, schemas, f"/query/unused/{index}", event_times=event_times)
+            bind(unused, schemas, f"/query/unused/{index}", event_times=event_times, text_of=compiled.text_of)
         if not is_accepted:
             _check(spec, query)
         return query

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from service.spec.bound import BoundDerived, BoundQuery, BoundUnion
 from service.spec.errors import SpecError
 from service.spec.growth import of_column
-from service.spec.query import MAX_QUERIES, MAX_QUERY_DEPTH, Query, QueryRef, UnionRef
+from service.spec.limits import (
+    CODE,
+    EXPRESSION_CHARACTERS,
+    EXPRESSION_TOKENS,
+    QUERIES,
+    QUERY_DEPTH,
+    TABLE_COLUMNS,
+    TABLES,
+    Limit,
+)
+from service.spec.query import Query, TableRef, queries_in, sources_in
 from service.spec.scalar import Scalar
 from service.spec.scope import full_name
 from service.spec.types import Field, Schema
 
-MAX_CHARACTERS = 200_000
-"""Characters of all expressions of a job."""
+_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
@@ -39,10 +50,10 @@ def derived_table(query: BoundQuery | BoundUnion, alias: str, columns: Sequence[
         detail = f"The query has {len(inner.fields)} columns, and {len(columns)} names are given for them."
         raise SpecError.of("unsupported_construct", detail, pointer=pointer)
     names = tuple(columns) or inner.names
-    folded = [name.casefold() for name in names]
+    times = Counter(name.casefold() for name in names)
     for name in names:
         check_name(name, pointer)
-        if folded.count(name.casefold()) > 1:
+        if times[name.casefold()] > 1:
             detail = f"Two columns would be called {name} (case does not count)."
             raise SpecError.of("duplicate_column", detail, pointer=pointer)
     schema = Schema(tuple(Field(name, field.type) for name, field in zip(names, inner.fields, strict=True)))
@@ -73,18 +84,30 @@ def check_name(name: str, pointer: str) -> None:
 
 def check_size(query: Query, pointer: str) -> None:
     """Raises SpecError `query_too_deep` where too many queries stand in `query`, too deep, or with too much in them."""
-    characters = 0
-    for number, (current, depth) in enumerate(_queries_in(query), start=1):
-        characters += sum(map(len, _texts(current)))
-        if depth > MAX_QUERY_DEPTH:
-            detail = f"Queries stand more than {MAX_QUERY_DEPTH} levels inside each other."
-            raise SpecError.of("query_too_deep", detail, pointer=pointer)
-        if number > MAX_QUERIES:
-            detail = f"The job has more than {MAX_QUERIES} queries, each use of a common table expression counted."
-            raise SpecError.of("query_too_deep", detail, pointer=pointer)
-        if characters > MAX_CHARACTERS:
-            detail = f"The expressions of the job have more than {MAX_CHARACTERS} characters, all queries together."
-            raise SpecError.of("query_too_deep", detail, pointer=pointer)
+    queries = list(queries_in(query))
+    _require(QUERY_DEPTH, max(depth for _, depth in queries), pointer)
+    _require(QUERIES, len(queries), pointer)
+    _require(EXPRESSION_CHARACTERS, sum(len(text) for each, _ in queries for text in _texts(each)), pointer)
+
+
+def check_work(query: Query, schemas: Mapping[str, Schema], pointer: str, *, is_read: bool) -> None:
+    """Raises SpecError `query_too_deep` where binding or planning `query` over `schemas` could take too long;
+    `is_read`: or reading it could, since its expressions are not compiled from SQL. For new jobs: earlier versions
+    accepted more.
+    """
+    queries = [each for each, _ in queries_in(query)]
+    sources = (source for each in queries for source in sources_in(each))
+    tables = [source.table for source in sources if isinstance(source, TableRef)]
+    _require(TABLES, len(tables), pointer)
+    _require(TABLE_COLUMNS, sum(len(schemas[table].fields) for table in tables if table in schemas), pointer)
+    if is_read:
+        words = sum(sum(1 for _ in _WORD.finditer(text)) for each in queries for text in _texts(each))
+        _require(EXPRESSION_TOKENS, words, pointer)
+
+
+def _require(limit: Limit, found: int, pointer: str) -> None:
+    if found > limit.most:
+        raise SpecError.of(CODE, limit.detail(found), pointer=pointer)
 
 
 def _texts(query: Query) -> Iterator[str]:
@@ -98,16 +121,3 @@ def _texts(query: Query) -> Iterator[str]:
     yield from (key.expression for key in query.order_by)
     for call in query.aggregates:
         yield from (*call.arguments, call.filter or "", call.order_by or "")
-
-
-def _queries_in(query: Query) -> Iterator[tuple[Query, int]]:
-    """Each query and how deep it stands, the outermost first; without recursion, which the depth could exhaust."""
-    pending = [(query, 1)]
-    while pending:
-        current, depth = pending.pop()
-        yield current, depth
-        for source in (current.source, *(join.right for join in current.joins)):
-            if isinstance(source, QueryRef):
-                pending.append((source.query, depth + 1))
-            elif isinstance(source, UnionRef):
-                pending += [(branch, depth + 1) for branch in source.queries]

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from sqlglot import exp
@@ -20,13 +21,12 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from service.spec.errors import SpecError
+from service.spec.limits import CODE, NESTING, OPERATOR_DEPTH, SQL_CHARACTERS, SQL_TOKENS, Limit
 from service.spec.syntax_errors import dangling, misplaced, what_is_wrong
+from service.spec.tree import Expression
 
-MAX_TEXT_LENGTH = 100_000
-MAX_TOKENS = 20_000
-# sqlglot takes some twenty Python frames a level; forty levels reach the interpreter's recursion limit.
-MAX_NESTING = 32
-MAX_DEPTH = 64
+FIRST = "first"
+"""In the `meta` of a node: the offset of the first part of it that knows its own."""
 
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
@@ -36,6 +36,7 @@ _CODE_POINT = r"[0-3][0-7]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}"
 _UNREADABLE = re.compile(r"(?:Missing (?P<quote>.+)|(?P<other>.+)) from \d+:(?P<at>\d+)", re.DOTALL)
 _CLOSED = re.compile(r"""--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|(?!/\*)[^'"`]""", re.DOTALL)
 _COMMENTS = re.compile(r"""--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`""", re.DOTALL)
+_NO_SQL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
 _ESCAPE = re.compile(rf"\\({_CODE_POINT}|.)", re.DOTALL)
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
@@ -48,25 +49,45 @@ _PrimaryParser = Callable[[BaseParser, Token], exp.Expr | None]
 
 @dataclass(frozen=True)
 class Text:
-    """A text and the JSON pointer of the field that holds it; makes errors that tell where."""
+    """A text and the JSON pointer of the field that holds it; makes errors that name the place.
+
+    An expression that was compiled from SQL has the `tree` that it was written from, which is not read again, and the
+    `sql` that the places in `tree` belong to.
+    """
 
     text: str
     pointer: str
+    tree: Expression | None = None
+    sql: str | None = None
+
+    @cached_property
+    def tokens(self) -> tuple[Token, ...]:
+        """The tokens of the text, as `tokens_of` returns them."""
+        return _tokens(self)
 
     def error(self, code: str, detail: str, *, at: int | None = None, suggestions: Iterable[str] = ()) -> SpecError:
         """A `SpecError` at offset `at`, where that is known."""
         line = column = None
         if at is not None:
-            line = self.text.count("\n", 0, at) + 1
-            column = at - self.text.rfind("\n", 0, at)
+            text = self.text if self.sql is None else self.sql
+            line = text.count("\n", 0, at) + 1
+            column = at - text.rfind("\n", 0, at)
         return SpecError.of(
             code, detail, pointer=self.pointer, line=line, column=column, suggestions=tuple(suggestions)
         )
+
+    def beyond(self, limit: Limit, found: int | None = None, *, at: int | None = None) -> SpecError:
+        """The refusal of a text that has `found` of what `limit` counts, or more than it allows."""
+        return self.error(CODE, limit.detail(found), at=at)
 
     def unsupported(self, construct: str, *, at: int | None = None, hint: str = "") -> SpecError:
         """`unsupported_construct`, naming it."""
         detail = f"{construct} cannot be used here."
         return self.error("unsupported_construct", detail + (f" {hint}" if hint else ""), at=at)
+
+
+TextOf = Callable[[str, str], Text]
+"""Makes the `Text` of an expression and its JSON pointer."""
 
 
 def _with_place(parse: _PrimaryParser) -> _PrimaryParser:
@@ -135,19 +156,26 @@ def tokens_of(source: Text) -> list[Token]:
 
     Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`.
     """
+    return list(source.tokens)
+
+
+def _tokens(source: Text) -> tuple[Token, ...]:
     _check_characters(source)
     try:
         tokens = _Dialect().tokenize(source.text)
     except SqlglotError as error:
         raise _token_error(source, error) from None
-    if len(tokens) > MAX_TOKENS:
-        raise source.error("query_too_deep", f"The text has {len(tokens)} words and signs; at most {MAX_TOKENS}.")
-    depth = 0
+    if len(tokens) > SQL_TOKENS.most:
+        raise source.beyond(SQL_TOKENS, len(tokens), at=tokens[SQL_TOKENS.most].start)
+    depth, deepest, place = 0, 0, 0
     for token in tokens:
         depth += (token.token_type in _OPENING) - (token.token_type in _CLOSING)
-        if depth > MAX_NESTING:
-            raise _too_deep(source, token.start)
-    return _with_spark_strings(source, tokens)
+        if depth == NESTING.most + 1 and deepest <= NESTING.most:
+            place = token.start
+        deepest = max(deepest, depth)
+    if deepest > NESTING.most:
+        raise source.beyond(NESTING, deepest, at=place)
+    return tuple(_with_spark_strings(source, tokens))
 
 
 def place_of(source: Text, keyword: TokenType, within: int | None = None) -> int | None:
@@ -179,11 +207,12 @@ def _check_hints(source: Text, tokens: Iterable[Token]) -> None:
 
 
 def _check_characters(source: Text) -> None:
-    if len(source.text) > MAX_TEXT_LENGTH:
-        raise source.error("query_too_deep", f"The text has {len(source.text)} characters; at most {MAX_TEXT_LENGTH}.")
-    for at, character in enumerate(source.text):
-        if (character < " " and character not in "\t\n\r") or "\ud800" <= character <= "\udfff":
-            raise source.error("sql_syntax", f"The character U+{ord(character):04X} has no place in SQL.", at=at)
+    if len(source.text) > SQL_CHARACTERS.most:
+        raise source.beyond(SQL_CHARACTERS, len(source.text), at=SQL_CHARACTERS.most)
+    wrong = _NO_SQL.search(source.text)
+    if wrong is not None:
+        character = ord(wrong.group())
+        raise source.error("sql_syntax", f"The character U+{character:04X} has no place in SQL.", at=wrong.start())
 
 
 def _parse(source: Text, into: type[exp.Expr]) -> exp.Expr:
@@ -210,13 +239,15 @@ def _parse(source: Text, into: type[exp.Expr]) -> exp.Expr:
     except ParseError as error:
         raise _syntax_error(source, error, tokens) from None
     except RecursionError:
-        raise _too_deep(source, None) from None
+        # NOT and minus signs, for example, which are no brackets.
+        raise source.beyond(NESTING) from None
     except (SqlglotError, ValueError) as error:
         raise source.error("sql_syntax", f"The text cannot be read: {_first_line(str(error))}.") from None
     tree = trees[0] if len(trees) == 1 else None
     if tree is None:
         raise source.error("sql_syntax", "The text is not an expression." if into is exp.Condition else "No SELECT.")
     _check_depth(source, tree)
+    _note_places(tree)
     return tree
 
 
@@ -245,20 +276,33 @@ def _syntax_error(source: Text, error: ParseError, tokens: Sequence[Token]) -> S
     return SpecError.of("sql_syntax", detail, pointer=source.pointer, line=line, column=column)
 
 
-def _too_deep(source: Text, at: int | None) -> SpecError:
-    return source.error("query_too_deep", f"The text is nested more than {MAX_NESTING} levels deep.", at=at)
-
-
 def _check_depth(source: Text, tree: exp.Expr) -> None:
     # Iteratively: a chain of operators makes a deep tree without any nesting in the text.
     pending: list[tuple[exp.Expr, int]] = [(tree, 1)]
+    deepest, place = 0, None
     while pending:
         node, depth = pending.pop()
-        if depth > MAX_DEPTH:
-            raise source.error("query_too_deep", f"An expression has more than {MAX_DEPTH} levels of operators.")
+        if depth > deepest:
+            deepest, place = depth, node
         for child in node.iter_expressions():
-            chained = type(child) is type(node) and isinstance(node, exp.And | exp.Or)
+            chained = type(child) is type(node) and isinstance(node, exp.And | exp.Or | exp.SetOperation)
             pending.append((child, depth if chained else depth + 1))
+    if deepest > OPERATOR_DEPTH.most:
+        starts = [node.meta["start"] for node in place.walk() if "start" in node.meta] if place is not None else []
+        raise source.beyond(OPERATOR_DEPTH, deepest, at=min(starts, default=None))
+
+
+def _note_places(tree: exp.Expr) -> None:
+    """Notes `FIRST` in every node: to look for it below each node again would take depth times as long."""
+    nodes = list(tree.walk(bfs=False))
+    for node in reversed(nodes):
+        first = node.meta.get(FIRST)
+        start = node.meta.get("start")
+        if start is not None and (first is None or start < first):
+            node.meta[FIRST] = first = start
+        if first is not None and node.parent is not None:
+            above = node.parent.meta
+            above[FIRST] = min(above.get(FIRST, first), first)
 
 
 def _with_spark_strings(source: Text, tokens: list[Token]) -> list[Token]:

@@ -5,8 +5,9 @@ Only equalities of two columns move: evaluating them earlier can fail for no row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from service.spec.query import Join, JoinKind
 from service.spec.scalar import Scalar
@@ -63,17 +64,15 @@ def with_equalities(
     if not any(step.join.kind in _INNER for step in steps):
         return tuple(steps), where
     terms = _terms(where)
-    open_ = [pair for term in (*terms, *_implied(terms)) if (pair := _pair(term)) is not None]
-    placed, done = first, list[Step]()
-    ordered = _ordered(first, steps, open_)
+    tables = _Tables(first, steps)
+    pairs = _Pairs(tables, (pair for term in (*terms, *_implied(terms)) if (pair := _pair(term)) is not None))
+    ordered = _ordered(steps, tables, pairs)
+    last_kept = max((index for index, step in enumerate(ordered) if step.join.kind not in _KEEPS_LEFT), default=-1)
+    placed, done = {_FIRST}, list[Step]()
     for index, step in enumerate(ordered):
-        later = ordered[index + 1 :]
-        moved: list[Equality] = []
-        if step.join.kind in _INNER and all(other.join.kind in _KEEPS_LEFT for other in later):
-            moved = [turned for pair in open_ if (turned := _turned(pair, placed, step.columns)) is not None]
-            open_ = [pair for pair in open_ if _turned(pair, placed, step.columns) is None]
-        done.append(replace(step, moved=tuple(dict.fromkeys(moved))))
-        placed |= step.columns
+        movable = step.join.kind in _INNER and index >= last_kept
+        done.append(replace(step, moved=pairs.between(placed, step.index) if movable else ()))
+        placed.add(step.index)
     used = {frozenset(pair) for step in done for pair in step.moved}
     rest = tuple(term for term in terms if (pair := _pair(term)) is None or frozenset(pair) not in used)
     if len(rest) == len(terms):
@@ -81,31 +80,64 @@ def with_equalities(
     return tuple(done), None if not rest else rest[0] if len(rest) == 1 else Connective("AND", rest)
 
 
-def _ordered(first: frozenset[str], steps: Sequence[Step], pairs: Sequence[Equality]) -> list[Step]:
+_FIRST = -1
+"""The number of the first table; a joined one has the index of its step."""
+
+
+class _Tables:
+    """Which table a column belongs to."""
+
+    def __init__(self, first: frozenset[str], steps: Sequence[Step]) -> None:
+        self._of_column = dict.fromkeys(first, _FIRST)
+        for step in steps:
+            self._of_column.update(dict.fromkeys(step.columns, step.index))
+
+    def of(self, column: str) -> int | None:
+        """The number of the table that has `column`; None where no table of this query has it."""
+        return self._of_column.get(column)
+
+    def read_by(self, step: Step) -> set[int | None]:
+        """The tables that the condition of `step` reads, its own left out."""
+        return {self.of(name) for name in step.reads} - {step.index}
+
+
+class _Pairs:
+    """Equalities between two tables, by table: each is looked at for its own tables alone."""
+
+    def __init__(self, tables: _Tables, pairs: Iterable[Equality]) -> None:
+        self._of_table: dict[int, dict[int, list[tuple[int, Equality]]]] = {}
+        for number, (one, other) in enumerate(pairs):
+            left, right = tables.of(one.name), tables.of(other.name)
+            if left is None or right is None or left == right:
+                continue
+            self._of_table.setdefault(right, {}).setdefault(left, []).append((number, (one, other)))
+            self._of_table.setdefault(left, {}).setdefault(right, []).append((number, (other, one)))
+
+    def connect(self, placed: Set[int], table: int) -> bool:
+        """Whether an equality connects `table` to one of the tables `placed`."""
+        return not placed.isdisjoint(self._of_table.get(table, ()))
+
+    def between(self, placed: Set[int], table: int) -> tuple[Equality, ...]:
+        """The equalities between the tables `placed`, on the left, and `table`, in their order in WHERE."""
+        found = [pair for left, pairs in self._of_table.get(table, {}).items() if left in placed for pair in pairs]
+        return tuple(dict.fromkeys(pair for _, pair in sorted(found, key=itemgetter(0))))
+
+
+def _ordered(steps: Sequence[Step], tables: _Tables, pairs: _Pairs) -> list[Step]:
     run = next((index for index, step in enumerate(steps) if step.join.kind not in _INNER), len(steps))
     pending, rest = list(steps[:run]), list(steps[run:])
     if any(step.is_told for step in pending):
         return list(steps)
-    placed, ordered = first, list[Step]()
+    reads = {step.index: tables.read_by(step) for step in pending}
+    placed, ordered = {_FIRST}, list[Step]()
     while pending:
-        ready = [step for step in pending if step.reads <= placed | step.columns]
-        joined = (
-            step
-            for step in ready
-            if step.join.kind is not JoinKind.CROSS or any(_turned(pair, placed, step.columns) for pair in pairs)
-        )
+        ready = [step for step in pending if reads[step.index] <= placed]
+        joined = (step for step in ready if step.join.kind is not JoinKind.CROSS or pairs.connect(placed, step.index))
         step = next(joined, ready[0])
         pending.remove(step)
         ordered.append(step)
-        placed |= step.columns
+        placed.add(step.index)
     return ordered + rest
-
-
-def _turned(pair: Equality, left: frozenset[str], right: frozenset[str]) -> Equality | None:
-    one, other = pair
-    if one.name in left and other.name in right:
-        return one, other
-    return (other, one) if other.name in left and one.name in right else None
 
 
 def _pair(term: Expression) -> Equality | None:
@@ -130,5 +162,6 @@ def _implied(terms: Sequence[Expression]) -> list[Expression]:
     for term in terms:
         if isinstance(term, Connective) and term.operator == "OR":
             first, *others = (_terms(branch) for branch in term.terms)
-            found += [part for part in first if all(part in other for other in others)]
+            in_all = frozenset(first).intersection(*others)
+            found += [part for part in first if part in in_all]
     return found

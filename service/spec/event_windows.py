@@ -60,9 +60,10 @@ def bind_window(
     joins: Iterable[BoundJoin],
     event_times: EventTimes | None,
     pointer: str,
+    source: Text,
 ) -> BoundWindow:
     """The bound form of `window`, whose pointer is `pointer`, over `sources`, which `joins` put together; `event_times`
-    is None for a batch job.
+    is None for a batch job. `source` is the text of the window's column.
 
     Raises SpecError `window_without_stream` for a batch job, `watermark_required` where the column is no declared event
     time, `window_over_joined_streams`, `unsupported_construct`, `type_mismatch`, `unknown_column`, `ambiguous_column`.
@@ -76,7 +77,6 @@ def bind_window(
     _check_joins(sources.values(), joins, event_times, pointer)
     slide = window.slide if isinstance(window, HoppingWindow) else window.size
     _check_lengths(window.size, slide, pointer)
-    source = Text(window.column, f"{pointer}/column")
     told = window.column.replace("`", "")
     column = resolve(read_expression(source), scope, source)
     if not isinstance(column, Column):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from service.spec.dialect import Text
-from service.spec.growth import expanded, longest
+from service.spec.growth import conditions_in, expanded, longest
 from service.spec.inference import Typing
 from service.spec.parsing import read_expression
 from service.spec.patterns import check_patterns
@@ -32,6 +32,7 @@ def scalar_of(tree: Expression, source: Text) -> Scalar:
     that could take too long, and `query_too_deep` for what grows too large once derived tables are merged.
     """
     type_ = Typing(source).type_of(tree)
-    scalar = Scalar(render(tree).text, columns_of(tree), type_, longest(tree, source), expanded(tree, source))
+    scalar = Scalar(render(tree), columns_of(tree), type_, longest(tree, source), expanded(tree, source))
+    conditions_in(tree, source)
     check_patterns(tree, source)
     return scalar

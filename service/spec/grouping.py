@@ -12,7 +12,7 @@ from service.spec.errors import SpecError, did_you_mean, nearest_names
 from service.spec.query import AggregateFunction, NamedExpression
 from service.spec.scalar import Scalar
 from service.spec.scope import TableScope, resolve
-from service.spec.tree import Column, Expression, Name, Negation, Number, map_children, walk
+from service.spec.tree import Column, Expression, Name, Negation, Number, children, map_children, walk
 from service.spec.types import Field, known
 
 
@@ -52,20 +52,28 @@ class Grouped:
     @cached_property
     def names(self) -> frozenset[str]:
         """Names of the columns, case-folded."""
-        return frozenset(column.name.casefold() for column in self.columns)
+        return frozenset(self._by_folded_name)
+
+    @cached_property
+    def _by_folded_name(self) -> dict[str, Column]:
+        return {column.name.casefold(): column for column in reversed(self.columns)}
 
     def resolve(self, tree: Expression, source: Text) -> Expression:
         """`tree` over keys and aggregates: by name, else as an expression that equals a group key.
 
         Raises SpecError `not_grouped`, `unknown_column` and what `TableScope.find` raises.
         """
+        return self._over(tree, self._over_tables(tree, source), source)
+
+    def _over(self, tree: Expression, over_tables: Expression, source: Text) -> Expression:
+        """`tree` over keys and aggregates; `over_tables` is `tree` with the names of columns of tables resolved."""
         if isinstance(tree, Column):
             return tree
         if isinstance(tree, Name) and tree.qualifier is None:
-            for column in self.columns:
-                if column.name.casefold() == tree.name.casefold():
-                    return replace(column, at=tree.at)
-        key = self._key_that_equals(tree, source)
+            column = self._by_folded_name.get(tree.name.casefold())
+            if column is not None:
+                return replace(column, at=tree.at)
+        key = self._key_that_equals(tree, over_tables)
         if key is not None:
             return key
         if isinstance(tree, Name):
@@ -76,20 +84,23 @@ class Grouped:
         if isinstance(tree, Negation) and isinstance(tree.operand, Number):
             # To Spark a negative number is one literal: the key 5 is no part of -5.
             return tree
-        return map_children(tree, lambda child: self.resolve(child, source))
+        parts = iter(children(over_tables))
+        return map_children(tree, lambda child: self._over(child, next(parts), source))
 
-    def _key_that_equals(self, tree: Expression, source: Text) -> Column | None:
-        if not self.has_sets and not any(isinstance(part, Name) for part in walk(tree)):
-            # A constant is itself, whether it is a key or not.
-            return None
-        try:
-            resolved = resolve(tree, self.tables, source)
-        except SpecError:
-            return None
-        for key in self.keys:
-            if key.tree == resolved:
-                return _column(key)
-        return None
+    def _over_tables(self, tree: Expression, source: Text) -> Expression:
+        """`tree` with its names resolved; a name that is no column of a table stays, and equals no part of a key."""
+        if isinstance(tree, Name):
+            try:
+                return resolve(tree, self.tables, source)
+            except SpecError:
+                return tree
+        return map_children(tree, lambda child: self._over_tables(child, source))
+
+    def _key_that_equals(self, tree: Expression, over_tables: Expression) -> Column | None:
+        key = next((key for key in self.keys if key.tree == over_tables), None)
+        # A constant is itself, whether it is a key or not.
+        is_constant = key is not None and not any(isinstance(part, Name) for part in walk(tree))
+        return None if key is None or (is_constant and not self.has_sets) else _column(key)
 
     def _not_grouped(self, name: Name, source: Text) -> SpecError:
         told = f"{name.qualifier}.{name.name}" if name.qualifier is not None else name.name

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from service.spec.dialect import Text
 from service.spec.functions import MAX_PADDED_LENGTH, literal_integer
+from service.spec.limits import CONDITIONS, EXPANDED_NODES
 from service.spec.tree import (
     Arithmetic,
     Binary,
@@ -17,7 +18,10 @@ from service.spec.tree import (
     Case,
     Cast,
     Column,
+    Connective,
     Expression,
+    NodeCounter,
+    Not,
     String,
     children,
     position_of,
@@ -29,8 +33,6 @@ MAX_VALUE_BYTES = 1 << 20
 COLUMN_BYTES = 256
 # The longest decimal, time or hash that is written out; sha2 gives 128 digits.
 _SHORT = 128
-MAX_EXPANDED = 20_000
-"""Nodes of an expression, the columns of derived tables written out: Spark writes them out to push a filter down."""
 _CHARACTER_BYTES = 4
 # A letter of a date format stands for the name of a time zone at most.
 _DATE_PART_BYTES = 32
@@ -57,18 +59,48 @@ def longest(node: Expression, source: Text) -> int:
 
 
 def expanded(tree: Expression, source: Text) -> int:
-    """Nodes of the resolved `tree`, each column of a derived table counted as what it stands for.
+    """Nodes of the resolved `tree`, each column of a derived table counted as what it stands for: Spark writes these
+    out to push a filter down.
 
-    Raises SpecError `query_too_deep` where there are more than MAX_EXPANDED.
+    Raises SpecError `query_too_deep` where there are more than EXPANDED_NODES.
     """
     nodes = sum(part.size if isinstance(part, Column) else 1 for part in walk(tree))
-    if nodes > MAX_EXPANDED:
-        detail = (
-            f"An expression has more than {MAX_EXPANDED} parts, columns of derived tables counted as what they are "
-            "computed from: use each of them less often."
-        )
-        raise source.error("query_too_deep", detail, at=position_of(tree))
+    if nodes > EXPANDED_NODES.most:
+        raise source.beyond(EXPANDED_NODES, nodes, at=position_of(tree))
     return nodes
+
+
+def check_replaced(tree: Expression, source: Text) -> None:
+    """As `expanded`, for a tree in which names were replaced by trees that it then shares: without walking through
+    each of these as often as it is used.
+    """
+    nodes = NodeCounter().count(tree)
+    if nodes > EXPANDED_NODES.most:
+        raise source.beyond(EXPANDED_NODES, nodes)
+
+
+def conditions_in(tree: Expression, source: Text) -> int:
+    """How many conditions AND joins at the top of `tree`; NOT turns the OR below it into AND, as Spark does.
+
+    Raises SpecError `query_too_deep` where there, or anywhere inside, AND joins more than CONDITIONS.
+    """
+    counts: list[int] = []
+    pending = [(tree, False)]
+    while pending:
+        joined, count = [pending.pop()], 0
+        while joined:
+            node, negated = joined.pop()
+            if isinstance(node, Not):
+                joined.append((node.operand, not negated))
+            elif isinstance(node, Connective) and (node.operator == "AND") is not negated:
+                joined += [(term, negated) for term in node.terms]
+            else:
+                count += 1
+                pending += [(part, negated and isinstance(node, Connective)) for part in children(node)]
+        if count > CONDITIONS.most:
+            raise source.beyond(CONDITIONS, count, at=position_of(tree))
+        counts.append(count)
+    return counts[0]
 
 
 def of_column(type_: DataType | None) -> int:

@@ -199,28 +199,31 @@ class Typing:
             case Comparison(operator, left, right):
                 self._compare(operator, left, right)
             case InList(operand, items):
-                for item in items:
-                    self._compare("IN", operand, item)
+                self._compare("IN", operand, *items)
             case Between(operand, low, high):
-                self._compare("BETWEEN", operand, low)
-                self._compare("BETWEEN", operand, high)
+                self._compare("BETWEEN", operand, low, high)
             case Like(_, operand, pattern, _):
                 self.computable(operand)
                 self.computable(pattern)
 
-    def _compare(self, operator: str, left: Expression, right: Expression) -> None:
-        one, other = self.computable(left), self.computable(right)
-        if one is not None and other is not None and not coercion.comparable(one, other):
-            raise self.mismatch(
-                f"{operator} cannot compare {_told(left)}, which is {one}, with {_told(right)}, which is {other}.", left
-            )
+    def _compare(self, operator: str, left: Expression, *others: Expression) -> None:
+        """Raises SpecError `type_mismatch` unless `left`, which is typed once, can be compared with all `others`."""
+        one = self.computable(left)
+        for right in others:
+            other = self.computable(right)
+            if one is not None and other is not None and not coercion.comparable(one, other):
+                detail = (
+                    f"{operator} cannot compare {_told(left)}, which is {one}, with {_told(right)}, which is {other}."
+                )
+                raise self.mismatch(detail, left)
 
     def _case(self, node: Case) -> DataType | None:
-        for when, _ in node.branches:
-            if node.operand is None:
+        conditions = [when for when, _ in node.branches]
+        if node.operand is not None:
+            self._compare("WHEN", node.operand, *conditions)
+        else:
+            for when in conditions:
                 self.require_condition(when, "WHEN")
-            else:
-                self._compare("WHEN", node.operand, when)
         values = [then for _, then in node.branches] + ([node.default] if node.default is not None else [])
         types = [self.computable(value) for value in values]
         try:
@@ -299,5 +302,5 @@ def _is_text(left: DataType | None, right: DataType | None) -> bool:
 
 
 def _told(node: Expression) -> str:
-    text = render(node).text.replace("`", "")
+    text = render(node).replace("`", "")
     return text if len(text) <= 60 else text[:57] + "…"

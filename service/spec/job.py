@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from service.spec.limits import SQL_CHARACTERS
 from service.spec.mode_rules import mode_faults
 from service.spec.model import Flag, Frozen, Whole
 from service.spec.modes import Mode, OutputMode
 from service.spec.options import JobSettings, OptimizerSettings, StateSettings
 from service.spec.quantities import Bounds, Duration
-from service.spec.query import Identifier, Query
+from service.spec.query import Identifier, Query, queries_in
 from service.spec.queues import QueueChoice
 from service.spec.sinks import ManagedSink, Sink
 from service.spec.streaming import EventTime, RateTable, Schedule, StreamTable, TableRole
 from service.spec.tagged import told_apart_by
 
-MAX_SQL_LENGTH = 100_000
 MAX_SCHEMA_LENGTH = 100_000
 
 SPEC_VERSION = 9
@@ -31,7 +32,7 @@ aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all joins o
 nothing until then, is read as `join.skew`: a job that still waits with `forced` runs as ISOLATE, with the same result.
 4: streaming modes, and `state.*`. 5: `follow`, and joins of the rows of streams whose event time bounds
 them. 6: `multi_line` of CSV, which did nothing until then. 7: `limits.failure_retries`. 8: `compare_with`.
-9: `optimizer.timeout`."""
+9: `optimizer.timeout`, and larger queries, such as 33 to 100 joins."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -39,6 +40,13 @@ _TIMED_VERSION = 5
 _MULTI_LINE_VERSION = 6
 _RETRIES_VERSION = 7
 _COMPARISON_VERSION = 8
+
+_MAX_JOINS_BEFORE = 32
+"""Joins of one query, until version 9."""
+_MAX_CHARACTERS_BEFORE = 10_000
+"""So much SQL was within all limits until version 9, unless it had many joins or branches of a UNION."""
+_PARTS = re.compile(r",|\b(?:join|union)\b", re.IGNORECASE)
+"""What every further table and every further branch of a UNION has in front of it."""
 
 
 class TableFormat(StrEnum):
@@ -146,7 +154,8 @@ class Limits(Frozen):
         ge=0,
         le=10,
         description="How often a batch job is tried again, beside `max_attempts`, after it FAILED for a reason that "
-        "may pass: a store that is away (`storage_unavailable`), a full disk (`disk_full`) or an `internal_error`. "
+        "may pass: a store that is away (`storage_unavailable`), a full disk (`disk_full`), a file that was written "
+        "while the job ran (`files_changed`) or an `internal_error`. "
         "After 10 s, 20 s and so on up to 5 min, within its time limit.",
     )
 
@@ -178,7 +187,10 @@ class JobSpec(Frozen):
         "run, and then waits to be resumed. `continuous` runs until it is stopped.",
     )
     tables: dict[Identifier, Table] = Field(min_length=1, max_length=64)
-    sql: Annotated[str, Field(min_length=1, max_length=MAX_SQL_LENGTH)] | None = Field(
+    sql: (
+        Annotated[str, Field(min_length=1, max_length=SQL_CHARACTERS.most), BeforeValidator(SQL_CHARACTERS.check)]
+        | None
+    ) = Field(
         default=None,
         description="A SELECT over `tables`.",
         examples=["SELECT o.uid, COUNT(DISTINCT o.category) AS categories FROM orders o GROUP BY o.uid"],
@@ -238,7 +250,7 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The least SPEC_VERSION whose words cover this job."""
-        if self.settings.optimizer != OptimizerSettings():
+        if self.settings.optimizer != OptimizerSettings() or self._has_large_query:
             return SPEC_VERSION
         if self.compare_with is not None:
             return _COMPARISON_VERSION
@@ -251,6 +263,16 @@ class JobSpec(Frozen):
             return _TIMED_VERSION
         streams = self.mode.is_streaming or self.settings.state != StateSettings()
         return _STREAMING_VERSION if streams else _BATCH_VERSION
+
+    @property
+    def _has_large_query(self) -> bool:
+        """Whether earlier versions may refuse the query for its size. Judged by the text, which is not compiled here:
+        one more that waits for a newer worker does no harm.
+        """
+        if self.query is not None:
+            return any(len(query.joins) > _MAX_JOINS_BEFORE for query, _ in queries_in(self.query))
+        sql = self.sql or ""
+        return len(sql) > _MAX_CHARACTERS_BEFORE or sum(1 for _ in _PARTS.finditer(sql)) > _MAX_JOINS_BEFORE
 
     def role_of(self, table: str) -> TableRole | None:
         """What a streaming job does with one of its tables; None where that has to be said and is not."""

@@ -29,7 +29,7 @@ from service.spec.constructs import (
     SUFFIXES,
     TYPES,
 )
-from service.spec.dialect import Text, parse_expression, tokens_of
+from service.spec.dialect import FIRST, Text, parse_expression, tokens_of
 from service.spec.errors import SpecError
 from service.spec.functions import FUNCTIONS
 from service.spec.query import AggregateFunction
@@ -64,15 +64,19 @@ from service.spec.windows import PARTS, SESSIONS, WINDOWS, misplaced, session_re
 
 
 def read_expression(source: Text) -> Expression:
-    """The tree of a scalar expression's text.
+    """The tree of a scalar expression's text: the one that the text was written from, where there is one.
 
     Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`, `unsupported_function`.
     """
+    if source.tree is not None:
+        return source.tree
     return ExpressionReader(source, aggregates=False).read(parse_expression(source))
 
 
 def position(node: exp.Expr) -> int | None:
     """Offset in the text of the first part of `node` that knows its own."""
+    if FIRST in node.meta:
+        return int(node.meta[FIRST])
     starts = [part.meta["start"] for part in node.walk() if "start" in part.meta]
     return min(starts) if starts else None
 

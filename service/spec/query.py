@@ -7,30 +7,37 @@ Columns are `alias.column`, or `column` where that is unambiguous. In `select`, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
+from service.spec.limits import (
+    AGGREGATES,
+    BRANCHES,
+    COLUMNS,
+    EXPRESSION_CHARACTERS,
+    GROUP_KEYS,
+    GROUPING_SETS,
+    JOINS,
+    SORT_KEYS,
+    SQL_CHARACTERS,
+)
 from service.spec.model import Flag, Frozen, refuse_flag
 from service.spec.quantities import Bounds, Duration
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 
 MAX_NAME_LENGTH = 255
 MAX_LIMIT = 2_147_483_647
-MAX_COLUMNS = 1024
-"""Output columns of one query."""
-MAX_GROUPING_SETS = 256
-MAX_QUERY_DEPTH = 12
-"""Queries inside each other, the outermost included."""
-MAX_QUERIES = 128
-"""Queries in one job, each use of a common table expression counted."""
 
-MAX_JOINS = 32
-"""Joins of one query."""
-
-ExpressionText = Annotated[str, Field(min_length=1, max_length=100_000, examples=["o.amount * 2"])]
+ExpressionText = Annotated[
+    str,
+    # The text of one that is compiled from SQL may become longer than a client may post.
+    Field(min_length=1, json_schema_extra={"maxLength": SQL_CHARACTERS.most}, examples=["o.amount * 2"]),
+    BeforeValidator(EXPRESSION_CHARACTERS.check),
+]
 Identifier = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH, examples=["orders"])]
 
 
@@ -100,8 +107,10 @@ class QueryRef(Frozen):
     kind: Literal["query"]
     query: Query
     alias: Identifier = Field(description="Its name in expressions.")
-    columns: tuple[Identifier, ...] = Field(
-        default=(), max_length=MAX_COLUMNS, description="Names of its columns in order; those of its output by default."
+    columns: Annotated[tuple[Identifier, ...], BeforeValidator(COLUMNS.check)] = Field(
+        default=(),
+        max_length=COLUMNS.most,
+        description="Names of its columns in order; those of its output by default.",
     )
 
     @property
@@ -118,11 +127,13 @@ class UnionRef(Frozen):
     """
 
     kind: Literal["union_all"]
-    queries: tuple[Query, ...] = Field(min_length=2, max_length=64)
+    queries: Annotated[tuple[Query, ...], BeforeValidator(BRANCHES.check)] = Field(
+        min_length=2, max_length=BRANCHES.most
+    )
     alias: Identifier = Field(description="Its name in expressions.")
-    columns: tuple[Identifier, ...] = Field(
+    columns: Annotated[tuple[Identifier, ...], BeforeValidator(COLUMNS.check)] = Field(
         default=(),
-        max_length=MAX_COLUMNS,
+        max_length=COLUMNS.most,
         description="Names of its columns in order; those of the first query by default.",
     )
 
@@ -232,12 +243,14 @@ class Query(Frozen):
     """
 
     source: Source = Field(description="The first table (FROM).")
-    joins: tuple[Join, ...] = Field(default=(), max_length=MAX_JOINS)
+    joins: Annotated[tuple[Join, ...], BeforeValidator(JOINS.check)] = Field(default=(), max_length=JOINS.most)
     where: ExpressionText | None = None
-    group_by: tuple[NamedExpression, ...] = Field(default=(), max_length=64)
-    grouping_sets: tuple[tuple[Identifier, ...], ...] = Field(
+    group_by: Annotated[tuple[NamedExpression, ...], BeforeValidator(GROUP_KEYS.check)] = Field(
+        default=(), max_length=GROUP_KEYS.most
+    )
+    grouping_sets: Annotated[tuple[tuple[Identifier, ...], ...], BeforeValidator(GROUPING_SETS.check)] = Field(
         default=(),
-        max_length=MAX_GROUPING_SETS,
+        max_length=GROUPING_SETS.most,
         description="Names of `group_by` entries: groups by each of these sets, keys outside of a set being NULL. "
         "`[[a, b], [a], []]` is ROLLUP (a, b).",
     )
@@ -247,13 +260,37 @@ class Query(Frozen):
         description="Streaming modes: a window of event time, by which groups are told apart besides `group_by`. Its "
         "`start` and `end` are columns of `select` and `having`.",
     )
-    aggregates: tuple[AggregateCall, ...] = Field(default=(), max_length=256)
+    aggregates: Annotated[tuple[AggregateCall, ...], BeforeValidator(AGGREGATES.check)] = Field(
+        default=(), max_length=AGGREGATES.most
+    )
     having: ExpressionText | None = None
-    select: tuple[NamedExpression, ...] = Field(default=(), max_length=MAX_COLUMNS)
-    order_by: tuple[SortKey, ...] = Field(default=(), max_length=64)
+    select: Annotated[tuple[NamedExpression, ...], BeforeValidator(COLUMNS.check)] = Field(
+        default=(), max_length=COLUMNS.most
+    )
+    order_by: Annotated[tuple[SortKey, ...], BeforeValidator(SORT_KEYS.check)] = Field(
+        default=(), max_length=SORT_KEYS.most
+    )
     limit: int | None = Field(default=None, ge=0, le=MAX_LIMIT)
 
     _limit_is_no_flag = field_validator("limit", mode="before")(refuse_flag)
+
+
+def sources_in(query: Query) -> tuple[Source, ...]:
+    """What stands in FROM of `query` itself, in order."""
+    return (query.source, *(join.right for join in query.joins))
+
+
+def queries_in(query: Query) -> Iterator[tuple[Query, int]]:
+    """`query` and each query in it, with its depth, outer ones first; without recursion, which depth could exhaust."""
+    pending = [(query, 1)]
+    while pending:
+        current, depth = pending.pop()
+        yield current, depth
+        for source in sources_in(current):
+            if isinstance(source, QueryRef):
+                pending.append((source.query, depth + 1))
+            elif isinstance(source, UnionRef):
+                pending += [(branch, depth + 1) for branch in source.queries]
 
 
 for _model in (QueryRef, UnionRef, Join, Query):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import assert_never
 
 from service.spec.query import AggregateFunction
@@ -41,14 +40,6 @@ _ARITHMETIC = {"+": _SUM, "-": _SUM, "||": _SUM, "*": _PRODUCT, "/": _PRODUCT, "
 _ESCAPES = {"$": "\\u0024", "\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\x1a": "\\Z"}
 
 
-@dataclass(frozen=True)
-class Rendered:
-    """Text, and where names and calls in it stood in the text they were read from: (offset here, offset there)."""
-
-    text: str
-    marks: tuple[tuple[int, int], ...] = ()
-
-
 def string_literal(value: str) -> str:
     """`value` as a Spark string literal that reads back as exactly `value`.
 
@@ -65,26 +56,17 @@ def string_literal(value: str) -> str:
     return "'" + "".join(parts) + "'"
 
 
-def render(node: Expression) -> Rendered:
+def render(node: Expression) -> str:
     """The canonical text of a tree, resolved or not."""
     writer = _Writer()
     writer.write(node, _OR)
-    return Rendered("".join(writer.parts), tuple(writer.marks))
+    return "".join(writer.parts)
 
 
 class _Writer:
     def __init__(self) -> None:
         self.parts: list[str] = []
-        self.marks: list[tuple[int, int]] = []
-        self._length = 0
-
-    def add(self, text: str) -> None:
-        self.parts.append(text)
-        self._length += len(text)
-
-    def mark(self, at: int | None) -> None:
-        if at is not None:
-            self.marks.append((self._length, at))
+        self.add = self.parts.append
 
     def write(self, node: Expression, place: int) -> None:
         if _binding(node) < place:
@@ -107,8 +89,7 @@ class _Writer:
 
     def _bare(self, node: Expression) -> None:
         match node:
-            case Name(qualifier, name, at):
-                self.mark(at)
+            case Name(qualifier, name):
                 self.add((quoted(qualifier) + "." if qualifier is not None else "") + quoted(name))
             case Column(name):
                 self.add(quoted(name))
@@ -132,8 +113,7 @@ class _Writer:
                 self.add("TRY_CAST(" if tries else "CAST(")
                 self.write(operand, _OR)
                 self.add(f" AS {type_})")
-            case Call(name, arguments, at):
-                self.mark(at)
+            case Call(name, arguments):
                 self._wrapped(name, arguments)
             case Extract(part, operand):
                 self.add(f"EXTRACT({part} FROM ")
@@ -201,7 +181,6 @@ class _Writer:
         self.add(" END")
 
     def _aggregate(self, node: Aggregate) -> None:
-        self.mark(node.at)
         self.add(node.function.value + ("(DISTINCT " if node.distinct else "("))
         if node.arguments:
             self._list(node.arguments)

@@ -175,7 +175,7 @@ class StageSkew(Frozen):
     stage_id: int
     max_over_median: float = Field(description="Slowest task over the median one; does not dilute with parallelism.")
     slowest_task_ms: float
-    median_task_ms: float
+    median_task_ms: float = Field(description="Of two tasks, the shorter one.")
     stage_impact: float = Field(ge=0, le=1, description="Slowest task over the wall time of its stage (at most 1).")
     lost_ms: int = Field(description="What the stage would have saved had its tasks been even.")
 
@@ -188,12 +188,25 @@ class HotKeyReport(Frozen):
     role: str = Field(description="`group key`, `join key` or `distinct value`.")
     hot_keys: tuple[HotKey, ...]
     sampled_rows: int
+    rows_on_one_task: int | None = Field(
+        default=None,
+        description="Rows of the hottest key that one task was estimated to read by the plan that ran; null where the "
+        "plan spreads, aggregates or does not move them, and where their number is not known.",
+    )
+    estimate_is_wrong: bool = Field(
+        default=False,
+        description="Whether no task read a tenth of `rows_on_one_task`, or the estimated rows of the operator were "
+        "wrong: no advice follows from this key then.",
+    )
 
 
 class SkewReport(Frozen):
     """Is the job skewed, by which keys, what did it cost, and which setting would change it."""
 
-    skewed: bool
+    skewed: bool = Field(
+        description="Whether the slowest task of a stage took more than `skew.factor` times the median one and 100 ms "
+        "or more. Where no stage was measured, whether the plan gives one task all rows of a hot key."
+    )
     keys: tuple[HotKeyReport, ...]
     stages: tuple[StageSkew, ...] = Field(description="Stages above the skew factor, worst first.")
     lost_ms: int = Field(description="Sum over these stages.")
@@ -215,6 +228,33 @@ class ChoiceOutcome(Frozen):
         description="Null where the query sends rows for another operator too: Spark tells stages and not operators."
     )
     measured_rows_on_hottest_task: int | None = Field(description="Null where the rows shuffled are.")
+    is_wrong: bool = Field(default=False, description="Whether `wrong` of the report names an estimate of this choice.")
+
+
+class Quantity(StrEnum):
+    """What an estimate is about."""
+
+    ROWS_READ = "rows_read"
+    ROWS_SHUFFLED = "rows_shuffled"
+    ROWS_ON_HOTTEST_TASK = "rows_on_hottest_task"
+    ROWS_EMITTED = "rows_emitted"
+
+
+class WrongEstimate(Frozen):
+    """An estimate that is more than 10 times as high, or as low, as what was measured."""
+
+    quantity: Quantity
+    node_id: int | None = Field(
+        description="The node that it is about, by its id in the plan report; null where it is about the whole query."
+    )
+    node: str | None = Field(description="This node on one line.")
+    rule: str | None = Field(default=None, description="The rule that estimated it, where it is of a rule's choice.")
+    estimated: int
+    measured: int = Field(
+        description="What was measured; for a choice of a rule, the nearest number that the measurements of the whole "
+        "query leave possible."
+    )
+    factor: float = Field(description="How many times as high, or as low, as what was measured.")
 
 
 class EstimateReport(Frozen):
@@ -239,6 +279,11 @@ class EstimateReport(Frozen):
         description="Whether every operator that may send rows was decided by cost, so that the sums can be compared."
     )
     summary: str = Field(description="One sentence: how far the estimate was from what happened.")
+    wrong: tuple[WrongEstimate, ...] = Field(
+        default=(),
+        description="Estimates that were wrong by more than 10 times, the worst first. Numbers of rows below 1,000 are "
+        "not compared with each other.",
+    )
 
 
 class OperatorMetrics(Frozen):

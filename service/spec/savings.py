@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from service.spec.model import Frozen
-from service.spec.status import JobStatus
+from service.spec.status import StatusText
 
 
 class StageSaving(Frozen):
@@ -45,6 +45,11 @@ class EstimatedSaving(Frozen):
     ratio: float | None = Field(
         description="`cost` over `spark_cost`: 0.25 is a quarter, 1 that nothing changed; null where Spark's is 0."
     )
+    is_wrong: bool = Field(
+        default=False,
+        description="Whether what was measured differs from an estimate of the chosen way by more than 10 times: the "
+        "costs say nothing then.",
+    )
 
 
 class SavingsReport(Frozen):
@@ -62,7 +67,7 @@ class Comparison(Frozen):
     """This job beside the one that its `compare_with` names; figures are null until both SUCCEEDED."""
 
     job_id: str = Field(description="The other job.")
-    status: JobStatus = Field(description="Of the other job.")
+    status: StatusText = Field(description="Of the other job.")
     before_ms: int | None = Field(description="`execution_ms` of the other job, with that of a first run that failed.")
     after_ms: int | None = Field(description="The same of this one.")
     saved_ms: int | None = Field(description="The difference; below 0 where this one took longer.")

@@ -155,7 +155,7 @@ def matching(name: str, candidates: Iterable[str]) -> str | None:
 def _field(schema: Schema, name: Name, source: Text) -> Field | None:
     found = schema.find(name.name)
     if found is None:
-        alike = [other for other in schema.names if other.casefold() == name.name.casefold()]
+        alike = [other.name for other in schema.alike(name.name)]
         if alike:
             raise source.error(
                 "ambiguous_column",

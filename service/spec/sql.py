@@ -15,6 +15,8 @@ from service.spec.dialect import Text, parse_query, tokens_of
 from service.spec.errors import Issue
 from service.spec.parsing import position
 from service.spec.query import Query
+from service.spec.sql_expansion import check_expansion
+from service.spec.sql_origins import Origins
 from service.spec.sql_query import QueryCompiler
 from service.spec.types import Schema
 
@@ -28,38 +30,36 @@ _STATEMENTS = frozenset(
     for word in words.split()
 )
 
+_POINTER = "/query"
+"""The pointer with which a compiled query is bound."""
+
 
 @dataclass(frozen=True)
 class CompiledSql:
-    """A query and, for each of its parts by JSON pointer, (offset in the part's text, offset in the SQL) pairs.
+    """A query, and where each of its parts was written in the SQL `text`.
 
     `unused` are common table expressions that it does not read, below `/unused/<index>`: to be checked, no more.
     """
 
     query: Query
     text: str
-    origins: Mapping[str, tuple[tuple[int, int], ...]]
+    origins: Origins
     unused: tuple[Query, ...] = ()
 
-    def locate(self, issue: Issue, pointer: str = "/query") -> Issue:
-        """An issue of `query` (bound with this `pointer`) as one of the SQL text."""
-        marks = self._marks((issue.pointer or "").removeprefix(pointer))
-        offset = (issue.column or 1) - 1
-        places = [there for here, there in marks if here <= offset] or [there for _, there in marks[:1]]
-        line = column = None
-        if places:
-            line = self.text.count("\n", 0, places[-1]) + 1
-            column = places[-1] - self.text.rfind("\n", 0, places[-1])
-        return issue.model_copy(update={"pointer": "/sql", "line": line, "column": column})
+    def text_of(self, text: str, pointer: str) -> Text:
+        """The `Text` of an expression of `query`, which is not read again, since its tree is known."""
+        return Text(text, pointer, self.origins.trees.get(pointer.removeprefix(_POINTER)), self.text)
 
-    def _marks(self, part: str) -> tuple[tuple[int, int], ...]:
-        """The pairs of a part, of the first that stands in it, or of the nearest around it; none where none has any."""
-        inside = [marks[0][1] for pointer, marks in self.origins.items() if pointer.startswith(f"{part}/")]
-        if part not in self.origins and inside:
-            return ((0, min(inside)),)
-        while part and part not in self.origins:
-            part = part.rpartition("/")[0]
-        return self.origins.get(part, ())
+    def locate(self, issue: Issue) -> Issue:
+        """An issue of `query`, bound with `text_of`, as one of the SQL text."""
+        if issue.line is not None:
+            return issue.model_copy(update={"pointer": "/sql"})
+        place = self.origins.place_of((issue.pointer or "").removeprefix(_POINTER))
+        line = column = None
+        if place is not None:
+            line = self.text.count("\n", 0, place) + 1
+            column = place - self.text.rfind("\n", 0, place)
+        return issue.model_copy(update={"pointer": "/sql", "line": line, "column": column})
 
 
 def compile_sql(text: str, schemas: Mapping[str, Schema]) -> CompiledSql:
@@ -71,7 +71,9 @@ def compile_sql(text: str, schemas: Mapping[str, Schema]) -> CompiledSql:
     source = Text(text, "/sql")
     _check_statement(source)
     compiler = QueryCompiler(source, schemas)
-    query = compiler.query(_query_of(source), {})
+    tree = _query_of(source)
+    check_expansion(tree, source)
+    query = compiler.query(tree, {})
     unused = compiler.unused()
     return CompiledSql(query, text, compiler.origins, unused)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
@@ -11,13 +12,14 @@ from sqlglot.tokenizer_core import TokenType
 from service.spec.constructs import CLAUSE_HINTS, CLAUSES
 from service.spec.dialect import Text, place_of
 from service.spec.errors import SpecError, did_you_mean, nearest_names
+from service.spec.limits import JOINS
 from service.spec.parsing import ExpressionReader, position
-from service.spec.query import MAX_JOINS, MAX_NAME_LENGTH, JoinKind, QueryRef, TableRef, UnionRef
+from service.spec.query import MAX_NAME_LENGTH, JoinKind, QueryRef, TableRef, UnionRef
 from service.spec.query import Source as Relation
 from service.spec.scope import TableScope, matching
-from service.spec.tree import Boolean, Call, Comparison, Connective, Expression, Name, map_children, walk
+from service.spec.tree import Boolean, Comparison, Connective, Expression, Name, map_children, walk
 from service.spec.types import Schema
-from service.spec.visible import Visible
+from service.spec.visible import Visible, coalesced
 
 _KINDS = {
     ("", ""): JoinKind.INNER,
@@ -50,7 +52,7 @@ class JoinedTable:
 
 @dataclass(frozen=True)
 class Sources:
-    """The tables of a FROM clause, and what `*` stands for over them.
+    """The tables of a FROM clause; `show` finds what `*` stands for over them.
 
     `merged` are the columns of USING, by folded name: one column for both sides.
     """
@@ -58,8 +60,13 @@ class Sources:
     first: Relation
     joins: tuple[JoinedTable, ...]
     scope: TableScope
-    visible: Visible
+    show: Callable[[], Visible]
     merged: Mapping[str, Expression] = field(default_factory=dict)
+
+    @cached_property
+    def visible(self) -> Visible:
+        """What `*` stands for. Few queries ask for it, and it lists all columns of all tables."""
+        return self.show()
 
     def qualify(self, tree: Expression, source: Text) -> Expression:
         """`tree` with every name written as `alias.column`. Raises SpecError as `TableScope.locate` does."""
@@ -93,12 +100,11 @@ def read_from(
         raise source.unsupported("A SELECT without FROM", at=place, hint="FROM names one of the job's tables.")
     reader = _FromReader(source, schemas, derived, at)
     first, schema = reader.table(clause.this, f"{at}/source")
-    sources = Sources(first, (), _scope(clause.this, first, schema), Visible.of_table(first.name, schema))
+    sources = Sources(first, (), _scope(clause.this, first, schema), partial(Visible.of_table, first.name, schema))
     joins = select.args.get("joins") or []
-    if len(joins) > MAX_JOINS:
+    if len(joins) > JOINS.most:
         # Before any is read: USING builds an expression that grows with each.
-        place = position(joins[MAX_JOINS].this)
-        raise source.error("query_too_deep", f"A query has {len(joins)} joins; at most {MAX_JOINS}.", at=place)
+        raise source.beyond(JOINS, len(joins), at=position(joins[JOINS.most].this))
     for join in joins:
         sources = reader.joined(sources, join)
     return sources
@@ -169,14 +175,14 @@ class _FromReader:
                 "duplicate_table", f"Two tables are called {table.name}: give one an alias.", at=at
             )
         both = Sources(
-            before.first, (), before.scope.with_tables(_scope(join.this, table, schema)), before.visible, before.merged
+            before.first, (), before.scope.with_tables(_scope(join.this, table, schema)), before.show, before.merged
         )
         merged = dict(before.merged)
         columns = join.args.get("using") or []
         if "using" in join.args and not columns:
             raise self._source.error("sql_syntax", "USING names no column.", at=at)
         keys = [self._using(column, before, table, schema, kind, merged) for column in columns]
-        visible = before.visible.joined(Visible.of_table(table.name, schema), kind, keys)
+        show = partial(_visible, before, table.name, schema, kind, tuple(keys))
         rest: list[Expression] = []
         condition = join.args.get("on")
         if condition is not None:
@@ -193,7 +199,7 @@ class _FromReader:
         residual = None if not rest else rest[0] if len(rest) == 1 else Connective("AND", tuple(rest))
         scope = both.scope.without(table.name) if kind in _ONE_SIDED else both.scope
         step = JoinedTable(kind, table, tuple(keys), residual, at)
-        return Sources(before.first, (*before.joins, step), scope, visible, merged)
+        return Sources(before.first, (*before.joins, step), scope, show, merged)
 
     def _kind(self, join: exp.Join, at: int | None) -> JoinKind:
         for key, value in join.args.items():
@@ -224,7 +230,7 @@ class _FromReader:
         if kind is JoinKind.RIGHT:
             merged[folded] = right
         elif kind is JoinKind.FULL:
-            merged[folded] = Call("coalesce", (left, right), name.at)
+            merged[folded] = coalesced(left, right, name.at)
         else:
             merged[folded] = left
         return left, right
@@ -246,6 +252,12 @@ class _FromReader:
             else:
                 keys.append(pair)
         return keys, rest
+
+
+def _visible(
+    before: Sources, alias: str, schema: Schema, kind: JoinKind, using: Sequence[tuple[Expression, Expression]]
+) -> Visible:
+    return before.visible.joined(Visible.of_table(alias, schema), kind, using)
 
 
 def _scope(node: exp.Expr, table: Relation, schema: Schema) -> TableScope:

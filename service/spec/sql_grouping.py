@@ -10,10 +10,9 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from service.spec.dialect import Text, place_of
-from service.spec.query import MAX_GROUPING_SETS
+from service.spec.limits import CUBE_KEYS, GROUPING_SETS
 from service.spec.tree import Expression
 
-_MOST_CUBED = 8
 Set = tuple[Expression, ...]
 _SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 
@@ -93,9 +92,8 @@ class _Reader:
         return (self._read_key(node.this if isinstance(node, exp.Paren) else node),)
 
     def _cubed(self, units: list[Set]) -> list[Set]:
-        if len(units) > _MOST_CUBED:
-            detail = f"CUBE takes at most {_MOST_CUBED} keys."
-            raise self._source.error("query_too_deep", detail, at=self._place())
+        if len(units) > CUBE_KEYS.most:
+            raise self._source.beyond(CUBE_KEYS, len(units), at=self._place())
         chosen = (choice for size in range(len(units), -1, -1) for choice in combinations(units, size))
         return [_once(key for unit in choice for key in unit) for choice in chosen]
 
@@ -103,9 +101,8 @@ class _Reader:
         count = 1
         for part in parts:
             count *= len(part)
-        if count > MAX_GROUPING_SETS:
-            detail = f"GROUP BY has {count} grouping sets; at most {MAX_GROUPING_SETS}."
-            raise self._source.error("query_too_deep", detail, at=self._place())
+        if count > GROUPING_SETS.most:
+            raise self._source.beyond(GROUPING_SETS, count, at=self._place())
 
 
 def _rolled_up(units: list[Set]) -> list[Set]:

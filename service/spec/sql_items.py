@@ -10,8 +10,8 @@ from sqlglot.tokenizer_core import TokenType
 
 from service.spec.dialect import Text, place_of
 from service.spec.errors import SpecError
+from service.spec.limits import COLUMNS
 from service.spec.parsing import ExpressionReader, position
-from service.spec.query import MAX_COLUMNS
 from service.spec.rendering import render
 from service.spec.scope import matching
 from service.spec.sql_from import Sources, checked_name, name_of
@@ -39,14 +39,15 @@ def read_items(select: exp.Select, sources: Sources, source: Text, *, repeats_na
     if not select.expressions:
         raise source.error("sql_syntax", "SELECT names no column.", at=place_of(source, TokenType.SELECT))
     items: list[Item] = []
-    for node in select.expressions:
+    for number, node in enumerate(select.expressions, start=1):
         if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
             items += _star(node, sources, source)
         else:
             items.append(_item(node, sources, source, items))
-        if len(items) > MAX_COLUMNS:
-            detail = f"SELECT has more than {MAX_COLUMNS} columns, those that stars stand for counted."
-            raise source.error("query_too_deep", detail, at=items[MAX_COLUMNS].at)
+        if len(items) > COLUMNS.most:
+            # Every further node is a column at least.
+            found = len(items) + len(select.expressions) - number
+            raise source.beyond(COLUMNS, found, at=items[COLUMNS.most].at)
     taken: set[str] = set()
     free = _FreeNames(item.name.casefold() for item in items)
     for index, item in enumerate(items):
@@ -79,7 +80,7 @@ class _FreeNames:
 
 def told(tree: Expression, otherwise: str) -> str:
     """The text of `tree` as a name, or `otherwise` where that is too long."""
-    text = render(tree).text.replace("`", "")
+    text = render(tree).replace("`", "")
     return text if len(text) <= LONGEST_TOLD else otherwise
 
 

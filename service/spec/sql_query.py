@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 from sqlglot import exp
@@ -16,11 +17,14 @@ from sqlglot.tokenizer_core import TokenType
 
 from service.spec.constructs import CLAUSE_HINTS, CLAUSES
 from service.spec.dialect import Text, place_of
+from service.spec.limits import BRANCHES, NODES, QUERIES, QUERY_DEPTH
 from service.spec.parsing import position
-from service.spec.query import MAX_QUERIES, MAX_QUERY_DEPTH, Query, QueryRef, UnionRef
+from service.spec.query import Query, QueryRef, UnionRef
 from service.spec.scope import TableScope
+from service.spec.sql_expansion import WrittenNodes
 from service.spec.sql_from import Sources, name_of, read_from
 from service.spec.sql_order import over_columns
+from service.spec.sql_origins import Origins
 from service.spec.sql_select import SelectCompiler
 from service.spec.types import NULL, Field, Schema
 from service.spec.visible import Visible
@@ -39,10 +43,6 @@ _INSTEAD = {
 }
 _LONGEST_RUN = 64
 """Underscores in a text behind a name that we make up, beyond which it is made up differently: names have a length."""
-MAX_NODES = 40_000
-"""Names, literals, operators and output columns of all queries of one text, each use of a common table expression
-counted: twice what the longest text holds.
-"""
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class QueryCompiler:
     """Compiles the queries of one text; `origins` fills while it does."""
 
     def __init__(self, source: Text, schemas: Mapping[str, Schema]) -> None:
-        self.origins: dict[str, tuple[tuple[int, int], ...]] = {}
+        self.origins = Origins()
         self._source = source
         self._schemas = schemas
         self._queries = 0
-        self._nodes = 0
-        self._nodes_of: dict[int, int] = {}
+        self._columns_written = 0
+        self._written = WrittenNodes(source)
         self._ctes: list[Cte] = []
         self._used: set[int] = set()
         self._unnamed = _absent_from(source.text.casefold())
@@ -77,6 +77,10 @@ class QueryCompiler:
         `later`: it is not the first of a UNION, so that nothing asks for the names of its columns.
         """
         tree = _bare(tree)
+        if not isinstance(tree, exp.Query):
+            raise self._source.unsupported(
+                "A table in parentheses", at=position(tree), hint="Remove the parentheses, or write SELECT * FROM it."
+            )
         self._enter(tree, at, depth)
         ctes = self._with(tree, ctes)
         if isinstance(tree, exp.Select):
@@ -89,7 +93,7 @@ class QueryCompiler:
         around = exp.Select(expressions=[exp.Star()], order=tree.args.get("order"), limit=tree.args.get("limit"))
         if tree.args.get("distinct"):
             around.set("distinct", exp.Distinct())
-        return SelectCompiler(self._source, around, _only(ref), at, self.origins).query()
+        return SelectCompiler(self._source, around, _only(ref), at, self.origins, self._written).query()
 
     def unused(self) -> tuple[Query, ...]:
         """The common table expressions that no query has named so far; their pointers are `/unused/<index>`."""
@@ -107,35 +111,11 @@ class QueryCompiler:
         self._queries += 1
         place = position(tree)
         if at and place is not None:
-            self.origins[at] = ((0, place),)
-        if depth > MAX_QUERY_DEPTH:
-            detail = f"Queries stand more than {MAX_QUERY_DEPTH} levels inside each other."
-            raise self._source.error("query_too_deep", detail, at=place)
-        self._count(self._size(tree), place)
-        if self._queries > MAX_QUERIES:
-            detail = f"The text has more than {MAX_QUERIES} queries, each use of a common table expression counted."
-            raise self._source.error("query_too_deep", detail, at=place)
-
-    def _size(self, tree: exp.Expr) -> int:
-        """The nodes of `tree` without those of the queries in it. Trees live as long as this compiler."""
-        found = self._nodes_of.get(id(tree))
-        if found is None:
-            pending, found = [tree], 0
-            while pending:
-                node = pending.pop()
-                found += 1
-                pending += [child for child in node.iter_expressions() if not isinstance(child, exp.Query | exp.With)]
-            self._nodes_of[id(tree)] = found
-        return found
-
-    def _count(self, nodes: int, place: int | None) -> None:
-        self._nodes += nodes
-        if self._nodes > MAX_NODES:
-            detail = (
-                f"The queries of the text have more than {MAX_NODES} names, values, operators and columns, each use of "
-                "a common table expression counted."
-            )
-            raise self._source.error("query_too_deep", detail, at=place)
+            self.origins.places[at] = place
+        if depth > QUERY_DEPTH.most:
+            raise self._source.beyond(QUERY_DEPTH, at=place)
+        if self._queries > QUERIES.most:
+            raise self._source.beyond(QUERIES, at=place)
 
     def _with(self, tree: exp.Expr, ctes: Mapping[str, Cte]) -> Mapping[str, Cte]:
         clause = tree.args.get("with_")
@@ -145,9 +125,8 @@ class QueryCompiler:
             raise self._source.unsupported(
                 "WITH RECURSIVE", at=position(clause), hint="Write as many levels as there are, one after the other."
             )
-        if len(clause.expressions) > MAX_QUERIES:
-            detail = f"WITH names {len(clause.expressions)} common table expressions; at most {MAX_QUERIES}."
-            raise self._source.error("query_too_deep", detail, at=position(clause))
+        if len(clause.expressions) > QUERIES.most:
+            raise self._source.beyond(QUERIES, len(clause.expressions), at=position(clause))
         known, here = dict(ctes), set[str]()
         for cte in clause.expressions:
             at = position(cte.args["alias"])
@@ -171,12 +150,14 @@ class QueryCompiler:
         self._check(select, _SELECT)
         compiler = self._compiler(select, ctes, at, depth, later)
         # A star is one node of the text.
-        self._count(len(compiler.items), position(select))
+        self._columns_written += len(compiler.items)
+        if self._columns_written > NODES.most:
+            raise self._source.beyond(NODES, at=position(select))
         if not compiler.repeats_aggregates():
             return compiler.query()
         # DISTINCT stands around the query, and so do ORDER BY and LIMIT.
         inner_at = f"{at}/source/query"
-        self._move_origins(at, inner_at)
+        self.origins.move(at, inner_at)
         parts = {key: value for key, value in select.args.items() if key not in {"distinct", *_MODIFIERS}}
         inner = SelectCompiler(
             self._source,
@@ -184,17 +165,14 @@ class QueryCompiler:
             compiler.sources,
             inner_at,
             self.origins,
+            self._written,
             repeats_names=compiler.repeats_names,
         )
         ref = QueryRef(kind="query", query=inner.query(), alias=self._unnamed)
         kept = {key: select.args.get(key) for key in ("distinct", "order", "limit")}
         around = exp.Select(expressions=[exp.Star()], **kept)
         order = over_columns(compiler.order(), compiler.items, self._unnamed, self._source)
-        return SelectCompiler(self._source, around, _only(ref), at, self.origins, order).query()
-
-    def _move_origins(self, at: str, to: str) -> None:
-        for pointer in [pointer for pointer in self.origins if pointer.startswith(f"{at}/")]:
-            self.origins[to + pointer.removeprefix(at)] = self.origins.pop(pointer)
+        return SelectCompiler(self._source, around, _only(ref), at, self.origins, self._written, order).query()
 
     def _compiler(
         self, select: exp.Select, ctes: Mapping[str, Cte], at: str, depth: int, later: bool
@@ -206,7 +184,7 @@ class QueryCompiler:
         sources = read_from(select, self._source, self._schemas, derived, at)
         # ORDER BY and HAVING may ask for a column by its name.
         repeats = later and not (select.args.get("order") or select.args.get("having"))
-        return SelectCompiler(self._source, select, sources, at, self.origins, repeats_names=repeats)
+        return SelectCompiler(self._source, select, sources, at, self.origins, self._written, repeats_names=repeats)
 
     def _check(self, tree: exp.Expr, known: frozenset[str]) -> None:
         for key, value in tree.args.items():
@@ -284,6 +262,8 @@ class QueryCompiler:
             found.append(current.expression)
             current = current.this
         branches = [current, *reversed(found)]
+        if len(branches) > BRANCHES.most:
+            raise self._source.beyond(BRANCHES, len(branches), at=position(branches[BRANCHES.most]))
         for branch in branches:
             self._check_branch(branch)
         return branches
@@ -332,4 +312,4 @@ def columns_of(ref: QueryRef | UnionRef) -> Schema:
 def _only(ref: QueryRef | UnionRef) -> Sources:
     schema = columns_of(ref)
     scope = TableScope({ref.alias: schema}, unnamed=frozenset({ref.alias}))
-    return Sources(ref, (), scope, Visible.of_table(ref.alias, schema))
+    return Sources(ref, (), scope, partial(Visible.of_table, ref.alias, schema))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from pydantic import ValidationError
@@ -11,6 +11,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from service.spec.dialect import Text, place_of
 from service.spec.errors import SpecError
+from service.spec.limits import CODE
 from service.spec.parsing import ExpressionReader, position
 from service.spec.query import (
     AggregateCall,
@@ -23,22 +24,31 @@ from service.spec.query import (
     SortKey,
 )
 from service.spec.rendering import render
+from service.spec.sql_expansion import WrittenNodes
 from service.spec.sql_from import Sources
 from service.spec.sql_grouping import read_grouping
 from service.spec.sql_hints import read_hints
 from service.spec.sql_items import LONGEST_TOLD, Item, qualified, read_items, told
 from service.spec.sql_order import Order, is_whole, over_columns, read_limit
+from service.spec.sql_origins import Origins
 from service.spec.sql_windows import WindowReader
-from service.spec.tree import Aggregate, Expression, Name, map_children, position_of, walk
+from service.spec.tree import Aggregate, Expression, Name, children, map_children, position_of, walk
 from service.spec.windows import PARTS, parts_in
 
-Origins = dict[str, tuple[tuple[int, int], ...]]
+_CLAUSES = {
+    "where": TokenType.WHERE,
+    "group_by": TokenType.GROUP_BY,
+    "having": TokenType.HAVING,
+    "order_by": TokenType.ORDER_BY,
+}
+"""The keywords with which parts of a structured query begin in SQL, SELECT aside."""
 
 
 class SelectCompiler:
     """Compiles one SELECT; fills `origins` while it does, by pointers below `at`, that of the query.
 
-    `order` stands for an ORDER BY that was read before; `repeats_names`: its columns may be called alike.
+    `written` counts the nodes of its expressions. `order` stands for an ORDER BY that was read before; `repeats_names`:
+    its columns may be called alike.
     """
 
     def __init__(
@@ -48,6 +58,7 @@ class SelectCompiler:
         sources: Sources,
         at: str,
         origins: Origins,
+        written: WrittenNodes,
         order: Order | None = None,
         *,
         repeats_names: bool = False,
@@ -55,6 +66,7 @@ class SelectCompiler:
         self.sources = sources
         self.repeats_names = repeats_names
         self._origins = origins
+        self._written = written
         self._at = at
         self._source = source
         self._select = select
@@ -69,7 +81,9 @@ class SelectCompiler:
     @cached_property
     def items(self) -> list[Item]:
         """The output columns. Raises SpecError."""
-        return read_items(self._select, self.sources, self._source, repeats_names=self.repeats_names)
+        items = read_items(self._select, self.sources, self._source, repeats_names=self.repeats_names)
+        self._written.count(*(item.tree for item in items))
+        return items
 
     def repeats_aggregates(self) -> bool:
         """Whether a DISTINCT here removes rows that GROUP BY has told apart. Raises SpecError."""
@@ -85,10 +99,11 @@ class SelectCompiler:
         items = self.items
         for index, item in enumerate(items):
             if item.at is not None:
-                self._origins[f"{self._at}/select/{index}"] = ((0, item.at),)
+                self._origins.places[f"{self._at}/select/{index}"] = item.at
         keys = self._group_by(items)
         having = self._having(items, keys)
         order = self.order()
+        self._written.count(*(tree for tree, _ in order), *([having] if having is not None else []))
         distinct = self._select.args.get("distinct")
         trees = [*(item.tree for item in items), *(tree for tree, _ in order)]
         aggregates = _aggregates_in(trees if having is None else [having, *trees])
@@ -104,6 +119,7 @@ class SelectCompiler:
         self._window.name_columns(items, self._fresh)
         where = self._select.args.get("where")
         condition = self._where(where.this, items) if where is not None else None
+        self._written.count(*([condition] if condition is not None else []), *self._joined())
         try:
             group_by = self._named_keys(keys or [], items)
             return Query(
@@ -132,18 +148,18 @@ class SelectCompiler:
                 limit=read_limit(self._select, self._source),
             )
         except ValidationError as error:
-            first = error.errors()[0]
-            where_ = ".".join(str(part) for part in first["loc"])
-            raise self._source.error(
-                "query_too_deep", f"The query exceeds a limit: {where_}: {first['msg']}."
-            ) from None
+            raise self._beyond(error) from None
+
+    def _beyond(self, error: ValidationError) -> SpecError:
+        """The refusal of a query whose structure has more of something than it may have."""
+        first = error.errors()[0]
+        clause = _CLAUSES.get(str(first["loc"][0]), TokenType.SELECT)
+        at = place_of(self._source, clause, position(self._select))
+        return self._source.error(CODE, first["msg"], at=at)
 
     def _text(self, tree: Expression, at: str, place: int | None = None) -> str:
-        rendered = render(tree)
-        marks = rendered.marks or (((0, place),) if place is not None else ())
-        if marks:
-            self._origins[self._at + at] = marks
-        return rendered.text
+        self._origins.add(self._at + at, tree, place)
+        return render(tree)
 
     def _optional(self, tree: Expression | None, at: str, place: int | None = None) -> str | None:
         return self._text(tree, at, place) if tree is not None else None
@@ -160,6 +176,7 @@ class SelectCompiler:
 
         def read_key(node: exp.Expr) -> Expression:
             tree = self._group_key(node, items)
+            self._written.count(tree)
             if _aggregates_in([tree]):
                 raise self._source.unsupported("An aggregate in GROUP BY", at=position_of(tree))
             if parts_in(tree):
@@ -179,7 +196,7 @@ class SelectCompiler:
             at = place_of(self._source, TokenType.GROUP_BY, position(self._select))
             raise self._source.unsupported("A row value in GROUP BY", at=at, hint="Name the keys without parentheses.")
         tree = self._window.read_key(node) or self._plain.read(node)
-        alias = self._alias(tree, items)
+        alias = self._alias(tree)
         if alias is None:
             return self.sources.qualify(tree, self._source)
         try:
@@ -199,10 +216,15 @@ class SelectCompiler:
             raise self._source.error("unknown_column", detail, at=position(node))
         return items[number - 1].tree
 
-    def _alias(self, tree: Expression, items: list[Item]) -> Expression | None:
+    @cached_property
+    def _aliases(self) -> dict[str, Expression]:
+        """The expressions of the output columns by folded name, the first of each."""
+        return {item.name.casefold(): item.tree for item in reversed(self.items)}
+
+    def _alias(self, tree: Expression) -> Expression | None:
         if not isinstance(tree, Name) or tree.qualifier is not None:
             return None
-        return next((item.tree for item in items if item.name.casefold() == tree.name.casefold()), None)
+        return self._aliases.get(tree.name.casefold())
 
     def _distinct(
         self, node: exp.Expr, items: list[Item], keys: list[Expression] | None, aggregates: bool
@@ -238,7 +260,7 @@ class SelectCompiler:
         if keys is None and not _aggregates_in([tree, *(item.tree for item in items)]):
             at = place_of(self._source, TokenType.HAVING, position(clause))
             raise self._source.unsupported("HAVING without GROUP BY", at=at, hint="Use WHERE.")
-        return self._over_output(tree, items, keys or [])
+        return self._over_output(tree, keys or [])
 
     def order(self) -> Order:
         """ORDER BY: what to sort by, and how. Raises SpecError."""
@@ -252,38 +274,48 @@ class SelectCompiler:
                 raise self._source.unsupported("ORDER BY ALL", at=position(node))
             tree = self._ordinal(node.this, items)
             if tree is None:
-                tree = self._over_output(self._reader.read(node.this), items, None)
+                tree = self._over_output(self._reader.read(node.this), [])
             descending = bool(node.args.get("desc"))
             nulls = NullsOrder.FIRST if node.args.get("nulls_first") else NullsOrder.LAST
             direction = SortDirection.DESC if descending else SortDirection.ASC
             order.append((tree, SortKey(expression="NULL", direction=direction, nulls=nulls)))
         return order
 
-    def _over_output(self, tree: Expression, items: list[Item], keys: list[Expression] | None) -> Expression:
-        """`tree` with aliases of SELECT replaced; with `keys`, what equals a group key comes first (HAVING)."""
+    def _over_output(self, tree: Expression, keys: list[Expression]) -> Expression:
+        """`tree` with aliases of SELECT replaced; what equals one of `keys`, the group keys for HAVING, comes first."""
+        return self._with_aliases(tree, self._where_known(tree) if keys else tree, keys)
+
+    def _with_aliases(self, tree: Expression, qualified: Expression, keys: list[Expression]) -> Expression:
+        """As `_over_output`; `qualified` is the same tree with the names of tables' columns qualified."""
         if isinstance(tree, Aggregate):
             return self.sources.qualify(tree, self._source)
-        key = self._key_that_equals(tree, keys or [])
-        if key is not None:
-            return key
-        alias = self._alias(tree, items)
+        if qualified in keys:
+            return qualified
+        alias = self._alias(tree)
         if alias is not None:
             return alias
         if isinstance(tree, Name):
             return self.sources.qualify(tree, self._source)
-        return map_children(tree, lambda child: self._over_output(child, items, keys))
+        parts = iter(children(qualified))
+        return map_children(tree, lambda child: self._with_aliases(child, next(parts), keys))
 
-    def _key_that_equals(self, tree: Expression, keys: list[Expression]) -> Expression | None:
-        if not keys:
-            return None
-        try:
-            qualified = self.sources.qualify(tree, self._source)
-        except SpecError:
-            # It holds an alias of SELECT, or is wrong as it is: told where it is read as such.
-            return None
-        return qualified if qualified in keys else None
+    def _where_known(self, tree: Expression) -> Expression:
+        """`tree` qualified; a name that is no column of a table stays: it equals no part of a group key."""
+        if isinstance(tree, Name):
+            try:
+                return self.sources.qualify(tree, self._source)
+            except SpecError:
+                return tree
+        return map_children(tree, self._where_known)
 
     # Joins and aggregates
+
+    def _joined(self) -> Iterator[Expression]:
+        """What stands in ON and USING."""
+        for join in self.sources.joins:
+            yield from (side for key in join.keys for side in key)
+            if join.residual is not None:
+                yield join.residual
 
     def _joins(self) -> tuple[Join, ...]:
         joins = []
@@ -292,7 +324,7 @@ class SelectCompiler:
         for index, join in enumerate(self.sources.joins):
             at = f"/joins/{index}"
             if join.at is not None:
-                self._origins[self._at + at] = ((0, join.at),)
+                self._origins.places[self._at + at] = join.at
             keys = tuple(
                 JoinKey(
                     left=self._text(left, f"{at}/on/{number}/left"), right=self._text(right, f"{at}/on/{number}/right")
@@ -305,7 +337,7 @@ class SelectCompiler:
                 joins.append(Join(kind=join.kind, right=join.table, on=keys, residual=residual))
                 continue
             for part in ("ship", "local"):
-                self._origins[f"{self._at}{at}/{part}"] = ((0, hint.at),)
+                self._origins.places[f"{self._at}{at}/{part}"] = hint.at
             joins.append(
                 Join(kind=join.kind, right=join.table, on=keys, residual=residual, ship=hint.ship, local=hint.local)
             )
@@ -333,7 +365,7 @@ class SelectCompiler:
         for index, (call, name) in enumerate(self._calls.items()):
             at = f"/aggregates/{index}"
             if call.at is not None:
-                self._origins[self._at + at] = ((0, call.at),)
+                self._origins.places[self._at + at] = call.at
             calls.append(
                 AggregateCall(
                     function=call.function,

@@ -12,11 +12,17 @@ A streaming job never succeeds; it comes to rest, and may go on from there:
        QUEUED | PLANNING | RUNNING -> STOPPED  (nobody works on it; or it has caught up, or failed)
 
 A move is applied by a conditional UPDATE on the current state; a move that is not in the table is a bug.
+
+While versions are mixed, a job may be in a state that only a newer version knows. It is shown under its stored name,
+and this version does not change such a job.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import WithJsonSchema
 
 
 class JobStatus(StrEnum):
@@ -39,10 +45,24 @@ class JobStatus(StrEnum):
         """True once nothing will change the job any more."""
         return self in TERMINAL
 
-    @property
-    def is_at_rest(self) -> bool:
-        """True where nothing will change the job unless somebody asks for it, or its next run is due."""
-        return self is JobStatus.STOPPED or self.is_terminal
+
+_NAMES = [status.value for status in JobStatus]
+
+StatusText = Annotated[
+    str,
+    WithJsonSchema(
+        {
+            "type": "string",
+            "examples": ["RUNNING"],
+            "x-extensible-enum": _NAMES,
+            "description": f"One of {', '.join(_NAMES)}. More may come: use `finished` to know when to stop waiting. "
+            "A STOPPED job has not finished: it may be resumed. While versions of the service are mixed, the older one "
+            "shows a state of the newer one by its name, and answers requests that change such a job with "
+            "`job_state_unknown`.",
+        }
+    ),
+]
+"""The name of a state as clients see it; one that only a newer version knows is shown as it is stored."""
 
 
 class AttemptStatus(StrEnum):
@@ -73,6 +93,7 @@ LEASED: frozenset[JobStatus] = frozenset(
     {JobStatus.PLANNING, JobStatus.RUNNING, JobStatus.CANCELLING, JobStatus.STOPPING}
 )
 
+_BY_NAME = {status.value: status for status in JobStatus}
 _ENDS_OF_A_RUN = TERMINAL
 _STOPS: frozenset[JobStatus] = frozenset({JobStatus.STOPPING, JobStatus.STOPPED})
 
@@ -87,6 +108,11 @@ MOVES: dict[JobStatus, frozenset[JobStatus]] = {
     JobStatus.STOPPED: frozenset({JobStatus.QUEUED, JobStatus.CANCELLED}),
     **{terminal: frozenset[JobStatus]() for terminal in TERMINAL},
 }
+
+
+def known_status(name: str) -> JobStatus | None:
+    """The state of this name as it is stored; None for one that only a newer version knows."""
+    return _BY_NAME.get(name)
 
 
 def sources_of(target: JobStatus) -> frozenset[JobStatus]:

@@ -26,9 +26,9 @@ class StateMetrics(Frozen):
         "size."
     )
     state_bytes: int | None = Field(
-        description="Size of the state. Of RocksDB, of its files: they are written anew after ten mini-batches or "
-        "more, until then this does not change, and hold replaced values until they are compacted. Null before the "
-        "first."
+        description="Size of the state. Of RocksDB, of its files: it writes new ones after ten mini-batches or more, "
+        "this does not change until then, and they hold replaced values until they are compacted. Before the first "
+        "ones, of all changes that the checkpoint holds, compressed. Null where that is not known."
     )
     partitions: int = Field(description="Parts of the state, each with a task of its own.")
     commit_ms: int = Field(description="What it took all of them together to keep their changes.")

@@ -272,15 +272,27 @@ def map_children(node: Expression, change: Callable[[Expression], Expression]) -
 
 
 def children(node: Expression) -> tuple[Expression, ...]:
-    """The direct parts of `node`, in order of appearance."""
-    found: list[Expression] = []
-
-    def note(child: Expression) -> Expression:
-        found.append(child)
-        return child
-
-    map_children(node, note)
-    return tuple(found)
+    """The direct parts of `node`, in the order in which `map_children` takes them."""
+    match node:
+        case Negation(operand) | Not(operand) | Test(operand) | Cast(operand) | Extract(operand=operand):
+            return (operand,)
+        case Arithmetic(_, left, right) | Comparison(_, left, right) | Like(_, left, right):
+            return (left, right)
+        case Connective(_, terms):
+            return terms
+        case InList(operand, items):
+            return (operand, *items)
+        case Between(operand, low, high):
+            return (operand, low, high)
+        case Case(operand, branches, default):
+            parts = (operand, *(part for branch in branches for part in branch), default)
+            return tuple(part for part in parts if part is not None)
+        case Call(_, arguments):
+            return arguments
+        case Aggregate(_, arguments):
+            return tuple(part for part in (*arguments, node.filter, node.order_by) if part is not None)
+        case _:
+            return ()
 
 
 def walk(node: Expression) -> Iterator[Expression]:
@@ -288,6 +300,23 @@ def walk(node: Expression) -> Iterator[Expression]:
     yield node
     for child in children(node):
         yield from walk(child)
+
+
+class NodeCounter:
+    """Counts the nodes of trees that share parts, as they are once written out; it visits each shared part once."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, tuple[Expression, int]] = {}
+
+    def count(self, tree: Expression) -> int:
+        """The nodes of `tree`."""
+        known = self._sizes.get(id(tree))
+        if known is not None:
+            return known[1]
+        size = 1 + sum(map(self.count, children(tree)))
+        # With the tree, so that no other one gets its id.
+        self._sizes[id(tree)] = (tree, size)
+        return size
 
 
 def position_of(node: Expression) -> int | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 
 class TypeName(StrEnum):
@@ -144,11 +145,20 @@ class Schema:
 
     def find(self, name: str) -> Field | None:
         """The column called `name`: the exact spelling first, else the only one that differs in case alone."""
+        alike = self.alike(name)
+        exact = next((field for field in alike if field.name == name), None)
+        return exact or (alike[0] if len(alike) == 1 else None)
+
+    def alike(self, name: str) -> Sequence[Field]:
+        """The columns whose names equal `name` without regard to case, in order."""
+        return self._by_folded_name.get(name.casefold(), ())
+
+    @cached_property
+    def _by_folded_name(self) -> Mapping[str, Sequence[Field]]:
+        found: dict[str, list[Field]] = {}
         for field in self.fields:
-            if field.name == name:
-                return field
-        folded = [field for field in self.fields if field.name.casefold() == name.casefold()]
-        return folded[0] if len(folded) == 1 else None
+            found.setdefault(field.name.casefold(), []).append(field)
+        return found
 
 
 UNKNOWN = DataType(TypeName.OTHER, text="UNKNOWN")

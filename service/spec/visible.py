@@ -48,11 +48,17 @@ class Visible:
                 [_merged(*pair) for pair in zip(left_keys, right_keys, strict=True)],
                 left_keys + right_keys,
             )
-        rest = [column for column in self.output if column not in left_keys]
+        rest = _without(self.output, left_keys)
         if one_sided:
             return Visible((*merged, *rest), self.hidden)
-        rest += [column for column in right.output if column not in right_keys]
-        return Visible((*merged, *rest), (*hidden, *self.hidden))
+        return Visible((*merged, *rest, *_without(right.output, right_keys)), (*hidden, *self.hidden))
+
+
+def _without(output: tuple[VisibleColumn, ...], keys: Sequence[VisibleColumn]) -> Sequence[VisibleColumn]:
+    if not keys:
+        return output
+    left_out = {id(key) for key in keys}
+    return [column for column in output if id(column) not in left_out]
 
 
 def _column(side: Visible, tree: Expression) -> VisibleColumn:
@@ -60,4 +66,10 @@ def _column(side: Visible, tree: Expression) -> VisibleColumn:
 
 
 def _merged(left: VisibleColumn, right: VisibleColumn) -> VisibleColumn:
-    return VisibleColumn(None, left.name, Call("coalesce", (left.tree, right.tree)))
+    return VisibleColumn(None, left.name, coalesced(left.tree, right.tree))
+
+
+def coalesced(left: Expression, right: Expression, at: int | None = None) -> Call:
+    """The column of USING of a full join. A chain of full joins makes one call, whose depth does not grow."""
+    known = left.arguments if isinstance(left, Call) and left.name == "coalesce" else (left,)
+    return Call("coalesce", (*known, right), at)

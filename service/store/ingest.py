@@ -82,6 +82,17 @@ def find_stream(session: Session, tenant: str, name: str, *, lock: bool = False)
     return None if row is None else _stream(row)
 
 
+def find_schemas(session: Session, tenant: str, names: Collection[str], *, lock: bool = False) -> dict[str, Schema]:
+    """The columns of those of these streams that the tenant has, by name; with `lock`, nobody deletes them before the
+    transaction ends. Rows are posted to them meanwhile.
+    """
+    statement = select(InputStreamRow).where(InputStreamRow.tenant == tenant, InputStreamRow.name.in_(names))
+    # In one order, so that no two transactions wait for each other.
+    statement = statement.order_by(InputStreamRow.name)
+    rows = session.scalars(statement.with_for_update(read=True, key_share=True) if lock else statement)
+    return {row.name: _schema(row.columns) for row in rows}
+
+
 def insert_stream(session: Session, *, tenant: str, name: str, stream_id: str, ddl: str, now: int) -> bool:
     """Adds a stream; False where the tenant has one of this name."""
     row = InputStreamRow(

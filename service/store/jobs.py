@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, defer
 from service.spec.job import SPEC_VERSION
 from service.spec.modes import Mode
 from service.spec.queues import Queue
-from service.spec.status import JobStatus, sources_of
+from service.spec.status import JobStatus, known_status, sources_of
 from service.store.events import append_event
 from service.store.tables import JobRow, table_of
 
@@ -83,13 +83,22 @@ class JobPosition:
     id: str
 
 
-def effective_status(row: JobRow, now: int) -> JobStatus:
+def effective_status(row: JobRow, now: int) -> JobStatus | None:
     """The status that is true: without a live lease nothing runs. The job waits to be taken over; one that was to stop
-    has.
+    has. None for a status that only a newer version knows.
     """
-    status = JobStatus(row.status)
+    status = known_status(row.status)
+    if status is None:
+        return None
     is_live = row.lease_expires_at is not None and now < row.lease_expires_at <= now + LONGEST_LEASE_MS
     return status if is_live else WITHOUT_LEASE.get(status, status)
+
+
+def has_finished(row: JobRow) -> bool:
+    """Whether nothing will change the job any more. In a status that only a newer version knows, it has finished if the
+    time of its end is stored, as every version does."""
+    status = known_status(row.status)
+    return row.finished_at is not None if status is None else status.is_terminal
 
 
 def insert_job(session: Session, job: NewJob, now: int) -> JobRow:

@@ -21,7 +21,7 @@ from service.spec.modes import Mode
 from service.spec.problem import Problem
 from service.spec.queues import Queue
 from service.spec.reports import Progress
-from service.spec.status import LEASED, AttemptStatus, JobStatus, sources_of
+from service.spec.status import LEASED, AttemptStatus, JobStatus, known_status, sources_of
 from service.store.attempts import crashed_attempts, end_attempt, mark_attempt_running, start_attempt
 from service.store.events import append_event
 from service.store.jobs import EXPLAIN
@@ -274,7 +274,8 @@ def hand_back(session: Session, held: Claim, now: int, *, status: AttemptStatus,
 
 
 def handed_back(session: Session, held: Claim, *, status: AttemptStatus, error: Problem) -> JobStatus | None:
-    """What `hand_back` with these arguments made of the job; None where it was somebody else who ended the attempt."""
+    """What `hand_back` with these arguments made of the job; None where it was somebody else who ended the attempt, or
+    a newer version has moved the job since to a status that only it knows."""
     row = session.execute(
         select(JobRow.status, JobRow.fence, AttemptRow.error)
         .join(AttemptRow, AttemptRow.job_id == JobRow.id)
@@ -283,7 +284,7 @@ def handed_back(session: Session, held: Claim, *, status: AttemptStatus, error: 
     if row is None or (row.error or {}).get("code") != error.code:
         return None
     # One that others have taken since was in its queue.
-    return JobStatus(row.status) if row.fence == held.fence else JobStatus.QUEUED
+    return known_status(row.status) if row.fence == held.fence else JobStatus.QUEUED
 
 
 def give_up(session: Session, held: Claim, standing: Standing, now: int) -> JobStatus | None:

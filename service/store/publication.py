@@ -18,7 +18,7 @@ from service.spec.reports import (
     SkewReport,
     StageMetrics,
 )
-from service.spec.status import AttemptStatus, JobStatus
+from service.spec.status import AttemptStatus, JobStatus, known_status
 from service.store.attempts import end_attempt
 from service.store.events import append_event
 from service.store.leases import NO_LEASE, Claim, tell_status, update_fenced
@@ -135,7 +135,8 @@ def is_published(session: Session, held: Claim, status: JobStatus) -> bool:
 def published_paths(session: Session, job_ids: Sequence[str]) -> dict[str, str | None]:
     """The published directory of each of these jobs that has ended or is gone; None for one without a result.
 
-    Those that have not ended are left out: their attempts may be writing.
+    Those that have not ended are left out: their attempts may be writing. So are those in a status that only a newer
+    version knows.
     """
     found: dict[str, str | None] = dict.fromkeys(job_ids)
     for start in range(0, len(job_ids), _IDS_PER_QUERY):
@@ -143,7 +144,8 @@ def published_paths(session: Session, job_ids: Sequence[str]) -> dict[str, str |
         for job_id, status, path in session.execute(
             select(JobRow.id, JobRow.status, JobRow.result_path).where(JobRow.id.in_(chunk))
         ):
-            if JobStatus(status).is_terminal:
+            known = known_status(status)
+            if known is not None and known.is_terminal:
                 found[job_id] = path
             else:
                 del found[job_id]

@@ -26,6 +26,7 @@ class Counted(IntEnum):
     CLAIMS = 0x65766B
     EXPLANATIONS = 0x65766C
     STREAMS = 0x65766D
+    POSTED_BYTES = 0x65766E
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.spec.status import JobStatus, sources_of
+from service.spec.status import JobStatus, known_status, sources_of
 from service.store import jobs
 from service.store.attempts import end_abandoned_attempt
 from service.store.leases import NO_LEASE
@@ -28,12 +28,12 @@ def start_streams_over(session: Session, now: int) -> int:
         stream.generation = max(stream.generation, now // 10_000)
         row.fence += _ATTEMPTS_SINCE
         stream.updated_at = now
-        status = JobStatus(row.status)
+        status = known_status(row.status)
         if status is JobStatus.STOPPED:
             row.next_run_at = None
         elif status in sources_of(JobStatus.STOPPED):
             _lay_to_rest(session, row, now)
-        if not status.is_terminal:
+        if not jobs.has_finished(row):
             stream.stopped_because = StoppedBecause.RESTORED.value
     session.flush()
     return len(begun)

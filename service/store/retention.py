@@ -6,11 +6,11 @@ and when, and on PostgreSQL rows that another one has at hand are left to it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, and_, delete, func, or_, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -91,6 +91,14 @@ def count_expired(session: Session, jobs_before: int | None, results_before: int
     counted = select(func.count(), func.sum(JobRow.result_bytes))
     results, size = session.execute(counted.where(_ended(0, latest), _has_result())).one()
     return Expired(jobs, results, int(size or 0))
+
+
+def find_expired(
+    session: Session, job_ids: Collection[str], jobs_before: int | None, results_before: int | None
+) -> set[str]:
+    """Those of these jobs that `remove_jobs` would remove, or from which `forget_results` would take the result."""
+    due = or_(_ended(0, jobs_before or 0), and_(_ended(0, results_before or 0), _has_result()))
+    return set(session.scalars(select(JobRow.id).where(JobRow.id.in_(job_ids), due)))
 
 
 def count_expired_keys(session: Session, now: int) -> int:

@@ -1,8 +1,9 @@
 """Jobs that are tried again after an attempt FAILED, as often as their `limits.failure_retries` say.
 
-This budget is beside that of lost attempts (`max_attempts`), and is spent by failures alone that may pass: a store that
-is away, a full disk, a failure of the service itself. What is wrong with the job itself would be wrong again. Such a
-job is QUEUED with `next_run_at` set; nobody claims it until the sweeper takes that away.
+This budget is separate from that of lost attempts (`max_attempts`). It is spent only on failures that may pass: a store
+that is away, a full disk, a file that was written while the job ran, a failure of the service itself. What is wrong
+with the job itself would be wrong again. Such a job is QUEUED with `next_run_at` set; nobody claims it until the
+sweeper clears that.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LONGEST_PAUSE_MS = 300_000
 _LEAST_LEFT_MS = 15_000
 """Of the time limit, for a try: less would be over before a worker has it, and hide the error behind TIMED_OUT."""
 
-PASSING = frozenset({"storage_unavailable", "disk_full", "internal_error"})
+PASSING = frozenset({"storage_unavailable", "disk_full", "files_changed", "internal_error"})
 """Codes of what may pass by itself. What ran out of memory would do so again, and might take others along."""
 
 

@@ -153,8 +153,7 @@ def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list
     error = running.error()
     if error is not None:
         raise error
-    scans = {str(Path(table["path"])): 1 for table in tables.values()}
-    batches = [measures_of(one, scans) for one in running.progress(None)]
+    batches = [measures_of(one, planned.reads) for one in running.progress(None)]
     told: dict[str, Any] = {
         "shape": planned.plan.shape.value,
         "reason": planned.plan.reason,

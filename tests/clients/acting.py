@@ -19,6 +19,7 @@ def acting(acts: Acts) -> Iterator[str]:
         "reader": lambda _: acts.reader(),
         "silent_worker": lambda _: acts.silent_worker(),
         "spoil": acts.spoil,
+        "move_on": acts.move_on,
         "lose": acts.lose,
         "stick": lambda _: held.enter_context(acts.stuck()),
         "unstick": lambda _: held.close(),

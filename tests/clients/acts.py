@@ -17,6 +17,8 @@ from tests.support.production import Production
 
 _NEWCOMER = (KeyScope.READ, KeyScope.SUBMIT, KeyScope.METRICS)
 _TENANTS = count(1)
+_NO_TIME = 2**60
+"""Milliseconds after the last year that a date can have."""
 _UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
 
@@ -50,7 +52,12 @@ class Acts:
     def spoil(self, job_id: str) -> None:
         """Stores of a job what no version of the service has ever stored."""
         with self._production.database.write() as session:
-            session.execute(update(JobRow).where(JobRow.id == job_id).values(status="NONSENSE"))
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(submitted_at=_NO_TIME))
+
+    def move_on(self, job_id: str) -> None:
+        """Stores of a job a state that only a newer version of the service knows."""
+        with self._production.database.write() as session:
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(status="PAUSED"))
 
     def lose(self, job_id: str) -> None:
         """Takes a job's result away."""

@@ -259,6 +259,33 @@ def test_the_advice_is_taken_with_one_click(open_tab: Open, service: Service) ->
     expect(page.get_by_role("group", name="Spark's operators", exact=True).get_by_role("button")).not_to_have_count(0)
 
 
+def test_the_skew_page_agrees_with_what_was_measured(open_tab: Open, service: Service) -> None:
+    directory = service.data / "self"
+    directory.mkdir()
+    numbers = range(60_000)
+    table = pa.table({"k": [7 if one % 3 else one for one in numbers], "g": [one % 20 for one in numbers]})
+    for part in range(4):
+        pq.write_table(table.slice(part * 15_000, 15_000), directory / f"{part}.parquet")
+    sql = "SELECT a.g AS ag, b.g AS bg, COUNT(*) AS n FROM t a JOIN t b ON a.k = b.k GROUP BY a.g, b.g"
+    settings = {"join.ship": "REPARTITION"}
+    job_id = service.submit({"name": "self", "tables": {"t": parquet("self")}, "sql": sql, "settings": settings})
+    service.wait(job_id)
+    tab = open_tab()
+    tab.expect_refusals(404)
+    page = tab.open(f"#/jobs/{job_id}/skew")
+    expect(page.get_by_text("eager_aggregation aggregates its rows before the join, nothing needs to")).to_be_visible()
+    expect(page.get_by_role("heading", name="Not skewed")).to_be_visible()
+    expect(page.get_by_text("This estimate was wrong, so it says nothing about the saving")).to_be_visible()
+    wrong = page.get_by_role("listitem").filter(has_text="The estimate was wrong")
+    expect(wrong).to_contain_text("rows on the hottest task for #3 Aggregate BY a.g")
+    page.get_by_role("link", name="Plan", exact=True).click()
+    before = page.get_by_role("group", name="Plan before the rules", exact=True)
+    expect(before.get_by_role("button", name="Aggregate eager_aggregation")).to_be_visible()
+    expect(page.get_by_role("listitem").filter(has_text="fired eager_aggregation")).to_contain_text(
+        "estimate was wrong"
+    )
+
+
 def test_a_live_stream_is_followed_stopped_and_resumed(open_tab: Open, jobs: dict[str, str]) -> None:
     tab = open_tab()
     tab.expect_refusals(404)

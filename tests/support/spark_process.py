@@ -77,11 +77,18 @@ def session(runtime: SparkRuntime) -> dict[str, Any]:
         ],
     }
     driver.kill()
+    left = _files_of_spark()
     again = runtime.driver()
+    found["left_by_killed"] = [len(left) > 0, sorted(left & _files_of_spark())]
     found["rows_after_kill"] = again.session_for_job().range(10).count()
     found["other_driver"] = again is not driver
     found["reasons"] = _reasons(runtime, driver, again)
     return found
+
+
+def _files_of_spark() -> set[str]:
+    """Spark's own files and directories below the scratch directory, which have names of their own for each driver."""
+    return {path.name for path in Path(sys.argv[2]).glob("*/local/*")}
 
 
 def _reasons(runtime: SparkRuntime, lost: Driver, other: Driver) -> list[str | None]:

@@ -152,3 +152,79 @@ def test_what_was_read_through_a_link_is_not_kept(
     assert run(bench, job_id).error is None
     # Exactly: the state forgot what it had been given.
     assert rows(bench, job_id) == [[0, 100, 7], [1, 101, 8], [2, 100, 7]]
+
+
+@pytest.mark.parametrize("change", ["written", "removed"])
+def test_a_static_table_that_changes_stops_the_stream(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    users = bench.settings.state_dir / "data" / "users" / "users.csv"
+    job_id = bench.submit(
+        {
+            **PER_USER,
+            "tables": {"orders": {**parquet("orders"), "role": "stream"}, "u": {**USERS, "role": "static"}},
+            "sql": "SELECT o.uid, COUNT(*) AS n, COUNT(DISTINCT o.category) AS c FROM orders o JOIN u ON o.uid = u.uid "
+            "WHERE o.uid < 3 GROUP BY o.uid",
+            "schedule": {"every": "1h"},
+        }
+    )
+    write = Stage.write
+
+    def then_change(stage: Stage, frame: DataFrame, batch_id: int) -> Staged:
+        staged = write(stage, frame, batch_id)
+        if change == "written":
+            users.write_text("uid,name\n1,one\n")
+        else:
+            users.rename(users.with_name("_aside"))
+        return staged
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Stage, "write", then_change)
+        job = run(bench, job_id)
+    assert job.error is not None
+    assert (job.status, job.error["code"]) == (JobStatus.STOPPED, "files_changed")
+    assert "The file 'users.csv' of the table 'u' " in job.error["detail"]
+    assert job.error["errors"][0]["pointer"] == "/tables/u/path"
+    assert stream(bench, job_id).rows_out == 0
+    assert job.next_run_at is not None, "the next run may succeed"
+    if change == "removed":
+        users.with_name("_aside").rename(users)
+    resume(bench, job_id)
+    assert run(bench, job_id).error is None
+    assert rows(bench, job_id) == (FIRST if change == "removed" else [FIRST[1]])
+
+
+@pytest.mark.parametrize("change", ["written", "removed"])
+def test_a_streams_file_that_is_written_while_it_is_read(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    job_id = bench.submit(PER_USER)
+    assert run(bench, job_id).error is None
+    add_orders(bench, "part-9.parquet", [1], "new")
+    write = Stage.write
+
+    def then_change(stage: Stage, frame: DataFrame, batch_id: int) -> Staged:
+        staged = write(stage, frame, batch_id)
+        if change == "written":
+            add_orders(bench, "part-9.parquet", [1, 2], "newer")
+        else:
+            (bench.settings.state_dir / "data" / "orders" / "part-9.parquet").unlink()
+        return staged
+
+    resume(bench, job_id)
+    with monkeypatch.context() as patched:
+        patched.setattr(Stage, "write", then_change)
+        job = run(bench, job_id)
+    if change == "removed":
+        # It was read once, and wholly.
+        assert job.error is None
+        assert rows(bench, job_id) == [[0, 100, 7], [1, 101, 8], [2, 100, 7]]
+        return
+    assert job.error is not None
+    assert (job.status, job.error["code"]) == (JobStatus.STOPPED, "files_changed")
+    assert "The file 'part-9.parquet' of a stream was written" in job.error["detail"]
+    assert job.error["errors"][0]["pointer"] == "/tables/orders/path"
+    assert rows(bench, job_id) == FIRST
+    resume(bench, job_id)
+    assert run(bench, job_id).error is None
+    assert rows(bench, job_id) == [[0, 100, 7], [1, 101, 8], [2, 101, 8]]

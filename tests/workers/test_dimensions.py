@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from workers.attempt import AttemptStopped
 from workers.batch_versions import KEPT, BatchVersions
 from workers.dimension_versions import DimensionVersions
 from workers.dimensions import Dimensions, OtherVersionsError
-from workers.followed_table import SETTLE_SECONDS, FollowedTable, HeldBack
+from workers.followed_table import SETTLE_SECONDS, FollowedTable, HeldBack, Place
 from workers.table_looks import TableLooks
 
 EVERY = 60.0
@@ -26,6 +27,7 @@ class Job:
 
     def __init__(self, directory: Path) -> None:
         self.now = 0.0
+        self.jitter = 1.0
         self.directory = directory
         self.places = threading.BoundedSemaphore(1)
         self.check: Callable[[], object] = lambda: None
@@ -58,7 +60,9 @@ class Job:
             for name in ("u", "w")
         ]
         decided = BatchVersions(self.directory / "versions", self._fence)
-        dimensions = Dimensions(tables, decided, self.directory / "checkpoint", EVERY, looks, lambda: self.now)
+        dimensions = Dimensions(
+            tables, decided, self.directory / "checkpoint", EVERY, looks, lambda: self.now, lambda: self.jitter
+        )
         dimensions.open(lambda _: None)
         dimensions.agree_with(in_sink)
         return dimensions
@@ -211,6 +215,50 @@ def test_changes_are_looked_for_now_and_then_and_soon_again_once_there_is_one(jo
     assert dimensions.newest == versions(1, 2)
     job.now += SETTLE_SECONDS
     assert not dimensions.is_due
+
+
+def test_a_check_that_fails_is_retried_with_backoff(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    dimensions, failing = job.opened(), True
+    look_at, looked_at = FollowedTable.look, Counter[str]()
+
+    def look_or_fail(table: FollowedTable, place: Place = nullcontext) -> bool:
+        looked_at[table.name] += 1
+        if failing and table.name == "u":
+            raise RuntimeError("Arrow fails")
+        return look_at(table, place)
+
+    def check_fails() -> bool:
+        try:
+            dimensions.step()
+        except RuntimeError:
+            return True
+        return False
+
+    monkeypatch.setattr(FollowedTable, "look", look_or_fail)
+    job.now += EVERY
+    delays = []
+    for _ in range(8):
+        assert wait_for("a check that fails", check_fails)
+        begun = job.now
+        while not dimensions.is_due:
+            job.now += 0.5
+        delays.append(job.now - begun)
+    assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert looked_at == {"u": 8, "w": 8}
+
+    job.jitter = 0.0
+    assert wait_for("another check that fails", check_fails)
+    job.now += EVERY / 2
+    assert dimensions.is_due
+
+    failing = False
+    assert wait_for("a check that succeeds", lambda: dimensions.step() is False)
+    assert not dimensions.is_due
+    failing, job.jitter = True, 1.0
+    job.now += EVERY
+    assert wait_for("a check that fails after that", check_fails)
+    job.now += 1
+    assert dimensions.is_due, "the delay is the first one again"
 
 
 def test_nobody_waits_for_a_copy_but_the_next_one(job: Job, tmp_path: Path) -> None:

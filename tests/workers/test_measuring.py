@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select
 from structlog.testing import capture_logs
 
-from service.spec.reports import OperatorReport, Progress, RunFigures, StageMetrics
+from service.spec.reports import (
+    EstimateReport,
+    OperatorReport,
+    PlanReport,
+    Progress,
+    Quantity,
+    RuleOutcome,
+    RunFigures,
+    SkewReport,
+    StageMetrics,
+)
+from service.store.plans import report_of
 from service.store.tables import PlanRow, StageMetricsRow
 from tests.support.tables import parquet
 from workers.engine.spark.status_store import MonitorError
@@ -66,3 +79,62 @@ def test_where_a_stage_ran_twice_no_figures_are_told(bench: Bench, monkeypatch: 
     assert run_by.operators
     assert {(one.rows, one.bytes, one.time_ms) for one in run_by.operators} == {(None, None, None)}
     assert run_by.nodes == ()
+
+
+SELF_JOIN = {
+    "tables": {"t": parquet("hot")},
+    "sql": "SELECT a.g AS ag, b.g AS bg, COUNT(*) AS n FROM t a JOIN t b ON a.k = b.k GROUP BY a.g, b.g",
+    "settings": {"join.ship": "REPARTITION"},
+}
+
+
+def write_hot(bench: Bench) -> None:
+    """60,000 rows, two of three with the key 7, and 20 groups."""
+    directory = bench.settings.state_dir / "data" / "hot"
+    directory.mkdir()
+    numbers = range(60_000)
+    table = pa.table({"k": [7 if one % 3 else one for one in numbers], "g": [one % 20 for one in numbers]})
+    for part in range(4):
+        pq.write_table(table.slice(part * 15_000, 15_000), directory / f"{part}.parquet")
+
+
+def measured(bench: Bench, spec: dict[str, Any]) -> tuple[PlanReport, SkewReport, EstimateReport, RunFigures]:
+    bench.runner.run(bench.submit(spec))
+    with bench.database.read() as session:
+        row = session.scalars(select(PlanRow)).one()
+        return (
+            report_of(row),
+            SkewReport.model_validate(row.skew),
+            EstimateReport.model_validate(row.estimates),
+            RunFigures.model_validate(row.figures),
+        )
+
+
+def test_the_report_of_a_self_join_is_about_the_plan_that_ran(bench: Bench) -> None:
+    write_hot(bench)
+    plan, skew, estimates, figures = measured(bench, SELF_JOIN)
+    (eager,) = [trace for trace in plan.rules if trace.rule == "eager_aggregation"]
+    assert eager.outcome is RuleOutcome.FIRED
+    # 40,000 times 40,000 rows were never joined.
+    join = next(node for node in plan.after.nodes if node.operator == "Join")
+    assert {each.id: each.rows for each in figures.run_by.nodes}[join.id] == 20_000 + 20 * 20
+    assert (skew.skewed, skew.setting, skew.stages) == (False, None, ())
+    assert "eager_aggregation aggregates its rows before the join, nothing needs to change" in skew.advice
+    assert {(key.role, key.hot_keys[0].value, key.rows_on_one_task) for key in skew.keys} == {("join key", "7", None)}
+    # Two thirds of the groups were taken to have the hot key.
+    (wrong,) = [one for one in estimates.wrong if one.rule is not None]
+    assert (wrong.rule, wrong.node_id, wrong.quantity) == (eager.rule, eager.node_id, Quantity.ROWS_ON_HOTTEST_TASK)
+    assert wrong.estimated > 10 * wrong.measured
+    assert [choice.rule for choice in estimates.choices if choice.is_wrong] == [eager.rule]
+    assert [saving.rule for saving in figures.estimated if saving.is_wrong] == [eager.rule]
+    assert estimates.estimated_rows_on_hottest_task is not None
+    assert estimates.estimated_rows_on_hottest_task <= 60_000
+
+
+def test_the_report_of_a_group_on_one_task_advises_what_changes_it(bench: Bench) -> None:
+    write_hot(bench)
+    sql = "SELECT t.k, COUNT(*) AS n FROM t GROUP BY t.k"
+    _, skew, _, _ = measured(bench, {**SELF_JOIN, "sql": sql, "settings": {"agg_phase": "ONE_PHASE"}})
+    (key,) = skew.keys
+    assert (key.rows_on_one_task, key.estimate_is_wrong) == (40_000, False)
+    assert (skew.setting, skew.value) == ("agg_phase", "TWO_PHASE")

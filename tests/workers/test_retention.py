@@ -11,9 +11,10 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from service.settings import RetentionSettings
+from service.store.idempotency import KEPT_MS, remember_key
 from service.store.jobs import NewJob, insert_job
 from service.store.session import Database
-from service.store.tables import Base, JobRow
+from service.store.tables import Base, IdempotencyKeyRow, JobRow
 from workers.engine.spark.probes import new_probe
 from workers.retention import EVERY_MS, RetentionStep
 
@@ -75,6 +76,20 @@ def test_what_is_to_be_kept_stays(database: Database, clock: ManualClock, tmp_pa
     clock.ms += EVERY_MS
     own.step()
     assert jobs(database) == ["job-0", "job-1"]
+
+
+def test_expired_idempotency_keys_go_though_everything_else_is_kept(
+    database: Database, clock: ManualClock, tmp_path: Path
+) -> None:
+    with database.write() as session:
+        for key, at in (("old", clock.ms - KEPT_MS), ("new", clock.ms)):
+            remember_key(session, tenant="default", key=key, payload_sha256="", job_id="job-0", now=at)
+    own = step(database, tmp_path, days=0)
+    own.step()
+    clock.ms += EVERY_MS
+    own.step()
+    with database.read() as session:
+        assert session.scalars(select(IdempotencyKeyRow.key)).all() == ["new"]
 
 
 def test_one_worker_does_it_for_all(database: Database, clock: ManualClock, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,9 @@ from workers.attempt import Attempt, StopReason
 from workers.cancellation import CancellationWatch
 from workers.cluster import SparkUnavailableError
 from workers.engine.spark.engine import Engine, PlannedQuery
+from workers.engine.spark.late_statistics import LateStatistics
 from workers.engine.spark.sinks import WrittenResult
+from workers.engine.stats.statistics import Statistics
 from workers.failures import Verdict
 from workers.heartbeat import Heartbeat, ProgressReporter
 from workers.runner import JobRunner
@@ -380,6 +382,30 @@ def test_a_broadcast_that_does_not_fit_costs_a_second_run_and_the_plan_says_so(
     assert estimates.measured_rows_read == 10_000 + 100
     assert job.result_path == f"{job_id}/attempt-1-2"
     assert [path.name for path in (bench.settings.results_dir / job_id).iterdir()] == ["attempt-1-2"]
+
+
+def test_the_run_after_a_fallback_reads_no_statistics_again(
+    bench: Bench, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[LateStatistics] = []
+
+    class Counted(LateStatistics):
+        def __init__(self, gather: Callable[[], Statistics]) -> None:
+            super().__init__(gather)
+            started.append(self)
+
+    monkeypatch.setattr("workers.engine.spark.engine.LateStatistics", Counted)
+    # Nothing is left to decide: statistics are read during the run alone.
+    forced = {"agg_phase": "TWO_PHASE", "distinct_method": "native", "eager_aggregation": False}
+    job_id = bench.submit({**PER_USER, "settings": {**forced, "join.ship": "BROADCAST_RIGHT"}})
+    conf = spark.sparkContext._jsc.sc().conf()
+    conf.set("spark.sql.maxBroadcastTableSize", "1k")
+    try:
+        bench.runner.run(job_id)
+    finally:
+        conf.remove("spark.sql.maxBroadcastTableSize")
+    assert (bench.job(job_id).status, bench.job(job_id).result_path) == ("SUCCEEDED", f"{job_id}/attempt-1-2")
+    assert len(started) == 1
 
 
 def test_an_attempt_after_a_crash_broadcasts_nothing(bench: Bench) -> None:

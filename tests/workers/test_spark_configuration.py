@@ -36,6 +36,7 @@ def test_a_standalone_cluster(tmp_path: Path) -> None:
         "spark.driver.bindAddress": "0.0.0.0",
         "spark.driver.port": "4041",
         "spark.blockManager.port": "4042",
+        "spark.executor.extraJavaOptions": "-Xss32m",
         "spark.executor.memory": "2g",
         "spark.executor.cores": "2",
         "spark.cores.max": "8",
@@ -58,13 +59,21 @@ def test_dynamic_allocation_begins_with_an_executor(tmp_path: Path, least: int |
 def test_what_evenkeel_sets_no_operator_can_set_otherwise(tmp_path: Path, settings: SparkSettings) -> None:
     free = {key for key in spark_configuration(settings, tmp_path) if reason_to_refuse(key) is None}
     # Options are put after those that Evenkeel needs; without shuffle tracking there is a shuffle service.
-    assert free <= {"spark.driver.extraJavaOptions", "spark.dynamicAllocation.shuffleTracking.enabled"}
+    assert free <= {
+        "spark.driver.extraJavaOptions",
+        "spark.executor.extraJavaOptions",
+        "spark.dynamicAllocation.shuffleTracking.enabled",
+    }
 
 
 def test_options_of_the_jvm_are_put_together(tmp_path: Path) -> None:
     options = spark_configuration(SparkSettings(), tmp_path, {"spark.driver.extraJavaOptions": "-Da=b"})
     assert options["spark.driver.extraJavaOptions"].startswith('"-Djava.io.tmpdir=')
+    assert " -Xss32m " in options["spark.driver.extraJavaOptions"]
     assert options["spark.driver.extraJavaOptions"].endswith(" -Da=b")
+    assert "spark.executor.extraJavaOptions" not in options
+    options = spark_configuration(STANDALONE, tmp_path, {"spark.executor.extraJavaOptions": "-Dc=d"})
+    assert options["spark.executor.extraJavaOptions"] == "-Xss32m -Dc=d"
 
 
 @pytest.mark.parametrize("master", ["spark://127.0.0.1:7077", "k8s://https://127.0.0.1:6443", "k8s://127.0.0.1"])

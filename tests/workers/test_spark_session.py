@@ -50,6 +50,7 @@ def test_session(tmp_path: Path) -> None:
     assert found["labels_after"] == [None, None, []]
     assert (found["other_driver"], found["rows_after_kill"]) == (True, 10)
     assert found["reasons"] == ["driver_lost", None]
+    assert found["left_by_killed"] == [True, []]
     assert found["left_in_scratch"] == []
 
 

@@ -29,6 +29,7 @@ from workers.batch_versions import BatchVersions
 from workers.dimension_versions import DimensionVersions
 from workers.dimensions import Dimensions
 from workers.engine.streaming.sinks.sink import FenceLostError, SinkError, Staged
+from workers.engine.streaming.sources import SourceRead
 from workers.failures import HandBack, LeaseLost, Rest
 from workers.followed_table import FollowedTable
 from workers.stream_attempt import Following, Opened, StreamAttempt
@@ -101,7 +102,7 @@ class Lane:
 
     def start(self, every: timedelta | None) -> StreamAttempt:
         """An attempt that is under way."""
-        opened = Opened(self.sink, 1, {str(self._rows): 1}, lambda: self._start(every))
+        opened = Opened(self.sink, 1, lambda: (SourceRead("rows", 1),), lambda: self._start(every))
         return StreamAttempt(self.attempt, opened, self._database)
 
     def _start(self, every: timedelta | None) -> RunningStream:
@@ -289,7 +290,7 @@ def test_an_order_to_stop_does_not_wait_for_a_copy(tmp_path: Path, database: Dat
     dimensions.open(lambda _: None)
     following = Following(dimensions, lambda: {"u": 1})
     start: Any = lambda: query  # noqa: E731
-    started = StreamAttempt(attempt, Opened(sink, 1, {}, start, ends=False, following=following), database)
+    started = StreamAttempt(attempt, Opened(sink, 1, tuple, start, ends=False, following=following), database)
     path.write_text("22\n")
     wait_for("the copy", lambda: started.step() is None and begun.is_set())
     assert started.step() is None
@@ -344,7 +345,7 @@ def test_a_table_that_is_copied_does_not_keep_a_stream_from_another_ones_version
 
     following = Following(dimensions, lambda: planned[-1])
     attempt = Attempt(held, float("inf"))
-    started = StreamAttempt(attempt, Opened(Sunk(), 1, {}, start, ends=False, following=following), database)
+    started = StreamAttempt(attempt, Opened(Sunk(), 1, tuple, start, ends=False, following=following), database)
     for name in ("u", "w"):
         (tmp_path / "roots" / name / "0.csv").write_text("22\n")
     try:
@@ -389,7 +390,7 @@ def test_an_order_to_stop_is_carried_out_though_the_driver_ended_meanwhile(lane:
             return False
 
     lane.attempt.driver = Ended()  # type: ignore[assignment]
-    opened = Opened(lane.sink, 1, {}, Gone)  # type: ignore[arg-type]
+    opened = Opened(lane.sink, 1, tuple, Gone)  # type: ignore[arg-type]
     started = StreamAttempt(lane.attempt, opened, database)
     with pytest.raises(Py4JNetworkError):
         # Nothing is decided before the driver is given up.

@@ -21,6 +21,8 @@ from service.store.session import Database
 from workers.stream_backlog import BacklogWatch, Occasion, Watched, WatchedDirectory, WatchedPosts, watched
 from workers.stream_inputs import Posted, find_inputs
 
+SOURCES = ("t",)
+
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
@@ -50,8 +52,8 @@ def tables(backlog: dict[str, Any] | None) -> dict[str, Any]:
     return found
 
 
-def directory_of(root: Path) -> WatchedDirectory:
-    return WatchedDirectory("t", f"file://{root}", lambda: local_arrivals(root, Confines([root.parent])))
+def directory_of(root: Path, table: str = "t") -> WatchedDirectory:
+    return WatchedDirectory(table, f"file://{root}", lambda: local_arrivals(root, Confines([root.parent])))
 
 
 @pytest.mark.one_database
@@ -63,7 +65,7 @@ def test_files_wait_until_a_mini_batch_has_taken_them(tmp_path: Path, database: 
         (rows / name).write_text("123")
     os.utime(rows / "deep" / "2.csv", (0, 0))
     (rows / "link.csv").symlink_to(elsewhere)
-    watch = BacklogWatch([directory_of(rows)], tmp_path / "checkpoint", database, Clock())
+    watch = BacklogWatch([directory_of(rows)], tmp_path / "checkpoint", database, SOURCES, Clock())
     found = tables(watch.look(Occasion.BATCH))["t"]
     assert (found["files"], found["bytes"], found["rows"]) == (3, 11, None)
     assert found["oldest_seconds"] == watch.oldest_waiting_seconds > 1e9
@@ -82,7 +84,7 @@ def test_files_wait_until_a_mini_batch_has_taken_them(tmp_path: Path, database: 
 
 @pytest.mark.one_database
 def test_a_directory_that_cannot_be_listed_is_not_known(tmp_path: Path, database: Database) -> None:
-    watch = BacklogWatch([directory_of(tmp_path / "gone")], tmp_path, database)
+    watch = BacklogWatch([directory_of(tmp_path / "gone")], tmp_path, database, SOURCES)
     assert tables(watch.look(Occasion.BATCH)) == {"t": None}
 
 
@@ -98,7 +100,7 @@ def test_looks_take_a_fiftieth_of_the_time(tmp_path: Path, database: Database) -
             return super().waiting(database, now)
 
     slow: Watched = Slow("t", f"file://{tmp_path}", lambda: ())
-    watch = BacklogWatch([slow], tmp_path, database, clock)
+    watch = BacklogWatch([slow], tmp_path, database, SOURCES, clock)
     for _ in range(1000):
         watch.look(Occasion.BATCH)
         clock.now += 0.5
@@ -109,7 +111,7 @@ def test_looks_take_a_fiftieth_of_the_time(tmp_path: Path, database: Database) -
 def test_without_mini_batches_a_look_now_and_then_suffices(tmp_path: Path, database: Database) -> None:
     clock = Clock()
     (tmp_path / "rows").mkdir()
-    watch = BacklogWatch([directory_of(tmp_path / "rows")], tmp_path / "checkpoint", database, clock)
+    watch = BacklogWatch([directory_of(tmp_path / "rows")], tmp_path / "checkpoint", database, SOURCES, clock)
     assert tables(watch.look(Occasion.IDLE))["t"]["files"] == 0
     (tmp_path / "rows" / "1.csv").touch()
     clock.now = 4.0
@@ -123,7 +125,7 @@ def test_without_mini_batches_a_look_now_and_then_suffices(tmp_path: Path, datab
 def test_a_file_that_was_taken_does_not_wait_where_it_comes_back(tmp_path: Path, database: Database) -> None:
     rows = tmp_path / "rows"
     rows.mkdir()
-    watch = BacklogWatch([directory_of(rows)], tmp_path / "checkpoint", database, Clock())
+    watch = BacklogWatch([directory_of(rows)], tmp_path / "checkpoint", database, SOURCES, Clock())
     begin(tmp_path / "checkpoint", 0, f"file://{rows}/1.csv")
     assert tables(watch.look(Occasion.BATCH))["t"]["files"] == 0
     (rows / "1.csv").touch()
@@ -140,7 +142,7 @@ def test_directories_inside_each_other_are_told_apart(tmp_path: Path, database: 
         WatchedDirectory("outer", f"file://{outer}", lambda: local_arrivals(outer, Confines([outer]))),
         WatchedDirectory("inner", f"file://{inner}", lambda: local_arrivals(inner, Confines([inner]))),
     ]
-    watch = BacklogWatch(streams, tmp_path / "checkpoint", database, Clock())
+    watch = BacklogWatch(streams, tmp_path / "checkpoint", database, ("inner", "outer"), Clock())
     # The first log is that of the inner one, whose file lies in both.
     begin(tmp_path / "checkpoint", 0, f"file://{inner}/2.csv")
     begin(tmp_path / "checkpoint", 0, f"file://{outer}/1.csv", f"file://{inner}/2.csv", source=1)
@@ -149,6 +151,25 @@ def test_directories_inside_each_other_are_told_apart(tmp_path: Path, database: 
     (outer / "3.csv").touch()
     begin(tmp_path / "checkpoint", 1, f"file://{outer}/3.csv", source=1)
     assert tables(watch.look(Occasion.BATCH))["outer"]["files"] == 0
+
+
+@pytest.mark.one_database
+def test_tables_over_one_directory_have_logs_of_their_own(tmp_path: Path, database: Database) -> None:
+    rows = tmp_path / "rows"
+    (rows / "deep").mkdir(parents=True)
+    for name in ("1.csv", "deep/2.csv"):
+        (rows / name).touch()
+    first, second, deep = directory_of(rows, "first"), directory_of(rows, "second"), directory_of(rows / "deep", "deep")
+    # The plan reads the first table under two aliases. The fourth source lags.
+    sources = ("first", "second", "first", "deep")
+    watch = BacklogWatch([first, second, deep], tmp_path / "checkpoint", database, sources, Clock())
+    begin(tmp_path / "checkpoint", 0, f"file://{rows}/1.csv", f"file://{rows}/deep/2.csv")
+    begin(tmp_path / "checkpoint", 0, f"file://{rows}/1.csv", source=1)
+    begin(tmp_path / "checkpoint", 0, f"file://{rows}/1.csv", source=2)
+    found = tables(watch.look(Occasion.BATCH))
+    assert {name: table["files"] for name, table in found.items()} == {"first": 0, "second": 1, "deep": 1}
+    begin(tmp_path / "checkpoint", 1, f"file://{rows}/deep/2.csv", source=3)
+    assert tables(watch.look(Occasion.BATCH))["deep"]["files"] == 0
 
 
 def post(database: Database, *rows: int) -> None:
@@ -173,7 +194,7 @@ def test_posted_rows_wait_from_their_acceptance_on(tmp_path: Path, database: Dat
     )
     found = watched(spec, find_inputs(spec, (), {"clicks": posted}), (), "default")
     assert [type(one) for one in found] == [WatchedPosts]
-    watch = BacklogWatch(found, tmp_path / "checkpoint", database, Clock())
+    watch = BacklogWatch(found, tmp_path / "checkpoint", database, ("c",), Clock())
     post(database, 1, 2, 3, 4)
     told = tables(watch.look(Occasion.BATCH))["c"]
     assert (told["files"], told["rows"], told["bytes"]) == (4, 10, 100)

@@ -62,6 +62,8 @@ def test_an_incremental_job_counts_what_is_new_each_time(bench: Bench) -> None:
         assert state["partitions"] == 2
         assert 0 < state["largest_changed_bytes"] < state["changed_bytes"] < 100_000
         assert 1 <= state["skew"] < 2
+        # RocksDB has written no files yet: all changes since the first mini-batch are the state.
+        assert state["state_bytes"] == state["changed_bytes"]
 
     resume(bench, job_id)
     assert run(bench, job_id).status == JobStatus.STOPPED
@@ -72,6 +74,8 @@ def test_an_incremental_job_counts_what_is_new_each_time(bench: Bench) -> None:
     assert run(bench, job_id).status == JobStatus.STOPPED
     assert rows(bench, job_id) == [[0, 100, 7], [1, 102, 8], [2, 101, 8]]
     assert stream(bench, job_id).rows_in == 10_003
+    for state, first in zip((stream(bench, job_id).metrics or {})["state"], metrics["state"], strict=True):
+        assert state["state_bytes"] == first["state_bytes"] + state["changed_bytes"]
     with bench.database.read() as session:
         assert [attempt.status for attempt in attempts_of(session, job_id)] == [AttemptStatus.STOPPED] * 3
     assert bench.at_hand.all() == ()
@@ -129,6 +133,27 @@ def test_a_continuous_job_leaves_its_thread_and_goes_on(bench: Bench) -> None:
     supervised(bench, lambda: not bench.at_hand.all())
     job = bench.job(job_id)
     assert (job.status, job.error, stream(bench, job_id).stopped_because) == ("STOPPED", None, StoppedBecause.STOPPED)
+
+
+@pytest.mark.parametrize("directory", ["orders/", "orders_eu/"])
+def test_rows_of_two_tables_are_counted_by_table(bench: Bench, directory: str) -> None:
+    data = bench.settings.state_dir / "data"
+    shutil.copytree(data / "orders", data / "orders_eu")
+    # The plan reads the first table once for its rows and once for its distinct values, the second one once.
+    job_id = bench.submit(
+        {
+            "mode": "incremental",
+            "tables": {
+                "o": parquet("orders") | {"role": "stream"},
+                "e": parquet("orders") | {"role": "stream", "path": directory},
+            },
+            "sql": "SELECT o.uid, COUNT(*) AS n, COUNT(DISTINCT o.category) AS c FROM o JOIN e ON o.uid = e.uid "
+            "GROUP BY o.uid",
+            "settings": {"state": {"partitions": 2}, "distinct_method": "branches"},
+        }
+    )
+    assert run(bench, job_id).error is None
+    assert stream(bench, job_id).rows_in == 20_000
 
 
 def test_rows_that_are_made_up_come_until_the_job_is_stopped(bench: Bench) -> None:

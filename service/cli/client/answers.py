@@ -228,10 +228,23 @@ class StageFigures(_Answer):
     duration_ms: Quantiles | None = None
 
 
+class EstimateError(_Answer):
+    """An estimate that was wrong by more than ten times."""
+
+    quantity: str
+    node_id: int | None = None
+    node: str | None = None
+    rule: str | None = None
+    estimated: int
+    measured: int
+    factor: float
+
+
 class RunEstimates(_Answer):
-    """How well the cost model has guessed."""
+    """How good the estimates of the cost model were."""
 
     summary: str = ""
+    wrong: tuple[EstimateError, ...] = ()
 
 
 class RunMetrics(_Answer):

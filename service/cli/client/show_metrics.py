@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from service.cli.amounts import amount, size
-from service.cli.client.answers import RunMetrics, RunSavings
+from service.cli.client.answers import EstimateError, RunMetrics, RunSavings
 from service.cli.client.output import Output
 from service.spec.reports import Quantiles, SkewReport
 
@@ -38,6 +38,8 @@ def show_metrics(output: Output, metrics: RunMetrics, saved: RunSavings) -> None
     if metrics.estimates is not None:
         output.heading("Estimates")
         output.say(metrics.estimates.summary)
+        for wrong in metrics.estimates.wrong:
+            output.say(_wrong(wrong), "yellow")
     output.heading("Skew")
     show_skew(output, metrics.skew, saved)
 
@@ -74,6 +76,19 @@ def show_skew(output: Output, skew: SkewReport, saved: RunSavings) -> None:
             ],
             numbers=("stage", "max / median", "slowest task", "median task", "of the stage", "lost"),
         )
+
+
+def _wrong(wrong: EstimateError) -> str:
+    number = "" if wrong.node_id is None else f" of #{wrong.node_id}"
+    node = "" if wrong.node is None else f"{number} {wrong.node}"
+    rule = "" if wrong.rule is None else f", estimated by {wrong.rule}"
+    is_high = wrong.estimated > wrong.measured
+    # Of one operator among several, the measurements only say how many rows were possible.
+    found = f"at most {wrong.measured:,} possible" if wrong.rule and is_high else f"{wrong.measured:,} measured"
+    return (
+        f"The estimate was wrong: {wrong.quantity.replace('_', ' ')}{node}{rule}: {wrong.estimated:,} estimated, "
+        f"{found}, {wrong.factor:,.0f} times too {'high' if is_high else 'low'}."
+    )
 
 
 def _saved(saved: RunSavings) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Plans, for people: what each rule did and why, what was weighed, and the plan that came of it."""
+"""Prints a plan report: what each rule did and why, what was weighed, and the plan."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from service.cli.amounts import size
 from service.cli.client.output import Output
-from service.spec.reports import KeyStatistics, PlanReport, RuleOutcome, RuleTrace, TableStatistics
+from service.spec.reports import KeyStatistics, PlanNodeReport, PlanReport, RuleOutcome, RuleTrace, TableStatistics
 
 _STYLES = ((RuleOutcome.FIRED, "green"), (RuleOutcome.SKIPPED, "yellow"))
 _KEYS_SHOWN = 3
@@ -25,7 +25,7 @@ def show_plan(output: Output, plan: PlanReport, *, with_sql: bool = False, with_
     output.heading("Rules")
     show_rules(output, plan.rules)
     output.heading("Plan")
-    output.indented(plan.after.text)
+    output.indented(_text_with_ids(plan))
     if with_sql:
         output.heading("SQL before")
         output.indented(plan.before.sql or "(not told)")
@@ -37,15 +37,45 @@ def show_plan(output: Output, plan: PlanReport, *, with_sql: bool = False, with_
 
 
 def show_rules(output: Output, rules: Iterable[RuleTrace]) -> None:
-    """Each rule with its reason, then what was weighed."""
+    """Each rule with the node that it looked at and its reason, then what was weighed."""
     traces = tuple(rules)
-    told = [(trace.outcome, trace.rule, trace.reason) for trace in traces]
-    output.table(("", " ", "  "), told, whole=("", " "), styles=_STYLES, indent=2)
+    if _have_ids(traces):
+        rows = [(trace.outcome, trace.rule, _number(trace.node_id), trace.reason) for trace in traces]
+        output.table(("", " ", "  ", "   "), rows, whole=("", " ", "  "), styles=_STYLES, indent=2)
+    else:
+        plain = [(trace.outcome, trace.rule, trace.reason) for trace in traces]
+        output.table(("", " ", "  "), plain, whole=("", " "), styles=_STYLES, indent=2)
     weighed = [line for trace in traces for line in _weighed(trace)]
     if weighed:
         output.heading("What was weighed (cost: rows of the slowest task over all phases)")
         numbers = ("cost", "shuffled", "hottest task")
         output.table(("rule, way", *numbers), weighed, numbers=numbers, whole=("rule, way",), indent=2)
+
+
+def _have_ids(rules: Iterable[RuleTrace]) -> bool:
+    """Whether they are of a version whose rules name nodes by their ids."""
+    return any(trace.node_id is not None for trace in rules)
+
+
+def _number(node_id: int | None) -> str:
+    return "" if node_id is None else f"#{node_id}"
+
+
+def _text_with_ids(plan: PlanReport) -> str:
+    """The plan after the rules as text, each node with its id where the rules name nodes by them."""
+    lines = plan.after.text.splitlines()
+    if not _have_ids(plan.rules) or len(lines) != len(plan.after.nodes):
+        return plan.after.text
+    by_id = {node.id: node for node in plan.after.nodes}
+
+    def below(node: PlanNodeReport) -> Iterator[PlanNodeReport]:
+        yield node
+        for each in node.inputs:
+            yield from below(by_id[each])
+
+    numbers = [_number(node.id) for node in below(plan.after.nodes[-1])]
+    width = max(map(len, numbers))
+    return "\n".join(f"{number:<{width}} {line}" for number, line in zip(numbers, lines, strict=True))
 
 
 def _weighed(trace: RuleTrace) -> Iterator[tuple[str, str, str, str]]:

@@ -167,6 +167,14 @@ def _(situation: Situation) -> object:
     return delete_job.sync(queued(client, ORDERS), client=client)
 
 
+@provokes("job_state_unknown")
+def _(situation: Situation) -> object:
+    client = situation.newcomer()
+    job_id = queued(client, ORDERS)
+    situation.acts.move_on(job_id)
+    return delete_job.sync(job_id, client=client)
+
+
 @provokes("not_a_stream")
 def _(situation: Situation) -> object:
     client = situation.newcomer()

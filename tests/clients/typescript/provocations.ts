@@ -154,6 +154,12 @@ const PROVOCATIONS: Record<string, () => Promise<Answer>> = {
     const id = await submitted(client, ORDERS);
     return client.DELETE("/v1/jobs/{job_id}", { params: { path: { job_id: id } } });
   },
+  job_state_unknown: async () => {
+    const client = await newcomer();
+    const id = await submitted(client, ORDERS);
+    await act("move_on", id);
+    return client.DELETE("/v1/jobs/{job_id}", { params: { path: { job_id: id } } });
+  },
   not_a_stream: async () => {
     const client = await newcomer();
     const id = await submitted(client, ORDERS);

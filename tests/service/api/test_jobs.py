@@ -613,3 +613,108 @@ class TestDelete:
         answer = api.client.delete(f"/v1/jobs/{job_id}")
         assert answer.status_code == 409
         assert code(answer) == "job_not_finished"
+
+
+class TestStateOfANewerVersion:
+    """A newer version of the service stored a state that this one does not know: while an upgrade is under way, or
+    after a downgrade."""
+
+    @pytest.fixture
+    def job_id(self, api: Api) -> str:
+        return self.moved_on(api, lifecycle.insert(api.database))
+
+    def moved_on(self, api: Api, job_id: str, **values: object) -> str:
+        with api.database.write() as session:
+            changed = update(JobRow).where(JobRow.id == job_id)
+            session.execute(changed.values(status="PAUSED", version=JobRow.version + 1, **values))
+        return job_id
+
+    def finished(self, api: Api) -> str:
+        job_id = lifecycle.insert(api.database)
+        lifecycle.run_whole(api.database, job_id, api.settings.results_dir, RESULT)
+        return self.moved_on(api, job_id)
+
+    def test_it_is_shown_by_its_name_wherever_jobs_are_read(self, api: Api, job_id: str) -> None:
+        queued, finished = lifecycle.insert(api.database), self.finished(api)
+        answer = api.client.get(f"/v1/jobs/{job_id}")
+        assert answer.status_code == 200
+        assert (answer.json()["status"], answer.json()["finished"]) == ("PAUSED", False)
+        assert answer.headers["retry-after"] == "1", "it may change"
+        listed = {job["id"]: (job["status"], job["finished"]) for job in api.client.get("/v1/jobs").json()["jobs"]}
+        assert listed == {job_id: ("PAUSED", False), queued: ("QUEUED", False), finished: ("PAUSED", True)}
+        assert "retry-after" not in api.client.get(f"/v1/jobs/{finished}").headers
+
+    def test_fields_that_only_the_newer_version_knows_are_left_out(self, api: Api) -> None:
+        """Its workers store the progress and the error of jobs that this version lists."""
+        job_id = lifecycle.insert(api.database)
+        held = lifecycle.claim(api.database, job_id)
+        lifecycle.run(api.database, held)
+        later = {"tasks_done": 1, "tasks_total": 4, "eta_ms": 7}
+        problem = {**ends.cancelled().model_dump(mode="json"), "severity": "low"}
+        with api.database.write() as session:
+            session.execute(update(JobRow).values(progress=later, error=problem))
+        read = api.client.get(f"/v1/jobs/{job_id}")
+        listed = api.client.get("/v1/jobs")
+        assert (read.status_code, listed.status_code) == (200, 200)
+        for job in (read.json(), *listed.json()["jobs"]):
+            assert (job["progress"]["tasks_done"], job["error"]["code"]) == (1, "cancelled")
+            assert "eta_ms" not in job["progress"]
+            assert "severity" not in job["error"]
+
+    def test_a_wait_ends_with_the_next_change(self, api: Api, job_id: str) -> None:
+        known = api.client.get(f"/v1/jobs/{job_id}").headers["etag"]
+        same = api.client.get(f"/v1/jobs/{job_id}", headers={"If-None-Match": known, "Prefer": "wait=0"})
+        assert same.status_code == 304
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(
+                api.client.get, f"/v1/jobs/{job_id}", headers={"If-None-Match": known, "Prefer": "wait=30"}
+            )
+            self.moved_on(api, job_id, finished_at=1)
+            changed = waiting.result(60)
+        assert (changed.status_code, changed.json()["status"], changed.json()["finished"]) == (200, "PAUSED", True)
+
+    @pytest.mark.parametrize("is_finished", [False, True])
+    def test_events_are_complete_once_it_has_finished(self, api: Api, job_id: str, is_finished: bool) -> None:
+        read = self.finished(api) if is_finished else job_id
+        page = api.client.get(f"/v1/jobs/{read}/events", headers={"Accept": "application/json"})
+        assert (page.status_code, page.json()["complete"]) == (200, is_finished)
+
+    @pytest.mark.parametrize(("part", "status"), [("plan", 404), ("metrics", 404), ("result", 409)])
+    def test_what_it_does_not_have_yet_is_refused_as_ever(self, api: Api, job_id: str, part: str, status: int) -> None:
+        answer = api.client.get(f"/v1/jobs/{job_id}/{part}")
+        assert (answer.status_code, "PAUSED" in answer.json()["detail"]) == (status, True)
+
+    @pytest.mark.parametrize(
+        ("method", "path", "body"),
+        [
+            ("DELETE", "", None),
+            ("POST", "/cancel", None),
+            ("POST", "/stop", None),
+            ("POST", "/resume", {}),
+            ("PATCH", "/settings", {"mini_batch.size": 9}),
+        ],
+    )
+    def test_a_request_that_would_change_it_is_refused(
+        self, api: Api, method: str, path: str, body: dict[str, object] | None
+    ) -> None:
+        job_id = self.moved_on(api, api.submit(mode="incremental").json()["id"])
+        before = api.client.get(f"/v1/jobs/{job_id}").json()
+        answer = api.client.request(method, f"/v1/jobs/{job_id}{path}", json=body)
+        assert (answer.status_code, code(answer)) == (409, "job_state_unknown")
+        assert "PAUSED" in answer.json()["detail"]
+        assert api.client.get(f"/v1/jobs/{job_id}").json() == before
+
+    def test_one_that_has_finished_is_like_every_other(self, api: Api) -> None:
+        job_id = self.finished(api)
+        assert code(api.client.post(f"/v1/jobs/{job_id}/cancel")) == "job_already_finished"
+        assert api.client.delete(f"/v1/jobs/{job_id}").status_code == 204
+        assert not (api.settings.results_dir / job_id).exists()
+
+    def test_it_can_be_compared_with(self, api: Api, job_id: str) -> None:
+        other = api.submit(compare_with=job_id).json()["id"]
+        lifecycle.run_whole(api.database, other, api.settings.results_dir, RESULT)
+        comparison = api.client.get(f"/v1/jobs/{other}/metrics").json()["comparison"]
+        assert (comparison["status"], comparison["before_ms"]) == ("PAUSED", None)
+
+    def test_scrapes_go_on(self, api: Api, job_id: str) -> None:
+        assert 'evenkeel_jobs{queue="short",status="QUEUED"} 0.0' in api.client.get("/metrics").text

@@ -18,6 +18,9 @@ from service.store.faults import CommitUnknownError
 from service.store.session import Database
 from tests.support.lifecycle import SPEC
 
+NO_TIME = 2**60
+"""Milliseconds after the last year that a date can have: no version stores it."""
+
 
 class Api(Protocol):
     client: TestClient
@@ -249,14 +252,14 @@ class TestRequests:
                 text(
                     "INSERT INTO jobs (id, tenant, kind, name, spec, status, version, submitted_at, updated_at,"
                     " rung_at, fence, max_attempts, timeout_ms) VALUES"
-                    " ('00000000-0000-0000-0000-00000000000a', 'default', 'run', 'secret', '{}', 'NONSENSE',"
-                    " 1, 0, 0, 0, 0, 1, 1)"
+                    " ('00000000-0000-0000-0000-00000000000a', 'default', 'run', 'secret', '{}', 'QUEUED',"
+                    f" 1, {NO_TIME}, 0, 0, 0, 1, 1)"
                 )
             )
         answer = api.client.get("/v1/jobs/00000000-0000-0000-0000-00000000000a", headers={"X-Request-Id": "look-me-up"})
         problem = refused(answer, 500, "internal_error")
         assert problem["request_id"] == "look-me-up"
-        assert "NONSENSE" not in answer.text
+        assert str(NO_TIME) not in answer.text
         assert "Traceback" not in answer.text
 
     def test_a_table_that_is_gone_is_503(self, api: Api) -> None:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from itertools import islice
 from typing import Any, ClassVar, Protocol
 
@@ -19,7 +20,19 @@ from service.settings import Settings
 from service.spec import ends
 from service.spec.errors import Issue
 from service.spec.problem import Problem
-from service.spec.reports import NodeFigures, OperatorMetrics, OperatorReport, Quantiles, RunFigures, TableStatistics
+from service.spec.reports import (
+    ChoiceOutcome,
+    EstimateReport,
+    HotKeyReport,
+    NodeFigures,
+    OperatorMetrics,
+    OperatorReport,
+    Quantiles,
+    Quantity,
+    RunFigures,
+    TableStatistics,
+    WrongEstimate,
+)
 from service.spec.savings import EstimatedSaving
 from service.spec.status import JobStatus
 from service.store import workers
@@ -94,6 +107,24 @@ class TestMetrics:
         assert metrics["skew"]["skewed"] is False
         assert (metrics["planning_ms"], metrics["execution_ms"], metrics["result_rows"]) == (7, 12, 2)
 
+    def test_of_a_worker_of_the_version_before_have_no_ids_and_no_wrong_estimates(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        metrics = replace(timed(1010, FIGURES), skew=HOT, estimates=ESTIMATES)
+        lifecycle.run_whole(api.database, job_id, api.settings.results_dir, RESULT, metrics=metrics)
+        now = api.client.get(f"/v1/jobs/{job_id}/metrics").json()
+        with api.database.write() as session:
+            row = session.scalars(select(PlanRow).where(PlanRow.job_id == job_id)).one()
+            row.skew, row.estimates, row.figures = (_as_before(one) for one in (row.skew, row.estimates, row.figures))
+        before = api.client.get(f"/v1/jobs/{job_id}/metrics").json()
+        assert before["estimates"] == {**now["estimates"], "wrong": [], "choices": before["estimates"]["choices"]}
+        (choice,) = before["estimates"]["choices"]
+        assert (choice["node_id"], choice["is_wrong"], choice["node"]) == (None, False, "Join")
+        (saving,) = before["savings"]["estimated"]
+        assert (saving["node_id"], saving["is_wrong"], saving["ratio"]) == (None, False, 0.25)
+        (key,) = before["skew"]["keys"]
+        assert (key["rows_on_one_task"], key["estimate_is_wrong"], key["role"]) == (None, False, "join key")
+        assert before["nodes"] == now["nodes"]
+
     def test_are_not_ready_before(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
         lifecycle.plan(api.database, lifecycle.claim(api.database, job_id))
@@ -139,6 +170,59 @@ FIGURES = RunFigures(
         ),
     ),
 )
+
+
+CHOICE = ChoiceOutcome(
+    rule="skewed_join",
+    node="Join",
+    node_id=4,
+    alternative="ISOLATE",
+    estimated_rows_shuffled=50_000,
+    estimated_rows_on_hottest_task=1,
+    measured_rows_shuffled=2_000,
+    measured_rows_on_hottest_task=1,
+    is_wrong=True,
+)
+ESTIMATES = EstimateReport(
+    choices=(CHOICE,),
+    estimated_rows_read=1,
+    measured_rows_read=1,
+    estimated_rows_shuffled=50_000,
+    measured_rows_shuffled=2_000,
+    estimated_rows_on_hottest_task=1,
+    measured_rows_on_hottest_task=1,
+    estimated_result_rows=1,
+    all_estimated=False,
+    summary="So it was.",
+    wrong=(
+        WrongEstimate(
+            quantity=Quantity.ROWS_SHUFFLED, node_id=4, node="Join", estimated=50_000, measured=2_000, factor=25
+        ),
+    ),
+)
+HOT = lifecycle.SKEW.model_copy(
+    update={
+        "keys": (
+            HotKeyReport(
+                table="o",
+                columns=("o.uid",),
+                role="join key",
+                hot_keys=(),
+                sampled_rows=1,
+                rows_on_one_task=7,
+                estimate_is_wrong=True,
+            ),
+        )
+    }
+)
+
+
+def _as_before(stored: Any) -> Any:
+    """A report as the version before node ids stored it."""
+    added = {"node_id", "is_wrong", "wrong", "rows_on_one_task", "estimate_is_wrong"}
+    if isinstance(stored, dict):
+        return {name: _as_before(value) for name, value in stored.items() if name not in added}
+    return [_as_before(one) for one in stored] if isinstance(stored, list) else stored
 
 
 class _Metrics:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Protocol
@@ -10,20 +11,21 @@ from typing import Any, Protocol
 import httpx
 import psycopg.errors
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
+from fastapi.routing import APIRoute, iter_route_contexts
 from fastapi.testclient import TestClient
 from sqlalchemy import event, func, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from service.api.retries import Outage
+from service.api.retries import Outage, SteadyRoute, repeatable
 from service.main import create_app
 from service.settings import Settings
-from service.store.faults import Fault
+from service.store.faults import CommitUnknownError, Fault
 from service.store.migrate import upgrade
 from service.store.session import Database, database_clock
-from service.store.tables import JobRow, OutboxRow
+from service.store.tables import ApiKeyRow, JobRow, OutboxRow
 from tests.support.lifecycle import SPEC
 from tests.support.processes import wait_for
 from tests.support.servers import PostgresServer, running_postgres
@@ -80,7 +82,7 @@ class TestOutage:
 class TestRequests:
     """Patience for a minute, of which none is needed."""
 
-    def count(self, api: Api, table: type[JobRow] | type[OutboxRow]) -> int:
+    def count(self, api: Api, table: type[ApiKeyRow] | type[JobRow] | type[OutboxRow]) -> int:
         with api.database.read() as session:
             return session.execute(select(func.count()).select_from(table)).scalar_one()
 
@@ -151,6 +153,15 @@ class TestRequests:
         assert "not known" in answer.json()["detail"]
         assert self.count(api, JobRow) == 1
 
+    @pytest.mark.one_database("postgresql")
+    def test_neither_is_a_key_whatever_headers_it_has(self, api: Api) -> None:
+        """Two keys would hold, and the caller would know of one."""
+        self.lose_the_answer_of_a_commit(api, after_it=True, table="api_keys")
+        answer = api.client.post("/v1/keys?batch_id=b", json={"name": "nightly"}, headers={"Idempotency-Key": "k"})
+        assert answer.status_code == 503
+        assert "not known" in answer.json()["detail"]
+        assert self.count(api, ApiKeyRow) == 1
+
     def test_a_job_is_accepted_though_its_message_cannot_be_settled(self, api: Api) -> None:
         @event.listens_for(api.database.engine, "before_cursor_execute")
         def fail(*told: object) -> None:
@@ -160,6 +171,88 @@ class TestRequests:
         assert api.submit().status_code == 202
         api.end_ringing()
         assert self.count(api, OutboxRow) == 1
+
+
+UNSAFE = {"POST", "PUT", "PATCH", "DELETE"}
+REPEATABLE = {
+    "POST /v1/explain": "",
+    "POST /v1/jobs": "idempotency-key",
+    "POST /v1/profiles": "",
+    "POST /v1/streams/{name}/rows": "batch_id",
+    "PUT /v1/streams/{name}": "",
+}
+"""The requests that change something and may be repeated -> what each must carry for it."""
+
+
+class TestRoutes:
+    """Every route of the application that changes something: whether a request is repeated after a lost commit."""
+
+    @pytest.fixture
+    def routes(self) -> dict[str, APIRoute]:
+        found = {
+            f"{method} {context.path}": context.original_route
+            for context in iter_route_contexts(create_app(Settings()).routes)
+            for method in (context.methods or set()) & UNSAFE
+        }
+        routes = {name: route for name, route in found.items() if isinstance(route, APIRoute)}
+        assert routes.keys() == found.keys()
+        assert len(routes) > len(REPEATABLE)
+        return routes
+
+    def tries(self, route: APIRoute, method: str, carried: set[str], monkeypatch: pytest.MonkeyPatch) -> int:
+        """How often a request is tried whose first commit gets no answer."""
+        tried: list[Request] = []
+
+        async def handle(request: Request) -> Response:
+            tried.append(request)
+            if len(tried) == 1:
+                raise CommitUnknownError("COMMIT", None, OSError())
+            return Response()
+
+        def handler(_route: APIRoute) -> Callable[[Request], Awaitable[Response]]:
+            return handle
+
+        app = FastAPI()
+        app.state.outage = Outage(60)
+        scope = {
+            "type": "http",
+            "app": app,
+            "method": method,
+            "headers": [(b"idempotency-key", b"k")] if "idempotency-key" in carried else [],
+            "query_string": b"batch_id=b" if "batch_id" in carried else b"",
+        }
+        with monkeypatch.context() as patch:
+            patch.setattr(APIRoute, "get_route_handler", handler)
+            answer = route.get_route_handler()(Request(scope))
+        try:
+            asyncio.run(answer)
+        except CommitUnknownError:
+            assert len(tried) == 1
+        return len(tried)
+
+    def test_a_route_is_declared_repeatable_or_never_repeated(
+        self, routes: dict[str, APIRoute], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert {name for name, route in routes.items() if repeatable(route.endpoint)} == REPEATABLE.keys()
+        everything = {"idempotency-key", "batch_id"}
+        for name, route in routes.items():
+            method = name.partition(" ")[0]
+            expected = 2 if name in REPEATABLE else 1
+            assert self.tries(route, method, everything, monkeypatch) == expected, name
+            needed = REPEATABLE.get(name, "")
+            expected = 2 if name in REPEATABLE and not needed else 1
+            assert self.tries(route, method, everything - {needed} if needed else set(), monkeypatch) == expected, name
+
+    def test_what_a_request_must_carry_is_a_parameter_of_its_route(self, routes: dict[str, APIRoute]) -> None:
+        for name, needed in REPEATABLE.items():
+            known = {part.alias.lower() for part in routes[name].dependant.header_params}
+            known |= {part.alias for part in routes[name].dependant.query_params}
+            assert not needed or needed in known, name
+
+    def test_a_request_that_changes_nothing_is_repeated(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Such a one may note the use of a key."""
+        route = SteadyRoute("/", lambda: None)
+        assert self.tries(route, "GET", set(), monkeypatch) == 2
 
 
 @pytest.mark.one_database("sqlite")

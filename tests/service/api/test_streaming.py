@@ -11,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
+from service.jobs.check_job import CheckedJob, check_job
 from service.settings import Settings
 from service.spec import ends
 from service.store import leases, streams
@@ -324,6 +325,31 @@ class TestChangingSettings:
         job_id = submitted(api)
         refused(change(api, job_id, {"mini_batch.size": 9}), 409, "not_stopped")
         refused(change(api, api.submit().json()["id"], {"mini_batch.size": 9}), 409, "not_a_stream")
+
+    @pytest.mark.parametrize("verb", ["resume", "settings"])
+    def test_settings_changed_at_once_are_checked_together(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch, verb: str
+    ) -> None:
+        """Each goes with the settings that were there, and not with the other."""
+        job_id = submitted(api, sql="SELECT COUNT(DISTINCT o.uid) AS n FROM orders o")
+        post(api, job_id, "stop")
+        one, other = {"distinct_split.enabled": "true"}, {"distinct_method": "native"}
+        answers: list[httpx.Response] = []
+
+        def checked(*given: Any, **more: Any) -> CheckedJob:
+            found = check_job(*given, **more)
+            if not answers:
+                monkeypatch.setattr("service.jobs.streaming.check_job", check_job)
+                answers.append(change(api, job_id, one))
+            return found
+
+        monkeypatch.setattr("service.jobs.streaming.check_job", checked)
+        late = change(api, job_id, other) if verb == "settings" else post(api, job_id, verb, {"settings": other})
+        refused(late, 422, "contradicting_settings")
+        assert answers[0].status_code == 200
+        settings = read(api, job_id)["spec"]["settings"]
+        assert (settings["distinct_split"]["enabled"], settings["distinct_method"]) == ("true", "auto")
+        assert read(api, job_id)["status"] == "STOPPED"
 
     @pytest.mark.parametrize(
         ("patch", "pointer"),

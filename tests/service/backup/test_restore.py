@@ -112,6 +112,9 @@ def test_streams_rest_and_begin_anew(here: Installation, elsewhere: Installation
         return job_id
 
     running, due = begun("running stream", "work"), begun("due stream", "rest")
+    of_newer_version = begun("stream in a state of a newer version", "work")
+    with here.database.write() as session:
+        session.execute(update(JobRow).where(JobRow.id == of_newer_version).values(status="PAUSED"))
     backed_up(here, tmp_path / "copy")
     restored(tmp_path / "copy", elsewhere)
     with elsewhere.database.write() as session:
@@ -125,7 +128,10 @@ def test_streams_rest_and_begin_anew(here: Installation, elsewhere: Installation
             assert row.fence > 1_000_000
             assert (stream.layout, stream.last_batch) == (None, None)
             assert (stream.stopped_because, row.status, row.lease_owner) == ("restored", "STOPPED", None)
-    assert not {running, due} & {job_id for job_id, _ in rung}
+        stream, row = streams.find_stream(session, of_newer_version), session.get_one(JobRow, of_newer_version)
+        assert stream is not None
+        assert (stream.layout, stream.stopped_because, row.status) == (None, "restored", "PAUSED")
+    assert not {running, due, of_newer_version} & {job_id for job_id, _ in rung}
 
 
 def test_in_place_of_what_came_later(here: Installation, tmp_path: Path) -> None:

@@ -92,6 +92,18 @@ def test_jobs_at_work_keep_their_files(database: Database, settings: Settings) -
     assert (directory / "attempt-1").is_dir()
 
 
+def test_jobs_in_a_state_of_a_newer_version_keep_their_files(database: Database, settings: Settings) -> None:
+    job_id = finished(database, settings, 100)
+    (settings.results_dir / job_id / "attempt-7").mkdir()
+    age(settings.results_dir / job_id, days=30)
+    with database.write() as session:
+        session.execute(update(JobRow).values(status="PAUSED", finished_at=None))
+    paths = (settings.results_dir, settings.streams_dir)
+    assert would_purge(database, *paths, Limits(0, 0)).is_nothing
+    assert purge_politely(database, *paths, Limits(0, 0)).is_nothing
+    assert len(list((settings.results_dir / job_id).iterdir())) == 2
+
+
 def test_what_a_killed_purge_left_is_found_a_day_later(
     database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +200,37 @@ def test_files_of_another_installation_stay(database: Database, settings: Settin
     age(settings.results_dir / old, days=2)
     assert purge_politely(database, settings.results_dir, settings.streams_dir, limits).leftovers == 2
     assert left(settings) == set()
+
+
+@pytest.mark.parametrize("foreign", [(), ("results",), ("streams",), ("results", "streams")], ids="+".join)
+def test_what_is_counted_before_is_what_is_removed(
+    database: Database, settings: Settings, foreign: tuple[str, ...]
+) -> None:
+    folders = {"results": settings.results_dir, "streams": settings.streams_dir}
+    old, older_result, young = (finished(database, settings, days) for days in (100, 40, 1))
+    for job_id in (old, older_result, young):
+        (settings.results_dir / job_id / "attempt-7").mkdir()
+        (settings.results_dir / job_id / "attempt-7" / "part").write_text("abandoned")
+        kept_state(settings, job_id)
+    for folder in folders.values():
+        (folder / "11111111-2222-4333-8444-555555555555" / "attempt-1").mkdir(parents=True)
+        (folder / "11111111-2222-4333-8444-555555555555" / "attempt-1" / "part").write_text("left over")
+        for path in folder.iterdir():
+            age(path, days=2)
+    with database.write() as session:
+        for key, job_id in (("a", old), ("b", older_result), ("c", young)):
+            remember_key(session, tenant="default", key=key, payload_sha256="", job_id=job_id, now=1)
+    for name in foreign:
+        (folders[name] / OWNER).write_text("another installation")
+    paths = (settings.results_dir, settings.streams_dir)
+    limits = Limits(90 * DAY_MS, 30 * DAY_MS)
+    expected = would_purge(database, *paths, limits)
+    assert (expected.jobs, expected.keys) == (1, 3)
+    assert expected.results == (0 if "results" in foreign else 2)
+    assert expected.leftovers == (0 if "results" in foreign else 2) + (0 if "streams" in foreign else 1)
+    assert purge_politely(database, *paths, limits) == expected
+    assert would_purge(database, *paths, limits).is_nothing
+    assert purge_politely(database, *paths, limits).is_nothing
 
 
 def test_what_could_not_be_removed_is_not_counted(

@@ -81,7 +81,7 @@ def test_no_answer_is_older_than_its_question(database: Database, settings: Sett
     job_id = lifecycle.insert(database)
     reader, key = JobReader(database, settings), JobKey(TENANT, job_id)
 
-    async def scenario() -> tuple[JobStatus, JobStatus]:
+    async def scenario() -> tuple[str, str]:
         questions.may_answer.clear()
         before = asyncio.create_task(reader.read(key))
         await asyncio.to_thread(questions.asked.wait, 30)

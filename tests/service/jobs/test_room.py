@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from sqlalchemy import func, select, update
 
 from service.access_errors import QuotaError, TooManyExplanationsError, TooManyPostedBytesError, TooManyStreamsError
 from service.dispatch import Dispatcher
+from service.ingest.parsing import rows_of
 from service.jobs.append_rows import PostedRows, append_rows
 from service.jobs.declare_stream import declare_stream
 from service.jobs.delete_stream import delete_stream
@@ -19,7 +22,9 @@ from service.jobs.doorbell import Doorbell
 from service.jobs.submit_job import Submission, submit_job
 from service.settings import Settings
 from service.spec.job import JobSpec
+from service.spec.types import Schema
 from service.store.jobs import EXPLAIN
+from service.store.quotas import Counted, count_alone
 from service.store.session import Database
 from service.store.tables import InputStreamRow, JobRow
 from tests.support.lifecycle import SPEC, TENANT
@@ -148,3 +153,59 @@ def test_posted_rows_are_taken_until_their_room_is_full(
     assert not post("two", "b2")
     with database.read() as session:
         assert session.scalar(select(func.count()).select_from(InputStreamRow)) == 2
+
+
+@pytest.fixture
+def posts(database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], object]:
+    """Posts one row to a stream of this number; there is room for one batch. No batch is stored before `AT_ONCE` posts
+    have seen that there is room."""
+    limits = limited(monkeypatch, posted_bytes=1).limits
+    for number in range(AT_ONCE):
+        declare_stream(database, settings.streams_dir, limits, TENANT, f"s{number}", "uid INT")
+    looked = threading.Barrier(AT_ONCE)
+
+    def parsed(body: bytes, media_type: str, schema: Schema) -> pa.Table:
+        looked.wait(60)
+        return rows_of(body, media_type, schema)
+
+    monkeypatch.setattr("service.jobs.append_rows.rows_of", parsed)
+
+    def post(stream: int, batch_id: str = "b") -> object:
+        posted = PostedRows(TENANT, f"s{stream}", batch_id, "application/x-ndjson", b'{"uid": 1}')
+        return append_rows(database, settings.streams_dir, limits, posted)
+
+    return post
+
+
+def test_rows_posted_at_once_do_not_pass_the_limit(
+    database: Database, settings: Settings, posts: Callable[[int], object]
+) -> None:
+    errors = refused_of(posts)
+    assert len(errors) == AT_ONCE - 1
+    assert {type(error) for error in errors} == {TooManyPostedBytesError}
+    with database.read() as session:
+        assert session.scalar(select(func.sum(InputStreamRow.batches))) == 1
+    assert len([path for path in settings.streams_dir.rglob("*") if path.is_file()]) == 1
+
+
+def test_one_batch_posted_several_times_at_once_is_stored_once(
+    database: Database, posts: Callable[[int], object]
+) -> None:
+    """The batch itself fills the room: every further post of it is a repeat, and is not refused."""
+    assert refused_of(lambda _: posts(0)) == []
+    with database.read() as session:
+        assert session.scalar(select(func.sum(InputStreamRow.batches))) == 1
+
+
+@pytest.mark.one_database("postgresql")
+def test_tenants_that_post_do_not_wait_for_each_other(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVENKEEL_DATABASE_LOCK_TIMEOUT_SECONDS", "1")
+    settings = limited(monkeypatch, posted_bytes=1)
+    declare_stream(database, settings.streams_dir, settings.limits, TENANT, "clicks", "uid INT")
+    posted = PostedRows(TENANT, "clicks", "b", "application/x-ndjson", b'{"uid": 1}')
+    with closing(Database(settings.database_url, settings=settings.database)) as other, database.write() as session:
+        count_alone(session, "another", Counted.POSTED_BYTES)
+        # Raises where it waits for the transaction that is open here.
+        assert not append_rows(other, settings.streams_dir, settings.limits, posted).replayed

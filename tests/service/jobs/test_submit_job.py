@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from service.dispatch import Dispatcher
-from service.errors import IdempotencyKeyReusedError
+from service.errors import IdempotencyKeyReusedError, StreamInUseError
+from service.jobs.append_rows import PostedRows, append_rows
+from service.jobs.check_job import CheckedJob, check_job
+from service.jobs.declare_stream import declare_stream
+from service.jobs.delete_stream import delete_stream
 from service.jobs.doorbell import Doorbell
 from service.jobs.submit_job import Submission, submit_job
 from service.settings import Settings
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
+from service.store import jobs
+from service.store.jobs import NewJob
 from service.store.session import Database
 from service.store.tables import Base, IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
 from tests.support.lifecycle import SPEC, STREAM_TABLES, TENANT
@@ -83,6 +92,20 @@ def test_a_replay_needs_no_files(database: Database, doorbell: Doorbell, setting
     assert again.job == first.job
 
 
+def test_submissions_at_once_with_an_expired_key_are_one_job(
+    database: Database, doorbell: Doorbell, settings: Settings
+) -> None:
+    expired = submit_job(database, doorbell, settings, submission("k")).job.id
+    with database.write() as session:
+        session.execute(update(IdempotencyKeyRow).values(expires_at=1))
+    with ThreadPoolExecutor(4) as pool:
+        accepted = list(pool.map(lambda _: submit_job(database, doorbell, settings, submission("k")), range(4)))
+    assert [one.replayed for one in accepted].count(False) == 1
+    assert {one.job.id for one in accepted}.isdisjoint({expired})
+    assert len({one.job.id for one in accepted}) == 1
+    assert count(database, JobRow) == 2
+
+
 def test_a_key_belongs_to_its_tenant(database: Database, doorbell: Doorbell, settings: Settings) -> None:
     one = submit_job(database, doorbell, settings, submission("k", tenant="a"))
     two = submit_job(database, doorbell, settings, submission("k", tenant="b", name="other"))
@@ -135,3 +158,101 @@ def test_a_sink_outside_its_roots_is_refused(
     assert [issue.code for issue in caught.value.issues] == ["unknown_column", "path_outside_sink_roots"]
     submit("out", Settings())
     assert count(database, JobRow) == 2
+
+
+class TestPostedRows:
+    """Jobs over a stream of posted rows that somebody deletes while they are submitted."""
+
+    def submission(self) -> Submission:
+        tables = {"c": {"format": "stream", "stream": "clicks"}}
+        return submission(mode="incremental", tables=tables, sql="SELECT c.page, COUNT(*) AS n FROM c GROUP BY c.page")
+
+    def declare(self, database: Database, settings: Settings, columns: str = "uid BIGINT, page STRING") -> None:
+        declare_stream(database, settings.streams_dir, settings.limits, TENANT, "clicks", columns)
+
+    def delete(self, database: Database, settings: Settings) -> None:
+        delete_stream(database, settings.streams_dir, TENANT, "clicks")
+
+    @pytest.fixture
+    def before_storing(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+        """Has something happen once, after the job was checked and before it is stored."""
+
+        def once(happen: Callable[[], None]) -> None:
+            acts = [happen]
+
+            def checked(*given: Any, **more: Any) -> CheckedJob:
+                found = check_job(*given, **more)
+                while acts:
+                    acts.pop()()
+                return found
+
+            monkeypatch.setattr("service.jobs.submit_job.check_job", checked)
+
+        return once
+
+    def test_a_deleted_stream_gets_no_job(
+        self,
+        database: Database,
+        doorbell: Doorbell,
+        settings: Settings,
+        before_storing: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.declare(database, settings)
+        before_storing(lambda: self.delete(database, settings))
+        with pytest.raises(SpecError) as caught:
+            submit_job(database, doorbell, settings, self.submission())
+        assert caught.value.code == "stream_unknown"
+        assert count(database, JobRow) == 0
+
+    def test_a_stream_declared_with_other_columns_is_checked_again(
+        self,
+        database: Database,
+        doorbell: Doorbell,
+        settings: Settings,
+        before_storing: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.declare(database, settings)
+
+        def change() -> None:
+            self.delete(database, settings)
+            self.declare(database, settings, "uid BIGINT")
+
+        before_storing(change)
+        with pytest.raises(SpecError) as caught:
+            submit_job(database, doorbell, settings, self.submission())
+        assert caught.value.code == "unknown_column"
+        assert count(database, JobRow) == 0
+
+    def test_a_deletion_waits_for_a_job_that_is_being_stored(
+        self, database: Database, doorbell: Doorbell, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.declare(database, settings)
+        insert_job = jobs.insert_job
+        with ThreadPoolExecutor(1) as pool:
+            deletions: list[Future[None]] = []
+
+            def insert(session: Session, new: NewJob, now: int) -> JobRow:
+                deletions.append(pool.submit(self.delete, database, settings))
+                # As long as the deletion needs where nothing holds it.
+                wait([*deletions], timeout=1)
+                return insert_job(session, new, now)
+
+            monkeypatch.setattr(jobs, "insert_job", insert)
+            accepted = submit_job(database, doorbell, settings, self.submission())
+            with pytest.raises(StreamInUseError, match=accepted.job.id):
+                deletions[0].result(60)
+
+    @pytest.mark.one_database("postgresql")
+    def test_posts_do_not_wait_for_a_job_that_is_being_stored(
+        self, database: Database, doorbell: Doorbell, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.declare(database, settings)
+        insert_job = jobs.insert_job
+        posted = PostedRows(TENANT, "clicks", "b", "application/x-ndjson", b'{"uid": 1}')
+
+        def insert(session: Session, new: NewJob, now: int) -> JobRow:
+            assert not append_rows(database, settings.streams_dir, settings.limits, posted).replayed
+            return insert_job(session, new, now)
+
+        monkeypatch.setattr(jobs, "insert_job", insert)
+        assert not submit_job(database, doorbell, settings, self.submission()).replayed

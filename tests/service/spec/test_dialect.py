@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from service.spec.dialect import MAX_NESTING, MAX_TEXT_LENGTH, Text, parse_expression, tokens_of, unescape
+from service.spec.dialect import Text, parse_expression, tokens_of, unescape
 from service.spec.errors import SpecError
 from service.spec.expressions import compile_expression
+from service.spec.limits import NESTING, SQL_CHARACTERS
 from service.spec.scope import TableScope
 from service.spec.sql import compile_sql
 from service.spec.types import BOOLEAN, INT, STRING, Field, Schema
@@ -75,7 +76,7 @@ def test_hostile_text_is_refused_in_time(name: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "(" * MAX_NESTING + "a" + ")" * MAX_NESTING,
+        "(" * NESTING.most + "a" + ")" * NESTING.most,
         "UPPER(" * 31 + "s" + ")" * 31,
         " OR ".join(["ok"] * 5_000),
         " AND ".join(["(ok OR a = 1)"] * 1_000),
@@ -118,7 +119,7 @@ def test_no_text_reaches_the_log(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_limits_are_inclusive() -> None:
-    text = "a" * MAX_TEXT_LENGTH
+    text = "a" * SQL_CHARACTERS.most
     assert [token.text for token in tokens_of(Text(text, "/x"))] == [text]
     with pytest.raises(SpecError, match="at most 100000"):
         tokens_of(Text(text + "a", "/x"))

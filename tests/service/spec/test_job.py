@@ -69,7 +69,7 @@ def test_a_stored_job_reads_back() -> None:
         ({"tables": csv(delimiter="")}, "string_pattern_mismatch"),
         ({"tables": csv(delimiter="||")}, "string_pattern_mismatch"),
         ({"settings": {"nosuch": 1}}, "unknown_setting"),
-        ({"sql": "x" * 100_001}, "string_too_long"),
+        ({"sql": "x" * 100_001}, "query_too_deep"),
         ({"sql": ""}, "string_too_short"),
         ({"name": "a\nb"}, "string_pattern_mismatch"),
         ({"mode": "now and then"}, "enum"),

@@ -505,7 +505,7 @@ def test_mistakes_are_told_with_their_place(
 def _compiled_and_located(sql: str) -> None:
     found = compile_sql(sql, SCHEMAS)
     try:
-        bind(found.query, SCHEMAS)
+        bind(found.query, SCHEMAS, text_of=found.text_of)
     except SpecError as error:
         raise SpecError([found.locate(issue) for issue in error.issues]) from None
 

@@ -17,7 +17,8 @@ from service.spec.compile import compile_job
 from service.spec.ddl import parse_schema
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
-from service.spec.query import MAX_COLUMNS, MAX_QUERIES, MAX_QUERY_DEPTH, JoinKind, Query, QueryRef, UnionRef
+from service.spec.limits import COLUMNS, JOINS, QUERIES, QUERY_DEPTH
+from service.spec.query import JoinKind, Query, QueryRef, UnionRef
 from service.spec.sql import compile_sql
 from service.spec.types import STRING, DataType, Field, Schema, TypeName
 
@@ -208,12 +209,12 @@ def test_which_equalities_move(sql: str, kinds: list[str]) -> None:
 
 def test_nesting_is_bounded_however_it_is_written() -> None:
     deep = "SELECT uid FROM users"
-    for number in range(MAX_QUERY_DEPTH - 1):
+    for number in range(QUERY_DEPTH.most - 1):
         deep = f"SELECT uid FROM ({deep}) t{number}"
     assert bound(deep)
     assert refused(f"SELECT uid FROM ({deep}) t")[0] == "query_too_deep"
-    chained = ", ".join(f"c{number + 1} AS (SELECT * FROM c{number})" for number in range(MAX_QUERY_DEPTH))
-    assert refused(f"WITH c0 AS (SELECT uid FROM users), {chained} SELECT * FROM c{MAX_QUERY_DEPTH}")[0] == (
+    chained = ", ".join(f"c{number + 1} AS (SELECT * FROM c{number})" for number in range(QUERY_DEPTH.most))
+    assert refused(f"WITH c0 AS (SELECT uid FROM users), {chained} SELECT * FROM c{QUERY_DEPTH.most}")[0] == (
         "query_too_deep"
     )
     doubled = ", ".join(
@@ -221,7 +222,7 @@ def test_nesting_is_bounded_however_it_is_written() -> None:
     )
     code, _, _, detail = refused(f"WITH c0 AS (SELECT uid FROM users), {doubled} SELECT * FROM c7")
     assert code == "query_too_deep"
-    assert str(MAX_QUERIES) in detail
+    assert str(QUERIES.most) in detail
 
 
 def test_values_grow_through_nesting_to_the_same_bound() -> None:
@@ -277,7 +278,7 @@ def test_expressions_of_a_structured_query_are_bounded_together() -> None:
     branch = {"source": {"kind": "table", "table": "orders"}, "select": [item]}
     union = {"kind": "union_all", "queries": [branch] * 20, "alias": "u"}
     query = Query.model_validate({"source": union, "select": [{"expression": "u", "name": "u"}]})
-    with pytest.raises(SpecError, match="more than 200000 characters") as caught:
+    with pytest.raises(SpecError, match=r"at most 200000 \(limit `expression_characters`\)") as caught:
         bind(query, SCHEMAS)
     assert caught.value.code == "query_too_deep"
 
@@ -298,7 +299,7 @@ def test_a_group_key_that_gets_too_long_is_told() -> None:
 
 def test_too_many_joins_are_refused_before_they_are_read() -> None:
     joins = "\n".join(f"FULL JOIN users u{number} USING (uid)" for number in range(1500))
-    assert refused(f"SELECT uid FROM orders\n{joins}")[:2] == ("query_too_deep", 34)
+    assert refused(f"SELECT uid FROM orders\n{joins}")[:2] == ("query_too_deep", JOINS.most + 2)
 
 
 def test_names_with_dots_are_kept_apart() -> None:
@@ -335,9 +336,9 @@ def test_what_no_query_names_is_left_out() -> None:
 
 
 def test_with_names_no_more_than_a_text_has_queries() -> None:
-    many = ", ".join(f"a{number} AS (SELECT uid FROM users)" for number in range(MAX_QUERIES + 1))
+    many = ", ".join(f"a{number} AS (SELECT uid FROM users)" for number in range(QUERIES.most + 1))
     code, _, _, detail = refused(f"WITH {many} SELECT uid FROM users")
-    assert (code, f"at most {MAX_QUERIES}" in detail) == ("query_too_deep", True)
+    assert (code, f"at most {QUERIES.most}" in detail) == ("query_too_deep", True)
 
 
 def test_a_query_without_a_name_has_none_that_could_be_written_or_taken() -> None:
@@ -432,8 +433,8 @@ def test_each_name_of_a_column_is_tried_once() -> None:
         lines += event == "line"
         return traced if frame.f_code.co_filename == sql_items.__file__ else None
 
-    schemas = {"t": parse_schema(", ".join(f"c{number} INT" for number in range(MAX_COLUMNS)), "/x")}
-    text = f"SELECT * FROM t UNION ALL SELECT {', '.join(['c0'] * MAX_COLUMNS)} FROM t"
+    schemas = {"t": parse_schema(", ".join(f"c{number} INT" for number in range(COLUMNS.most)), "/x")}
+    text = f"SELECT * FROM t UNION ALL SELECT {', '.join(['c0'] * COLUMNS.most)} FROM t"
     before = sys.gettrace()
     sys.settrace(traced)
     try:
@@ -441,8 +442,8 @@ def test_each_name_of_a_column_is_tried_once() -> None:
     finally:
         sys.settrace(before)
     assert isinstance(query.source, UnionRef)
-    assert query.source.queries[1].select[-1].name == f"c0_{MAX_COLUMNS}"
-    assert lines < 100 * MAX_COLUMNS
+    assert query.source.queries[1].select[-1].name == f"c0_{COLUMNS.most}"
+    assert lines < 100 * COLUMNS.most
 
 
 @pytest.mark.parametrize(
@@ -451,4 +452,4 @@ def test_each_name_of_a_column_is_tried_once() -> None:
 def test_too_many_columns_are_refused_before_they_get_names(listed: str) -> None:
     code, line, _, detail = refused(f"SELECT uid FROM orders UNION ALL\nSELECT {listed} FROM orders")
     assert (code, line) == ("query_too_deep", 2)
-    assert detail == f"SELECT has more than {MAX_COLUMNS} columns, those that stars stand for counted."
+    assert "columns in one SELECT, those that stars stand for counted; at most 1024 (limit `columns`)" in detail

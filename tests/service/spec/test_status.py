@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.spec.status import LEASED, MOVES, TERMINAL, AttemptStatus, JobStatus, sources_of
+from service.spec.status import LEASED, MOVES, TERMINAL, AttemptStatus, JobStatus, known_status, sources_of
 
 
 def test_every_state_is_in_the_table_and_ends_stay() -> None:
@@ -22,7 +22,6 @@ def test_every_state_can_be_reached_and_left_for_an_end() -> None:
             break
         reached = further
     assert reached == set(JobStatus)
-    assert all(status.is_at_rest == (status in TERMINAL or status is JobStatus.STOPPED) for status in JobStatus)
     assert all(MOVES[status] & (TERMINAL | LEASED) for status in JobStatus if not status.is_terminal)
 
 
@@ -61,3 +60,8 @@ def test_moves(source: JobStatus, target: JobStatus, may: bool) -> None:
 def test_an_attempt_ends_as_a_job_does() -> None:
     assert {status.value for status in AttemptStatus} <= {status.value for status in JobStatus}
     assert {status.value for status in TERMINAL} <= {status.value for status in AttemptStatus}
+
+
+def test_a_state_is_known_by_its_name() -> None:
+    assert [known_status(status.value) for status in JobStatus] == list(JobStatus)
+    assert known_status("PAUSED") is None

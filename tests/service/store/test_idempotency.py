@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import closing
 
+import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+
+from service.settings import DatabaseSettings
 from service.store.idempotency import KEPT_MS, find_key, remember_key
 from service.store.session import Database
+from service.store.tables import IdempotencyKeyRow
 
 
 def test_a_key_is_found_for_a_day_and_then_given_anew(database: Database, add_job: Callable[..., str]) -> None:
@@ -24,3 +32,72 @@ def test_a_key_is_found_for_a_day_and_then_given_anew(database: Database, add_jo
         again = find_key(session, tenant="t", key="k", now=1000 + KEPT_MS)
         assert again is not None
         assert again.job_id == second
+
+
+def remember(database: Database, job_id: str, tenant: str, key: str, now: int) -> None:
+    with database.write() as session:
+        remember_key(session, tenant=tenant, key=key, payload_sha256="", job_id=job_id, now=now)
+
+
+def test_only_the_same_expired_key_is_replaced(database: Database, add_job: Callable[..., str]) -> None:
+    """Others are removed by the workers, a limited number at a time."""
+    job_id = add_job("a")
+    kept = [("other", "k"), *(("t", f"k{number}") for number in range(20))]
+    for tenant, key in (("t", "k"), *kept):
+        remember(database, job_id, tenant, key, now=1)
+    remember(database, job_id, "t", "k", now=1 + KEPT_MS)
+    with database.read() as session:
+        stored = session.execute(select(IdempotencyKeyRow.tenant, IdempotencyKeyRow.key, IdempotencyKeyRow.expires_at))
+        expires = {(tenant, key): at for tenant, key, at in stored}
+    assert expires == {**dict.fromkeys(kept, 1 + KEPT_MS), ("t", "k"): 1 + 2 * KEPT_MS}
+
+
+def test_a_key_that_has_not_expired_is_refused(database: Database, add_job: Callable[..., str]) -> None:
+    job_id = add_job("a")
+    remember(database, job_id, "t", "k", now=1)
+    with pytest.raises(IntegrityError):
+        remember(database, job_id, "t", "k", now=KEPT_MS)
+
+
+@pytest.mark.one_database("postgresql")
+def test_submissions_at_once_do_not_wait_for_each_other(
+    database: Database, database_url: str, add_job: Callable[..., str]
+) -> None:
+    job_id = add_job("a")
+    for key in ("k1", "k2", "k3"):
+        remember(database, job_id, "t", key, now=1)
+    settings = DatabaseSettings(lock_timeout_seconds=1)
+    with closing(Database(database_url, settings=settings)) as other, database.write() as session:
+        now = 1 + KEPT_MS
+        remember_key(session, tenant="t", key="k1", payload_sha256="", job_id=job_id, now=now)
+        session.flush()
+        # Raises where it waits for the transaction that is open here.
+        remember(other, job_id, "t", "k2", now)
+
+
+def test_one_of_two_at_once_gets_an_expired_key(database: Database, add_job: Callable[..., str]) -> None:
+    first, *both = (add_job(name) for name in ("a", "b", "c"))
+    remember(database, first, "t", "k", now=1)
+    ready = threading.Barrier(2)
+    taken: list[str] = []
+    refused: list[IntegrityError] = []
+
+    def take(job_id: str) -> None:
+        ready.wait(30)
+        try:
+            remember(database, job_id, "t", "k", now=1 + KEPT_MS)
+        except IntegrityError as error:
+            refused.append(error)
+        else:
+            taken.append(job_id)
+
+    threads = [threading.Thread(target=take, args=(job_id,)) for job_id in both]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (len(taken), len(refused)) == (1, 1)
+    with database.read() as session:
+        known = find_key(session, tenant="t", key="k", now=1 + KEPT_MS)
+        assert known is not None
+        assert [known.job_id] == taken

@@ -14,7 +14,7 @@ from service.store.session import Database
 from service.store.tables import JobEventRow, JobRow
 
 
-def row_status(database: Database, job_id: str) -> JobStatus:
+def row_status(database: Database, job_id: str) -> JobStatus | None:
     with database.read() as session:
         row = jobs.find_job(session, tenant="default", job_id=job_id)
         assert row is not None

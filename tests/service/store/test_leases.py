@@ -265,6 +265,18 @@ def test_handing_back_a_job_being_cancelled_cancels_it(database: Database, clock
     assert row_of(database, job_id).status == "CANCELLED"
 
 
+def test_a_job_that_a_newer_version_moved_on_is_not_ours_any_more(
+    database: Database, clock: Clock, job_id: str
+) -> None:
+    claim = taken(database, job_id, "w1")
+    status, error = AttemptStatus.CANCELLED, ends.handed_back("w1")
+    with database.write() as session:
+        assert leases.hand_back(session, claim, clock.ms, status=status, error=error) is JobStatus.QUEUED
+        assert leases.handed_back(session, claim, status=status, error=error) is JobStatus.QUEUED
+        session.execute(update(JobRow).values(status="PAUSED"))
+        assert leases.handed_back(session, claim, status=status, error=error) is None
+
+
 def test_what_a_newer_version_stored_is_left_to_it(database: Database, job_id: str) -> None:
     with database.write() as session:
         session.execute(update(JobRow).values(spec_version=SPEC_VERSION + 1))

@@ -54,7 +54,7 @@ def literal(value: object, type_: DataType) -> Scalar | None:
         tree = reader(value, type_) if reader is not None else None
     except (ValueError, ArithmeticError):
         return None
-    return None if tree is None else Scalar(render(tree).text, (), type_)
+    return None if tree is None else Scalar(render(tree), (), type_)
 
 
 def identity_of(literals: tuple[Scalar, ...]) -> str:
@@ -73,7 +73,7 @@ def typed_null(type_: DataType) -> Scalar | None:
     """NULL of `type_`; None for a type that has no name to cast to."""
     if type_.name in {TypeName.OTHER, TypeName.NULL}:
         return None
-    return Scalar(render(Cast(Null(), type_, tries=False)).text, (), type_)
+    return Scalar(render(Cast(Null(), type_, tries=False)), (), type_)
 
 
 def _signed(text: str, suffix: str = "") -> Expression:

@@ -12,6 +12,7 @@ problem_of_spark_error
     storage_unavailable    the store behind a data root does not answer Spark, or lacks the bucket
     duplicate_column       two columns whose names differ in case alone
     out_of_memory          the JVM's heap or Spark's memory did not suffice
+    query_too_complex      the JVM's stack did not suffice to plan the query
     disk_full              the disk of results, or that of Spark's own files, took no more
     engine_error           any other error of Spark's
 """
@@ -93,6 +94,8 @@ _UNREACHABLE = frozenset(
 """A store's fault only where a file was to be read: executors that lose each other raise the same."""
 
 _ADVICE = {
+    "query_too_complex": "Spark's planner has no room for so large a query: put long lists of values into a file and "
+    "join it, or split the query into several jobs.",
     "disk_full": "Whoever runs the workers makes room where results are kept (EVENKEEL_DATA_RESULTS) and where Spark "
     "keeps its own files (EVENKEEL_STATE_DIR); then submit it again.",
     "unsupported_filesystem": "Whoever runs the workers names the jars, for s3a those of hadoop-aws, in the file of "
@@ -104,6 +107,9 @@ _WRITING = "TASK_WRITE_FAILED"
 """Says no more than where in the service's own directory the rows were put that could not be made."""
 
 _OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
+_STACK_OVERFLOW = "java.lang.StackOverflowError"
+_TOO_COMPLEX = "FAILED_TO_PARSE_TOO_COMPLEX"
+"""Spark's parser raises it where the stack did not suffice."""
 _DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 """What the kernel says when a disk, a user's share of it or a process may hold no more (ENOSPC, EDQUOT, EFBIG)."""
 _BROADCAST_TIMEOUT = "_LEGACY_ERROR_TEMP_2097"
@@ -208,6 +214,8 @@ def _cause(java: JavaObject) -> _Cause:
 
 
 def _code(causes: tuple[_Cause, ...]) -> str:
+    if any(cause.java_class == _STACK_OVERFLOW or cause.condition == _TOO_COMPLEX for cause in causes):
+        return "query_too_complex"
     # Where a task died, its error is but a name in the first line of the message that aborts the job.
     if any(_OUT_OF_MEMORY in (cause.java_class, *_first_line(cause.message).split(": ")) for cause in causes):
         return "out_of_memory"

@@ -56,7 +56,7 @@ def lower(node: Node, scans: Mapping[str, DataFrame]) -> DataFrame:
     `scans` has a DataFrame for every alias, its columns named `alias.column`. Nothing runs yet.
     """
     if isinstance(node, Scan):
-        return scans[node.alias].select([F.col(quoted(field.name)) for field, _ in node.columns])
+        return scans[node.alias].selectExpr(*(quoted(field.name) for field, _ in node.columns))
     if isinstance(node, Join):
         return _join(node, lower(node.left, scans), lower(node.right, scans))
     if isinstance(node, Union):
@@ -76,7 +76,8 @@ def _unary(
         case Filter():
             return frame.filter(_expression(node.condition))
         case Project():
-            return frame.select([_named(item) for item in node.items])
+            # As texts: each Column would take several calls of the JVM.
+            return frame.selectExpr(*(f"{item.expression.sql} AS {quoted(item.name)}" for item in node.items))
         case Aggregate():
             return _aggregate(node, frame)
         case Deduplicate():

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
 from service.datasets.files import TableFiles
 from service.datasets.reading import DataFile, UriFile
@@ -56,8 +55,20 @@ def _scans(node: Node) -> Iterable[Scan]:
 
 
 def read_scans(session: SparkSession, node: Node, tables: Mapping[str, TableInput]) -> dict[str, DataFrame]:
-    """The DataFrames of a plan's scans, by alias. `tables` is by table name; nothing is read yet."""
-    return {scan.alias: read_scan(session, scan, tables[scan.table]) for scan in scans_of(node)}
+    """The DataFrames of a plan's scans, by alias. `tables` is by table name; no row is read yet.
+
+    Spark is asked once for each table and set of columns, however many aliases the table has: each time it looks at all
+    of its files.
+    """
+    read: dict[tuple[str, tuple[Field, ...]], DataFrame] = {}
+    frames = {}
+    for scan in scans_of(node):
+        table = tables[scan.table]
+        fields = fields_to_read(scan, table.source.format, table.schema)
+        if (scan.table, fields) not in read:
+            read[scan.table, fields] = _read(session, fields, table)
+        frames[scan.alias] = _selected(read[scan.table, fields], scan)
+    return frames
 
 
 def read_scan(session: SparkSession, scan: Scan, table: TableInput) -> DataFrame:
@@ -66,13 +77,22 @@ def read_scan(session: SparkSession, scan: Scan, table: TableInput) -> DataFrame
     A text row that does not fit the declared schema fails the query that reads it. Raises SpecError
     `unreadable_file` for a file name that Spark cannot take.
     """
+    return _selected(_read(session, fields_to_read(scan, table.source.format, table.schema), table), scan)
+
+
+def _read(session: SparkSession, fields: tuple[Field, ...], table: TableInput) -> DataFrame:
+    """The columns `fields` of the table's files, under their own names."""
     paths = [_spark_path(table.files.table, file) for file in table.files.files]
-    fields = fields_to_read(scan, table.source.format, table.schema)
     reader = session.read.format(table.source.format.value).options(**reader_options(table.source))
     if _are_spelled(fields):
         reader = reader.schema(spelled(fields))
-    frame = reader.load(paths)
-    return frame.select([F.col(quoted(name)).alias(field.name) for field, name in scan.columns])
+    return reader.load(paths)
+
+
+def _selected(frame: DataFrame, scan: Scan) -> DataFrame:
+    """The scan's columns, under the names that it emits, of the table's files."""
+    # As texts: each Column would take several calls of the JVM.
+    return frame.selectExpr(*(f"{quoted(name)} AS {quoted(field.name)}" for field, name in scan.columns))
 
 
 def _spark_path(table: str, file: DataFile) -> str:

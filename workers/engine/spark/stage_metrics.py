@@ -32,7 +32,6 @@ class _FromSpark(BaseModel):
 
 class _Job(_FromSpark):
     job_id: int
-    job_tags: tuple[str, ...] = ()
     stage_ids: tuple[int, ...]
     status: str
     num_tasks: int

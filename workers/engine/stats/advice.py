@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from service.spec.options import AggPhase, JobSettings, Toggle
-from service.spec.reports import HotKeyReport, RuleOutcome, RuleTrace, StageSkew
+from service.spec.reports import HotKey, HotKeyReport, RuleOutcome, RuleTrace
 from service.spec.strategies import DistinctMethod, JoinSkew
 from workers.engine.plan import isolation
 from workers.engine.plan.algebra import refusal_of
 from workers.engine.plan.distinct import bucket_refusal, distinct_sets, spark_expands
-from workers.engine.plan.nodes import Aggregate, AggregateRole, Join, Node, Phases
-from workers.engine.plan.transform import walk_up
-from workers.engine.stats.cardinality import label_of
+from workers.engine.plan.keys import columns_below
+from workers.engine.plan.nodes import Aggregate, AggregateRole, Deduplicate, Join, Node, Phases, Project, Scan, Union
+from workers.engine.plan.schema import names_of
+from workers.engine.stats.cardinality import label_of, profile_of
+from workers.engine.stats.evidence import Evidence, Finding
 from workers.engine.stats.join_loads import join_profile
 from workers.engine.stats.partitioning import is_broadcast, is_partitioned_by
 from workers.engine.stats.skewed_joins import isolate_way, plain_cost, salt_way
+from workers.engine.stats.spots import numbered
 from workers.engine.stats.statistics import Statistics
 
 _SPLIT_RULE = "split_distinct_aggregate"
 _SKEW_RULE = "skewed_join"
+_EAGER_RULE = "eager_aggregation"
 
 
 class KeyRole(StrEnum):
@@ -34,7 +39,9 @@ class KeyRole(StrEnum):
 
 @dataclass(frozen=True)
 class Advice:
-    """`setting` and `value` are None where no setting would help. `hurts`: a task has more to do than others for it."""
+    """`setting` and `value` are None where no setting would help. `hurts`: one task has more to do than the others
+    because of a hot key.
+    """
 
     sentence: str
     setting: str | None = None
@@ -43,83 +50,171 @@ class Advice:
 
 
 @dataclass(frozen=True)
+class Change:
+    """Settings to change, by name, and what the changed plan does. Only one that is a single setting can be named."""
+
+    settings: Mapping[str, str]
+    advice: str
+
+
+@dataclass(frozen=True)
+class OneTask:
+    """All rows of a hot key are one task's work at one operator. `rows` is their number as estimated for the plan that
+    ran; `what` says what is done with them, and `otherwise` what to do where no setting helps. Of `changes`, the
+    first one that changes the plan is advised.
+    """
+
+    subject: str
+    node_id: int
+    rows: float | None
+    what: str
+    otherwise: str
+    changes: tuple[Change, ...] = ()
+
+
+Effect = OneTask | Advice
+"""What one operator does with a hot key; an `Advice` where it makes no task slow."""
+
+
+@dataclass(frozen=True)
 class Situation:
-    """Everything that advice depends on. `plan`, `rules` and `stages` are those of the run."""
+    """Everything that advice depends on. `plan`, `rules` and `evidence` are those of the run; `replan` makes the plan
+    of the same query by other settings.
+    """
 
     plan: Node
     statistics: Statistics
     settings: JobSettings
     rules: Sequence[RuleTrace]
-    stages: Sequence[StageSkew]
+    evidence: Evidence
+    replan: Callable[[JobSettings], str]
+
+    def changes_plan(self, change: Change) -> bool:
+        """Whether the query would run by another plan with these settings."""
+        return self.replan(with_settings(self.settings, change.settings)) != self.replan(self.settings)
 
 
-def advise(keys: Sequence[HotKeyReport], situation: Situation) -> Advice:
-    """What to change because of `keys`, the hot ones: a setting where one helps, else why none does, first for a key
-    that hurts.
+def with_settings(settings: JobSettings, changes: Mapping[str, str]) -> JobSettings:
+    """`settings` with other values, by names such as `join.skew`."""
+    changed: dict[str, Any] = settings.model_dump(mode="json", by_alias=True)
+    for name, value in changes.items():
+        *groups, last = name.split(".")
+        place = changed
+        for group in groups:
+            place = place[group]
+        place[last] = value
+    return JobSettings.model_validate(changed)
+
+
+def effects_of(report: HotKeyReport, situation: Situation) -> tuple[Effect, ...]:
+    """What each operator of the plan that ran does with the hottest key of `report`."""
+    return tuple(_effects(report, situation))
+
+
+def advise(effects: Sequence[Effect], situation: Situation) -> Advice:
+    """What to change because of hot keys with these effects. A setting that helps comes first, then a key that makes a
+    task slow without one, then a stage that no key explains, then why nothing needs to change.
     """
-    found = [advice for report in keys for advice in _on_key(report, situation)]
-    ordered = sorted(found, key=lambda advice: (advice.setting is None, not advice.hurts))
-    return ordered[0] if ordered else _without_keys(situation.stages)
+    evidence = situation.evidence
+    found = [_advice_on(effect, situation) for effect in effects]
+    urgent = sorted((advice for advice in found if advice.hurts), key=lambda advice: advice.setting is None)
+    if urgent:
+        return urgent[0]
+    if evidence.skewed:
+        return Advice(
+            f"Stage {evidence.skewed[0].stage_id} waited for one task, and no hot key of the sample explains it: "
+            "look for uneven input files, or for keys that are expressions; no setting changes either."
+        )
+    return next(iter(found), Advice("No key and no task stands out: nothing needs to change."))
 
 
-def _on_key(report: HotKeyReport, situation: Situation) -> Iterator[Advice]:
-    columns = frozenset(report.columns)
+def _advice_on(effect: Effect, situation: Situation) -> Advice:
+    if isinstance(effect, Advice):
+        return effect
+    evidence = situation.evidence
+    finding = evidence.of_key(effect.rows, effect.node_id)
+    fact = f"{effect.subject} and {effect.what}"
+    if finding is Finding.WRONG:
+        return Advice(
+            f"{effect.subject} in the sample, but the run does not agree: no task read more than "
+            f"{evidence.most_rows:,} rows from a shuffle. The estimate was wrong, and nothing is advised by it."
+        )
+    is_slow = bool(evidence.skewed) or not evidence.is_measured
+    no_slow_task = f"no task took more than {evidence.factor:g} times the median one of its stage (skew.factor)"
+    change = None
+    if finding is not Finding.EVEN:
+        change = next((change for change in effect.changes if situation.changes_plan(change)), None)
+    if change is None and (finding is Finding.EVEN or not is_slow):
+        return Advice(f"{fact}, but {no_slow_task}: nothing needs to change.")
+    if change is None:
+        return Advice(f"{fact}: {effect.otherwise}.", hurts=True)
+    setting, value = next(iter(change.settings.items())) if len(change.settings) == 1 else (None, None)
+    measured = "" if is_slow else f" In this run {no_slow_task}."
+    return Advice(f"{fact}: {change.advice}.{measured}", setting, value, hurts=True)
+
+
+def _effects(report: HotKeyReport, situation: Situation) -> Iterator[Effect]:
+    columns, subject = frozenset(report.columns), _subject(report)
     match report.role:
         case KeyRole.GROUP:
-            for node in walk_up(situation.plan):
+            for each in numbered(situation.plan).walk():
+                node = each.node
                 if isinstance(node, Aggregate) and node.role is not AggregateRole.FINAL and columns == group_of(node):
-                    yield _on_group(_subject(report), node, situation)
+                    yield _on_group(report, node, each.id, situation)
         case KeyRole.JOIN:
-            for node in walk_up(situation.plan):
-                if isinstance(node, Join) and columns in sides_of(node):
-                    yield _on_join(report, node, situation)
+            for each in numbered(situation.plan).walk():
+                if isinstance(each.node, Join) and columns in sides_of(each.node):
+                    yield _on_join(report, each.node, each.id, situation)
         case _:
             yield Advice(
-                f"{_subject(report)}; equal values of a group are put together early, nothing needs to change."
+                f"{subject}; equal values of a group are combined before the shuffle, nothing needs to change."
             )
 
 
-def _on_group(subject: str, node: Aggregate, situation: Situation) -> Advice:
+def _on_group(report: HotKeyReport, node: Aggregate, node_id: int, situation: Situation) -> Effect:
+    subject, statistics = _subject(report), situation.statistics
     if node.role is AggregateRole.PARTIAL:
         return Advice(f"{subject}; {_SPLIT_RULE} has spread it over buckets, nothing needs to change.")
-    if not _stays_by_group(node, situation.statistics):
+    if _is_aggregated(node.input, report.columns):
+        return Advice(f"{subject}; its rows are aggregated before they are grouped here, nothing needs to change.")
+    if not _stays_by_group(node, statistics):
         how = (
             "Spark shuffles by group and distinct value, which spreads it"
             if distinct_sets(node)
             else "every task aggregates its own rows of it before the shuffle"
         )
         return Advice(f"{subject}; {how}, nothing needs to change.")
-    if _can_be_split(node) and not _was_split(situation):
-        # Beside another method, distinct_split.enabled would contradict it.
+    return OneTask(
+        subject,
+        node_id,
+        _rows_of(report.hot_keys[0], node.input, report.columns, statistics),
+        "they are counted on one task" if _can_be_split(node) else "all of them go to one task",
+        "an operator below has brought them to one task, and they are aggregated there",
+        tuple(_changes_for_group(node, situation.settings)),
+    )
+
+
+def _changes_for_group(node: Aggregate, settings: JobSettings) -> Iterator[Change]:
+    if _can_be_split(node):
+        # distinct_split.enabled would contradict another method.
         setting, value = "distinct_split.enabled", Toggle.TRUE.value
-        if situation.settings.distinct_method is not DistinctMethod.AUTO:
+        if settings.distinct_method is not DistinctMethod.AUTO:
             setting, value = "distinct_method", DistinctMethod.SPLIT.value
-            if situation.settings.distinct_split.enabled is Toggle.FALSE:
-                # Refused beside the false one, as that is beside another method: no one setting helps.
-                return Advice(
-                    f"{subject} and they are counted on one task: set {setting} to {value} and leave "
-                    "distinct_split.enabled out to spread them by value.",
-                    hurts=True,
-                )
-        return Advice(
-            f"{subject} and they are counted on one task: set {setting} to {value} to spread them by value.",
-            setting,
-            value,
-            hurts=True,
-        )
+        if setting == "distinct_method" and settings.distinct_split.enabled is Toggle.FALSE:
+            yield Change(
+                {setting: value, "distinct_split.enabled": Toggle.AUTO.value},
+                f"set {setting} to {value} and leave distinct_split.enabled out to spread them by value",
+            )
+        else:
+            yield Change({setting: value}, f"set {setting} to {value} to spread them by value")
     if node.phases is Phases.ONE_PHASE:
-        return Advice(
-            f"{subject} and all of them go to one task: set agg_phase to TWO_PHASE to aggregate before the shuffle.",
-            "agg_phase",
-            AggPhase.TWO_PHASE.value,
-            hurts=True,
-        )
-    return Advice(f"{subject}; what is below has brought them to one task, and there they are aggregated.")
+        value = AggPhase.TWO_PHASE.value
+        yield Change({"agg_phase": value}, f"set agg_phase to {value} to aggregate before the shuffle")
 
 
 def _stays_by_group(node: Aggregate, statistics: Statistics) -> bool:
-    """Whether one task has all rows of a group before any of them are put together."""
-    # For grouping sets Spark copies the rows, too, and parts the copies by the number of their set as well.
+    """Whether one task has all rows of a group before any of them are aggregated."""
+    # For grouping sets Spark copies the rows, too, and hashes the copies by the number of their set as well.
     if spark_expands(node) or node.grouping_sets:
         return False
     keys = (key.expression for key in node.keys)
@@ -133,53 +228,49 @@ def _can_be_split(node: Aggregate) -> bool:
     return may_be_hashed and not {value.sql for value in values} <= keys and not any(map(refusal_of, node.calls))
 
 
-def _was_split(situation: Situation) -> bool:
-    return _has_fired(_SPLIT_RULE, situation)
-
-
-def _on_join(report: HotKeyReport, node: Join, situation: Situation) -> Advice:
-    subject = _subject(report)
-    if is_broadcast(node, situation.statistics):
+def _on_join(report: HotKeyReport, node: Join, node_id: int, situation: Situation) -> Effect:
+    subject, statistics = _subject(report), situation.statistics
+    if is_broadcast(node, statistics) or node_id in situation.evidence.broadcast:
         return Advice(f"{subject}; Spark broadcasts the other side and moves none of them, nothing needs to change.")
+    side = isolation.Side.LEFT if frozenset(report.columns) == sides_of(node)[0] else isolation.Side.RIGHT
+    below = node.left if side is isolation.Side.LEFT else node.right
+    if _is_aggregated(below, report.columns):
+        who = _EAGER_RULE if _has_fired(_EAGER_RULE, situation) else "the query"
+        return Advice(f"{subject}; {who} aggregates its rows before the join, nothing needs to change.")
     if node.strategy.skew is JoinSkew.NONE and _has_fired(_SKEW_RULE, situation):
         return Advice(f"{subject}; {_SKEW_RULE} has joined it apart from the others, nothing needs to change.")
-    way = _way_apart(report, node, situation)
-    if way is not None:
-        how = "join them apart from the others" if way is JoinSkew.ISOLATE else "spread them by a salt"
-        return Advice(
-            f"{subject} and they are joined on one task: set join.skew to {way.value} to {how}.",
-            "join.skew",
-            way.value,
-            hurts=True,
-        )
-    if situation.settings.eager_aggregation is Toggle.FALSE and _is_aggregated(node, situation.plan):
-        return Advice(
-            f"{subject} and they are joined on one task: set eager_aggregation to auto to aggregate before the join "
-            "where that gives the same result.",
-            "eager_aggregation",
-            Toggle.AUTO.value,
-            hurts=True,
-        )
-    return Advice(
-        f"{subject} and they are joined on one task: join.skew cannot part them in this join; drop or aggregate them "
-        "before it.",
-        hurts=True,
+    return OneTask(
+        subject,
+        node_id,
+        _rows_of(report.hot_keys[0], below, report.columns, statistics),
+        "they are joined on one task",
+        "join.skew cannot spread them in this join; drop or aggregate them before it",
+        tuple(_changes_for_join(report.hot_keys[0], side, node, situation)),
     )
+
+
+def _changes_for_join(hottest: HotKey, side: isolation.Side, node: Join, situation: Situation) -> Iterator[Change]:
+    for way in _ways_apart(hottest, side, node, situation.statistics):
+        how = "join them apart from the others" if way is JoinSkew.ISOLATE else "spread them by a salt"
+        yield Change({"join.skew": way.value}, f"set join.skew to {way.value} to {how}")
+    if situation.settings.eager_aggregation is Toggle.FALSE:
+        yield Change(
+            {"eager_aggregation": Toggle.AUTO.value},
+            "set eager_aggregation to auto to aggregate before the join where that gives the same result",
+        )
 
 
 def _has_fired(name: str, situation: Situation) -> bool:
     return any(rule.rule == name and rule.outcome is RuleOutcome.FIRED for rule in situation.rules)
 
 
-def _way_apart(report: HotKeyReport, node: Join, situation: Situation) -> JoinSkew | None:
-    """What `join.skew` would have to be for the hottest key of `report` to be many tasks' work."""
-    profile = join_profile(node, situation.statistics) if isolation.refusal_of(node) is None else None
+def _ways_apart(hottest: HotKey, side: isolation.Side, node: Join, statistics: Statistics) -> Sequence[JoinSkew]:
+    """Values of `join.skew` by which the rows of the hottest key become many tasks' work, the cheapest first."""
+    profile = join_profile(node, statistics) if isolation.refusal_of(node) is None else None
     if profile is None:
-        return None
-    hottest = report.hot_keys[0]
-    side = isolation.Side.LEFT if frozenset(report.columns) == sides_of(node)[0] else isolation.Side.RIGHT
+        return ()
     if hottest.is_null:
-        return JoinSkew.ISOLATE if isolation.can_pass_nulls(node, side) else None
+        return (JoinSkew.ISOLATE,) if isolation.can_pass_nulls(node, side) else ()
     hot = [load for load in profile.loads if load.value == label_of(hottest)]
     ways = {JoinSkew.ISOLATE: isolate_way(node, profile, hot, ()), JoinSkew.SALT: salt_way(node, profile, hot, ())}
     cheaper = {
@@ -187,21 +278,33 @@ def _way_apart(report: HotKeyReport, node: Join, situation: Situation) -> JoinSk
         for name, way in ways.items()
         if way is not None and way.cost.slowest < plain_cost(profile).slowest
     }
-    return min(cheaper, key=lambda name: cheaper[name], default=None)
+    return sorted(cheaper, key=lambda name: cheaper[name])
 
 
-def _is_aggregated(node: Join, plan: Node) -> bool:
-    """Whether what the join emits is aggregated."""
-    return any(isinstance(part, Aggregate) and node in set(walk_up(part.input)) for part in walk_up(plan))
+def _rows_of(key: HotKey, node: Node, columns: tuple[str, ...], statistics: Statistics) -> float | None:
+    """Rows with this key that `node` emits; None where that is not known."""
+    profile = profile_of(node, columns, statistics)
+    return None if profile is None else dict(profile.hot).get(label_of(key))
 
 
-def _without_keys(stages: Sequence[StageSkew]) -> Advice:
-    if not stages:
-        return Advice("No key and no task stands out: nothing needs to change.")
-    return Advice(
-        f"Stage {stages[0].stage_id} waited for one task, but no key of the sample stands out: "
-        "look for uneven input files, or for keys that are expressions; no setting changes either."
-    )
+def _is_aggregated(node: Node, columns: tuple[str, ...]) -> bool:
+    """Whether rows that are equal in `columns` of `node` have been combined since they were read from their table."""
+    match node:
+        case Scan():
+            return False
+        case Aggregate() | Deduplicate():
+            return True
+        case Union() | Project() if node.stands_for is not None:
+            return _is_aggregated(node.stands_for, columns)
+        case Union():
+            return all(_is_aggregated(branch, columns) for branch in node.inputs)
+        case Join():
+            return _is_aggregated(node.left if set(columns) <= names_of(node.left) else node.right, columns)
+        case Project():
+            below = columns_below(node.items, columns)
+            return below is not None and _is_aggregated(node.input, below)
+        case _:
+            return _is_aggregated(node.input, columns)
 
 
 def _subject(report: HotKeyReport) -> str:
@@ -211,7 +314,7 @@ def _subject(report: HotKeyReport) -> str:
 
 
 def group_of(node: Aggregate) -> frozenset[str]:
-    """The group keys that are columns; a bucket beside them is an expression."""
+    """The group keys that are columns; a bucket is an expression, and left out."""
     return frozenset(key.expression.column for key in node.keys if key.expression.column is not None)
 
 

@@ -30,7 +30,7 @@ class Terms:
     @property
     def text(self) -> str:
         """What tells them from others."""
-        return " AND ".join(render(term).text for term in self.terms)
+        return " AND ".join(render(term) for term in self.terms)
 
 
 def conditions_of(plan: Node) -> tuple[Scalar, ...]:

@@ -1,24 +1,30 @@
 """The skew report: which keys are hot, which stages waited for one task, what that cost, what would change it.
 
-Numbers in, words out. Keys come from the sample taken before the run, stages from what Spark measured in it.
+Keys come from the sample taken before the run, stages from what Spark measured in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from service.spec.options import JobSettings
 from service.spec.query import JoinKind
-from service.spec.reports import HotKey, HotKeyReport, RuleTrace, SkewReport, StageMetrics, StageSkew
-from service.spec.task_times import work
+from service.spec.reports import HotKey, HotKeyReport, RuleTrace, SkewReport
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Join, Node
 from workers.engine.plan.transform import walk_up
-from workers.engine.stats.advice import KeyRole, Situation, advise, group_of, sides_of
+from workers.engine.stats.advice import (
+    Effect,
+    KeyRole,
+    OneTask,
+    Situation,
+    advise,
+    effects_of,
+    group_of,
+    sides_of,
+)
+from workers.engine.stats.evidence import Evidence, Finding
 from workers.engine.stats.statistics import KeySketch, Statistics
-
-MIN_TASK_MS = 100.0
-"""A stage whose slowest task is shorter has lost nothing that anyone would notice."""
 
 _NOTICEABLE = 0.2
 """A key with such a share is reported however few tasks there are."""
@@ -27,28 +33,42 @@ _NOTICEABLE = 0.2
 def skew_report(
     statistics: Statistics,
     plan: Node,
-    stages: Sequence[StageMetrics],
+    evidence: Evidence,
     settings: JobSettings,
     rules: Sequence[RuleTrace],
+    replan: Callable[[JobSettings], str],
 ) -> SkewReport:
-    """Whether a job was skewed. `plan` is the one that ran, `stages` and `rules` are its own.
+    """Whether a job was skewed. `plan` is the one that ran, `evidence` and `rules` are its own; `replan` makes the text
+    of the plan of the same query by other settings.
 
-    A key is hot when it has more than `skew.factor` times the rows of an average other key, and more than an even
-    partition's share of them (two partitions a slot), or a fifth; how many bytes these are does not matter here. A
-    stage is skewed when its slowest task took more than `skew.factor` times the median one and 100 ms or more. The job
-    is skewed when a stage is, when a setting would help, or when all rows of a hot join key are on one task.
+    A job is skewed when one of its stages is. Where Spark measured no stage, it is skewed when all rows of a hot key
+    are one task's work by the plan. A key is hot when it has more than `skew.factor` times the rows of an average other
+    key, and more than an even partition's share of them (two partitions a slot), or a fifth; how many bytes these are
+    does not matter here.
     """
     keys = tuple(_hot_keys(statistics, plan, settings.skew.factor))
-    skewed = sorted(_skewed_stages(stages, statistics.slots, settings.skew.factor), key=lambda stage: -stage.lost_ms)
-    advice = advise(keys, Situation(plan, statistics, settings, rules, skewed))
+    situation = Situation(plan, statistics, settings, rules, evidence, replan)
+    effects = [effects_of(key, situation) for key in keys]
+    advice = advise([effect for of_key in effects for effect in of_key], situation)
     return SkewReport(
-        skewed=bool(skewed) or advice.hurts,
-        keys=keys,
-        stages=tuple(skewed),
-        lost_ms=sum(stage.lost_ms for stage in skewed),
+        skewed=bool(evidence.skewed) if evidence.is_measured else advice.hurts,
+        keys=tuple(_with_load(key, of_key, evidence) for key, of_key in zip(keys, effects, strict=True)),
+        stages=evidence.skewed,
+        lost_ms=sum(stage.lost_ms for stage in evidence.skewed),
         advice=advice.sentence,
         setting=advice.setting,
         value=advice.value,
+    )
+
+
+def _with_load(key: HotKeyReport, effects: Sequence[Effect], evidence: Evidence) -> HotKeyReport:
+    loads = [effect for effect in effects if isinstance(effect, OneTask)]
+    rows = max((load.rows for load in loads if load.rows is not None), default=None)
+    return key.model_copy(
+        update={
+            "rows_on_one_task": None if rows is None else round(rows),
+            "estimate_is_wrong": any(evidence.of_key(load.rows, load.node_id) is Finding.WRONG for load in loads),
+        }
     )
 
 
@@ -103,31 +123,3 @@ def _standing_out(sketch: KeySketch, use: _Use, factor: float, slots: int) -> tu
         for key in sketch.hot_keys
         if key.share >= least and key.share > factor * (1 - key.share) / others and (use.meets_null or not key.is_null)
     )
-
-
-def _skewed_stages(stages: Sequence[StageMetrics], slots: int, factor: float) -> Iterator[StageSkew]:
-    for stage in stages:
-        times = stage.duration_ms
-        if times is None or stage.tasks < 2 or times.max < MIN_TASK_MS or times.max <= factor * times.median:
-            continue
-        yield StageSkew(
-            stage_id=stage.stage_id,
-            max_over_median=round(times.max / max(times.median, 1.0), 2),
-            slowest_task_ms=times.max,
-            median_task_ms=times.median,
-            stage_impact=min(1.0, times.max / stage.wall_ms) if stage.wall_ms else 1.0,
-            lost_ms=lost_ms(stage, slots),
-        )
-
-
-def lost_ms(stage: StageMetrics, slots: int) -> int:
-    """What even tasks would have saved: the slowest task, less the time in which the slots could share all the work.
-
-    A stage ends no sooner than its slowest task. Its work W, spread evenly over min(tasks, slots), would take
-    W / min(tasks, slots); the difference is the loss. Where many tasks are nearly as slow as the slowest, W and with it
-    the gain of evenness is a little underestimated and the loss overestimated (see `task_times`).
-    """
-    if stage.duration_ms is None:
-        return 0
-    total = work(stage.duration_ms, stage.tasks)
-    return max(0, round(stage.duration_ms.max - total / max(1, min(stage.tasks, slots))))

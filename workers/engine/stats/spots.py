@@ -72,6 +72,12 @@ class Numbered:
     node: Node
     inputs: tuple[Numbered, ...]
 
+    def walk(self) -> Iterator[Numbered]:
+        """Every node of the tree, inputs before the node that reads them."""
+        for each in self.inputs:
+            yield from each.walk()
+        yield self
+
 
 class TooManySpotsError(Exception):
     """The plan is too large to be gone through."""

@@ -27,7 +27,7 @@ from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.stats.statistics import Statistics
 from workers.engine.streaming.density import values_per_block
 from workers.engine.streaming.sinks.sink import OfNothing
-from workers.engine.streaming.sources import BatchBound, Input, read_inputs
+from workers.engine.streaming.sources import BatchBound, Input, SourceRead, read_inputs, reads_of
 from workers.engine.streaming.state import StateOptions, prepare_session
 from workers.engine.streaming.static_joins import join_static_tables, static_joins
 from workers.engine.streaming.statistics import gather_for_joins
@@ -49,6 +49,8 @@ class PlannedStream:
     output: OutputMode
     layout: dict[str, Any]
     """What its state looks like, as JSON values: see `workers.engine.plan.stream_layout`."""
+    reads: tuple[SourceRead, ...]
+    """See `reads_of`."""
     of_nothing: OfNothing | None = None
     """What the query answers of no rows, where it answers a row then: one without GROUP BY does."""
 
@@ -102,7 +104,8 @@ class StreamEngine:
         frame = lower(joined.after, read_inputs(self._session, joined.after, tables, bounds))
         trace = (*traces_of(plan, streams, settings, is_changed=bool(made)), *joined.trace)
         report = plan_report(replace(joined, before=plan.before, trace=trace), known, None)
-        return PlannedStream(report, replace(plan, node=joined.after), frame, emits, layout, self._of_nothing(plan))
+        planned = replace(plan, node=joined.after)
+        return PlannedStream(report, planned, frame, emits, layout, reads_of(frame), self._of_nothing(plan))
 
     def _statistics(
         self,

@@ -78,7 +78,8 @@ def _state(told: Mapping[str, Any]) -> StateProgress:
         updated=told["numRowsUpdated"],
         removed=told.get("numRowsRemoved", 0),
         memory_bytes=told["memoryUsedBytes"],
-        # RocksDB's files, of which it has none before it first writes them; of a state in memory, its newest version.
+        # RocksDB's files: it has none, and reports 0, before it first writes them. Of a state in memory, the newest
+        # version.
         state_bytes=custom.get("rocksdbSstFileSize") or custom.get("stateOnCurrentVersionSizeBytes"),
         late_rows=told.get("numRowsDroppedByWatermark", 0),
         reads=reads,

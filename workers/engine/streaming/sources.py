@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
@@ -49,6 +50,18 @@ class RateInput:
         return RATE_SCHEMA
 
 
+_TABLE = "evenkeelTable"
+"""The option that names a relation's table. Spark hands it to the source, which ignores it."""
+
+
+@dataclass(frozen=True)
+class SourceRead:
+    """One streaming source of a query: the table that it reads, and how often the plan reads the source."""
+
+    table: str
+    times: int
+
+
 Input = TableInput | StreamInput | RateInput
 """What a table of a streaming query may be; all but the first are streams."""
 
@@ -66,8 +79,8 @@ def read_inputs(
         if isinstance(table, TableInput):
             frames[scan.alias] = read_scan(session, scan, table)
         elif isinstance(table, RateInput):
-            made = session.readStream.format("rate").option("rowsPerSecond", table.rows_per_second).load()
-            frames[scan.alias] = _under_alias(made, scan)
+            rate = session.readStream.format("rate").option("rowsPerSecond", table.rows_per_second)
+            frames[scan.alias] = _under_alias(rate.option(_TABLE, scan.table).load(), scan)
         else:
             frames[scan.alias] = read_stream(session, scan, table, bounds.get(scan.table, BatchBound()))
     return frames
@@ -86,12 +99,38 @@ def read_stream(session: SparkSession, scan: Scan, table: StreamInput, bound: Ba
         .option("recursiveFileLookup", True)
         # Files that are older than the newest by more than this are left out without a word, seven days by default.
         .option("maxFileAge", "36500d")
+        .option(_TABLE, scan.table)
     )
     if bound.files is not None:
         reader = reader.option("maxFilesPerTrigger", bound.files)
     if bound.bytes is not None:
         reader = reader.option("maxBytesPerTrigger", bound.bytes)
     return _under_alias(reader.load(table.directory), scan)
+
+
+def reads_of(frame: DataFrame) -> tuple[SourceRead, ...]:
+    """The streaming sources of a frame of `read_inputs`, in the order in which Spark reports their progress: that of
+    their first relation in the analyzed plan. Spark's description of a source is no identity, since two tables may
+    read one directory.
+    """
+    relations: list[tuple[JavaObject, int]] = []
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+    for leaf in map(leaves.apply, range(leaves.size())):
+        if not leaf.isStreaming():
+            continue
+        # Equal relations share one source.
+        place = next((place for place, (known, _) in enumerate(relations) if known.equals(leaf)), None)
+        if place is None:
+            relations.append((leaf, 1))
+        else:
+            relations[place] = (leaf, relations[place][1] + 1)
+    return tuple(SourceRead(_table_of(relation), times) for relation, times in relations)
+
+
+def _table_of(relation: JavaObject) -> str:
+    if relation.getClass().getSimpleName() == "StreamingRelation":
+        return str(relation.dataSource().options().get(_TABLE).get())
+    return str(relation.extraOptions().get(_TABLE))
 
 
 def _under_alias(frame: DataFrame, scan: Scan) -> DataFrame:

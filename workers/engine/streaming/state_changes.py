@@ -62,6 +62,26 @@ def changes_of(checkpoint: Path, batch_id: int) -> tuple[StateChanges | None, ..
     return tuple(found)
 
 
+def bytes_of_changes(checkpoint: Path, batch_id: int) -> tuple[int | None, ...]:
+    """What the checkpoint holds of each operator's changes up to a mini-batch, compressed; None where it has no file.
+
+    In the order of the operators' numbers. RocksDB keeps a young state in memory: until it writes files of its own,
+    after ten mini-batches or more, these changes are all that the state is restored from. Raises OSError.
+    """
+    return tuple(_bytes_until(operator, batch_id + 1) for operator in _numbered(checkpoint / "state"))
+
+
+def _bytes_until(operator: Path, last: int) -> int | None:
+    largest: dict[tuple[Path, int], int] = {}
+    for path in operator.rglob("*.changelog"):
+        version = path.name.partition(".")[0].partition("_")[0]
+        if version.isdecimal() and int(version) <= last:
+            # A mini-batch that was repeated may have left a file of each try: one of them counts.
+            place = (path.parent, int(version))
+            largest[place] = max(largest.get(place, 0), path.stat().st_size)
+    return sum(largest.values()) if largest else None
+
+
 def _numbered(directory: Path) -> list[Path]:
     if not directory.is_dir():
         return []

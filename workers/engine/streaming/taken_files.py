@@ -4,7 +4,8 @@
     <checkpoint>/sources/<source>/<entry>.compact    the same, of all entries so far; older ones go some time later
 
 Of a directory of many files nothing is read twice, compact entries aside, and these for what is new in them alone.
-Sources are told apart by no more than a number: those that a plan reads twice have one log.
+Sources have numbers, in the order of `workers.engine.streaming.sources.reads_of`. One that a plan reads twice has one
+log.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -104,6 +105,34 @@ def test_metrics_of_older_and_of_newer_services_are_understood(
         monkeypatch.setenv("EVENKEEL_URL", service.url)
         for _ in range(2):
             assert "running 3.10 s" in evenkeel("metrics", "1").stdout
+
+
+def test_estimates_that_were_wrong_are_shown(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"quantity": "rows_emitted", "node_id": 6, "node": "Join INNER", "estimated": 20_000_000, "measured": 2_000},
+        {"quantity": "rows_read", "node_id": None, "node": None, "estimated": 100, "measured": 2_000},
+        {"quantity": "rows_shuffled", "node_id": 3, "node": "Join", "rule": "r", "estimated": 1, "measured": 2_000},
+        {
+            "quantity": "rows_shuffled",
+            "node_id": 3,
+            "node": "Join",
+            "rule": "r",
+            "estimated": 40_000,
+            "measured": 2_000,
+        },
+    ]
+    estimates = {"summary": "Nothing.", "wrong": [{**one, "factor": 20, "new": 1} for one in wrong]}
+    run = {"planning_ms": 1, "execution_ms": 2, "stages": [], "skew": SKEW.model_dump(mode="json")}
+    with scripted(answers(200, {**run, "estimates": estimates})) as service:
+        monkeypatch.setenv("EVENKEEL_URL", service.url)
+        shown = evenkeel("metrics", "1").stdout
+    for line in (
+        "rows emitted of #6 Join INNER: 20,000,000 estimated, 2,000 measured, 20 times too high.",
+        "rows read: 100 estimated, 2,000 measured, 20 times too low.",
+        "rows shuffled of #3 Join, estimated by r: 1 estimated, 2,000 measured, 20 times too low.",
+        "rows shuffled of #3 Join, estimated by r: 40,000 estimated, at most 2,000 possible, 20 times too high.",
+    ):
+        assert f"The estimate was wrong: {line}\n" in shown
 
 
 def test_before_there_are_any(served: Served, evenkeel: Evenkeel) -> None:

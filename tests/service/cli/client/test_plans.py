@@ -12,6 +12,7 @@ from service.spec.reports import (
     Alternative,
     HotKey,
     KeyStatistics,
+    PlanNodeReport,
     PlanReport,
     PlanTree,
     RuleOutcome,
@@ -62,9 +63,9 @@ REPORT = PlanReport(
 )
 
 
-def planned(served: Served) -> str:
+def planned(served: Served, report: PlanReport = REPORT) -> str:
     job_id = lifecycle.insert(served.database)
-    lifecycle.plan(served.database, lifecycle.claim(served.database, job_id), REPORT)
+    lifecycle.plan(served.database, lifecycle.claim(served.database, job_id), report)
     return job_id
 
 
@@ -85,6 +86,23 @@ def test_a_plan_tells_what_was_done_and_why(served: Served, evenkeel: Evenkeel) 
     ]
     assert "SELECT 1" not in told
     assert "HashAggregate" not in told
+
+
+def test_rules_and_plan_show_the_ids_of_nodes(served: Served, evenkeel: Evenkeel) -> None:
+    nodes = [
+        PlanNodeReport(id=number, operator=operator, detail="", inputs=inputs)
+        for number, operator, inputs in ((0, "Scan", ()), (12, "Exchange", (0,)), (1, "Scan", ()), (2, "Join", (12, 1)))
+    ]
+    after = PlanTree(nodes=tuple(nodes), text="Join\n  Exchange\n    Scan o\n  Scan u")
+    first, second = REPORT.rules
+    rules = (first.model_copy(update={"node_id": 2}), second.model_copy(update={"node_id": 12}))
+    told = evenkeel("plan", planned(served, REPORT.model_copy(update={"after": after, "rules": rules}))).stdout
+    for line in (
+        "  skipped  join_strategy        #2   There is no join.",
+        "  fired    two_phase_aggregate  #12  It reduces the rows.",
+        "  #2  Join\n  #12   Exchange\n  #0      Scan o\n  #1    Scan u",
+    ):
+        assert f"{line}\n" in told
 
 
 def test_sql_and_physical_plan_are_shown_where_wanted(served: Served, evenkeel: Evenkeel) -> None:

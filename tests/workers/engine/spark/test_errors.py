@@ -138,6 +138,16 @@ def test_out_of_memory_is_named(spark: SparkSession) -> None:
     assert (problem.code, problem.status) == ("out_of_memory", 500)
 
 
+def test_a_stack_that_overflows_is_the_querys_fault(spark: SparkSession) -> None:
+    jvm = spark._jvm
+    assert jvm is not None
+    overflow = jvm.java.lang.StackOverflowError()
+    problem = problem_of_spark_error(Py4JJavaError("plan", jvm.java.lang.RuntimeException("planning failed", overflow)))
+    assert problem is not None
+    assert (problem.code, problem.status) == ("query_too_complex", 422)
+    assert "split the query" in problem.detail
+
+
 @pytest.mark.parametrize("told", ["No space left on device", "File too large", "Disk quota exceeded"])
 def test_a_full_disk_is_named_and_who_mends_it(spark: SparkSession, told: str) -> None:
     jvm = spark._jvm

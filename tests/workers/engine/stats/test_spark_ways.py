@@ -1,16 +1,20 @@
-"""What choices cost beside Spark's own way, which is told by rule and, of joins, by the sizes of their sides."""
+"""What choices cost in comparison with Spark's own way, which the rule names or, of joins, the sizes of the sides."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from service.spec.query import JoinKind
-from service.spec.reports import Alternative, RuleOutcome, RuleTrace
+from service.spec.reports import Alternative, ChoiceOutcome, RuleOutcome, RuleTrace
 from service.spec.scalar import column
 from service.spec.types import BIGINT, Field
 from tests.golden.test_golden import CASES, planned, read, statistics
 from workers.engine.plan.explain import line_of
-from workers.engine.plan.nodes import Join, Scan
+from workers.engine.plan.nodes import Join, Scan, Union
+from workers.engine.plan.numbering import with_ids
+from workers.engine.plan.transform import walk_up
 from workers.engine.rules.rulebook import RULES
 from workers.engine.stats.spark_ways import SPARKS_OWN, estimated_savings
 from workers.engine.stats.statistics import Statistics, TableSize
@@ -20,12 +24,14 @@ USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
 JOIN = Join(ORDERS, USERS, JoinKind.INNER, ((column("o.uid", BIGINT), column("u.uid", BIGINT)),))
 
 
-def trace(rule: str, node: str, *ways: tuple[str, float], chosen: str) -> RuleTrace:
+def trace(rule: str, node: str, *ways: tuple[str, float], chosen: str, node_id: int | None = None) -> RuleTrace:
     alternatives = tuple(
         Alternative(name=name, cost=cost, rows_shuffled=0, rows_on_hottest_task=0, chosen=name == chosen)
         for name, cost in ways
     )
-    return RuleTrace(rule=rule, outcome=RuleOutcome.FIRED, node=node, reason="", alternatives=alternatives)
+    return RuleTrace(
+        rule=rule, outcome=RuleOutcome.FIRED, node=node, node_id=node_id, reason="", alternatives=alternatives
+    )
 
 
 def known(users_bytes: int) -> Statistics:
@@ -60,11 +66,49 @@ def test_no_ratio_to_nothing() -> None:
 @pytest.mark.parametrize(("users_bytes", "own"), [(1 << 30, "SORT_MERGE"), (1 << 20, "BROADCAST_RIGHT")])
 def test_spark_broadcasts_a_side_of_small_files_alone(users_bytes: int, own: str) -> None:
     ways = (("SORT_MERGE", 900.0), ("BROADCAST_RIGHT", 300.0))
-    rules = [trace("join_strategy", line_of(JOIN), *ways, chosen="SORT_MERGE")]
-    (found,) = estimated_savings(rules, JOIN, known(users_bytes))
-    assert found.spark_alternative == own
-    # Of a join that a rule has made it cannot be told.
-    assert estimated_savings([trace("join_strategy", "Join made", *ways, chosen="SORT_MERGE")], JOIN, known(1)) == ()
+    sizes, join = known(users_bytes), with_ids(JOIN)
+    rules = [trace("join_strategy", line_of(JOIN), *ways, chosen="SORT_MERGE", node_id=join.id)]
+    (found,) = estimated_savings(rules, join, sizes)
+    assert (found.spark_alternative, found.node_id) == (own, join.id)
+    # Spark without the rules has no join that a rule made, though it reads like one of the query.
+    made = [trace("join_strategy", line_of(JOIN), *ways, chosen="SORT_MERGE", node_id=9)]
+    assert estimated_savings(made, join, sizes) == ()
+
+
+def test_joins_that_read_alike_are_known_by_their_ids() -> None:
+    """The left one joins small files, the right one large ones."""
+    small = Scan("orders", "s", ORDERS.columns)
+    left, right = (replace(JOIN, left=side) for side in (small, ORDERS))
+    plan = with_ids(Union((left, right)))
+    sizes = replace(known(1 << 30), tables={**known(1 << 30).tables, "s": TableSize("s", 1, 1 << 20, 10_000, True)})
+    ways = (("SORT_MERGE", 900.0), ("BROADCAST_LEFT", 300.0))
+    ids = [each.id for each in walk_up(plan) if isinstance(each, Join)]
+    rules = [trace("join_strategy", line_of(left), *ways, chosen="SORT_MERGE", node_id=one) for one in ids]
+    found = estimated_savings(rules, plan, sizes)
+    assert [one.spark_alternative for one in found] == ["BROADCAST_LEFT", "SORT_MERGE"]
+    assert line_of(left) == line_of(right)
+
+
+def test_a_saving_by_a_wrong_estimate_is_marked() -> None:
+    ways = (("NONE", 800.0), ("ISOLATE", 200.0))
+    rules = [trace("skewed_join", "Join", *ways, chosen="ISOLATE", node_id=one) for one in (4, 5)]
+    outcomes = [outcome(4, is_wrong=False), outcome(5, is_wrong=True)]
+    found = estimated_savings(rules, JOIN, known(1 << 30), outcomes)
+    assert [(one.node_id, one.is_wrong) for one in found] == [(4, False), (5, True)]
+
+
+def outcome(node_id: int, *, is_wrong: bool) -> ChoiceOutcome:
+    return ChoiceOutcome(
+        rule="skewed_join",
+        node="Join",
+        node_id=node_id,
+        alternative="ISOLATE",
+        estimated_rows_shuffled=1,
+        estimated_rows_on_hottest_task=1,
+        measured_rows_shuffled=None,
+        measured_rows_on_hottest_task=None,
+        is_wrong=is_wrong,
+    )
 
 
 def test_every_rule_that_weighs_ways_has_sparks_own_among_them() -> None:

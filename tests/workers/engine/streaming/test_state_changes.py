@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from workers.engine.streaming.state_changes import StateChanges, changes_of
+from workers.engine.streaming.state_changes import StateChanges, bytes_of_changes, changes_of
 
 
 def operator(checkpoint: Path, number: int, name: str) -> None:
@@ -69,3 +69,27 @@ def test_an_operator_keeps_its_place_where_the_files_of_one_before_it_are_gone(t
     write(tmp_path, "1/0/6_b.changelog", 20)
     commit(tmp_path, 5, {"0": [["a"]], "1": [["b"]]})
     assert changes_of(tmp_path, 5) == (None, StateChanges("dedupe", (20,)))
+
+
+def test_a_young_state_is_as_large_as_all_its_changes(tmp_path: Path) -> None:
+    operator(tmp_path, 0, "stateStoreSave")
+    operator(tmp_path, 1, "symmetricHashJoin")
+    operator(tmp_path, 2, "dedupe")
+    operator(tmp_path, 10, "dedupe")
+    for path, size in {
+        "0/0/1_a.changelog": 10,
+        "0/0/2_b.changelog": 20,
+        # A second try of the same mini-batch.
+        "0/0/2_lost.changelog": 15,
+        "0/0/3_later.changelog": 1000,
+        "0/0/.2_b.changelog.crc": 1000,
+        "0/1/2_c.changelog": 30,
+        "1/0/left-keyToNumValues/1_a.changelog": 1,
+        "1/0/right-keyToNumValues/1_a.changelog": 2,
+        "2/0/1.delta": 5,
+        "10/0/1.changelog": 7,
+    }.items():
+        write(tmp_path, path, size)
+    assert bytes_of_changes(tmp_path, 1) == (60, 3, None, 7)
+    assert bytes_of_changes(tmp_path, 0) == (10, 3, None, 7)
+    assert bytes_of_changes(tmp_path / "none", 0) == ()

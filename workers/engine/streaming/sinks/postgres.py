@@ -355,9 +355,11 @@ class PostgresSink:
         """Ends what older attempts have under way, as one that hangs within a transaction does not by itself."""
         self._connected().execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE starts_with(application_name, %(name)s) AND usename = current_user AND datname = current_database()"
-            " AND split_part(application_name, '-', 3)::bigint < %(fence)s",
-            {"name": self._session, "fence": self._target.fence},
+            " WHERE usename = current_user AND datname = current_database()"
+            # CASE, since PostgreSQL evaluates the operands of AND in any order, and other names cannot be cast.
+            " AND CASE WHEN application_name ~ %(name)s"
+            " THEN split_part(application_name, '-', 3)::bigint < %(fence)s ELSE false END",
+            {"name": f"^{self._session}[0-9]{{1,18}}$", "fence": self._target.fence},
         )
 
 

@@ -4,6 +4,7 @@ import { duration, shortNumber } from "../format.js";
 import { Listing, Loading, numeric, Table } from "../parts/basics.js";
 import { PlanGraph } from "../parts/plan_graph.js";
 import { Failure } from "../parts/problem.js";
+import { isOf, marksAfter, marksBefore, nodeNumber, wrongByNode, wrongEstimates, wrongText } from "./nodes.js";
 import { useReport } from "./reports.js";
 import { Estimates, Statistics } from "./statistics.js";
 
@@ -28,6 +29,7 @@ export function PlanReport({ report, metrics, unmeasured }) {
   const after = useMemo(() => marksAfter(report), [report]);
   const figures = useMemo(() => byId(metrics?.nodes), [metrics]);
   const scans = useMemo(() => tableBytes(report), [report]);
+  const wrong = useMemo(() => wrongByNode(metrics), [metrics]);
   const operators = metrics?.operators;
   const views = [["both", "Before and after"], ["before", "Before"], ["after", "After"], ...(operators?.length ? [["run", "As Spark ran it"]] : [])];
   return html`
@@ -40,14 +42,14 @@ export function PlanReport({ report, metrics, unmeasured }) {
       </div>
       <div class=${view === "both" ? "pair" : ""}>
         ${(view === "both" || view === "before") && html`<div><h3>Before the rules</h3><${PlanGraph} nodes=${report.before.nodes} marks=${before} figures=${scans.before} label="Plan before the rules" /></div>`}
-        ${(view === "both" || view === "after") && html`<div><h3>After the rules</h3><${PlanGraph} nodes=${report.after.nodes} marks=${after} figures=${figures ?? scans.after} label="Plan after the rules" /></div>`}
+        ${(view === "both" || view === "after") && html`<div><h3>After the rules</h3><${PlanGraph} nodes=${report.after.nodes} marks=${after} figures=${figures ?? scans.after} wrong=${wrong} label="Plan after the rules" /></div>`}
         ${view === "run" && html`<div><h3>Operators as Spark ran them</h3><${PlanGraph} nodes=${operators} figures=${byId(operators) ?? {}} label="Spark's operators" /></div>`}
       </div>
       ${view === "run" && metrics.operators_cut && html`<p class="quiet small">There were more operators than are kept: these are the first.</p>`}
       <p class="quiet small">Rows marked ≈ are estimates. ${metrics ? ran(metrics) : unmeasured}</p>
     </section>
     ${report.first_run && html`<${FirstRun} run=${report.first_run} />`}
-    <${Rules} rules=${report.rules} />
+    <${Rules} rules=${report.rules} wrong=${wrongEstimates(metrics)} />
     <${Estimates} estimates=${metrics?.estimates} resultRows=${metrics?.result_rows} />
     <${Statistics} report=${report} />
     <section>
@@ -73,7 +75,7 @@ function FirstRun({ run }) {
   </section>`;
 }
 
-function Rules({ rules }) {
+function Rules({ rules, wrong }) {
   return html`<section>
     <h2>Rules</h2>
     <ul class="rules">
@@ -81,7 +83,8 @@ function Rules({ rules }) {
         (trace, at) => html`<li key=${at} class=${`rule-${trace.outcome}`}>
           <p><span class="tag">${trace.outcome}</span> <code>${trace.rule}</code></p>
           <p>${trace.reason}</p>
-          <p class="quiet small cut" title=${trace.node}>${trace.node}</p>
+          ${wrong.filter((one) => isOf(one, trace)).map((one) => html`<p key=${one.quantity} class="field-error">${wrongText(one)}</p>`)}
+          <p class="quiet small cut" title=${trace.node}>${nodeNumber(trace.node_id)} ${trace.node}</p>
           ${trace.alternatives.length > 0 && html`<${Alternatives} trace=${trace} />`}
         </li>`,
       )}
@@ -110,21 +113,6 @@ function Alternatives({ trace }) {
 
 const ran = (metrics) =>
   `Planned in ${duration(metrics.planning_ms)}, ran for ${duration(metrics.execution_ms)}${metrics.slots ? ` on ${metrics.slots} slots` : ""}.`;
-
-/** A node of the plan before is marked where rules fired that looked at it, and it is the only one that reads so. */
-function marksBefore(report) {
-  const marks = {};
-  for (const trace of report.rules.filter(({ outcome }) => outcome === "fired")) {
-    const nodes = report.before.nodes.filter((node) => `${node.operator} ${node.detail}` === trace.node);
-    if (nodes.length !== 1) continue;
-    const [{ id }] = nodes;
-    marks[id] = marks[id] ? `${marks[id]}, ${trace.rule}` : trace.rule;
-  }
-  return marks;
-}
-
-const marksAfter = (report) =>
-  Object.fromEntries(report.after.nodes.filter((node) => node.changed_by).map((node) => [node.id, node.changed_by]));
 
 const byId = (figures) => (figures?.length ? Object.fromEntries(figures.map((one) => [one.id, one])) : null);
 

@@ -8,6 +8,7 @@ import { Failure } from "../parts/problem.js";
 import { address, go } from "../router.js";
 import { withSetting } from "../settings.js";
 import { useReport } from "./reports.js";
+import { WrongEstimates } from "./statistics.js";
 
 /** The section. */
 export function SkewSection({ job }) {
@@ -30,6 +31,7 @@ export function SkewSection({ job }) {
     </section>
     <${Failure} error=${metrics.error} hasValue=${true} />
     <${Savings} metrics=${shown.current} slots=${slots} onSlots=${setSlots} />
+    <${WrongEstimates} metrics=${shown.current} />
     <${HotKeys} keys=${skew.keys} />
     <${Stages} stages=${stages} skewed=${skew.stages} />
   `;
@@ -71,8 +73,8 @@ function Savings({ metrics, slots, onSlots }) {
     <h2>Saving</h2>
     ${comparison && html`<${Measured} comparison=${comparison} />`}
     ${estimated.map(
-      (one) => html`<p key=${one.rule + one.node}>
-        Estimated: <code>${one.alternative}</code> gives the slowest task ${shortNumber(one.cost)} rows to handle, Spark's own way (<code>${one.spark_alternative}</code>) ${shortNumber(one.spark_cost)}: <strong>${factor(one.spark_cost / one.cost)}</strong>.
+      (one) => html`<p key=${`${one.rule}.${one.node_id ?? one.node}`}>
+        Estimated: <code>${one.alternative}</code> gives the slowest task ${shortNumber(one.cost)} rows to handle, Spark's own way (<code>${one.spark_alternative}</code>) ${shortNumber(one.spark_cost)}${one.is_wrong ? ". This estimate was wrong, so it says nothing about the saving." : html`: <strong>${factor(one.spark_cost / one.cost)}</strong>.`}
       </p>`,
     )}
     ${simulated && html`
@@ -100,7 +102,7 @@ function HotKeys({ keys }) {
     <h2>Hot keys</h2>
     ${found.length === 0 && html`<p class="quiet">No key stands out in the samples taken.</p>`}
     ${found.map(
-      (key) => html`<${Table} key=${key.table + key.columns + key.role} caption=${`${key.columns.join(", ")} of ${key.table}, a ${key.role}; from ${number(key.sampled_rows)} rows sampled`} head=${["Key", numeric("Share of the rows"), "", numeric("Rows, about")]}>
+      (key) => html`<${Table} key=${key.table + key.columns + key.role} caption=${keyText(key)} head=${["Key", numeric("Share of the rows"), "", numeric("Rows, about")]}>
         ${key.hot_keys.map(
           (hot) => html`<tr key=${hot.value + hot.is_null}>
             <th scope="row" class="key">${hot.is_null ? html`<em>${hot.value}</em>` : html`<${Text} text=${hot.value} />`}</th>
@@ -113,6 +115,16 @@ function HotKeys({ keys }) {
     )}
   </section>`;
 }
+
+function keyText(key) {
+  const load = !known(key.rows_on_one_task) ? "" : `; by the plan that ran, one task reads ${number(key.rows_on_one_task)} rows of the first${key.estimate_is_wrong ? ", an estimate that was wrong" : ", as estimated"}`;
+  return `${key.columns.join(", ")} of ${key.table}, a ${key.role}; from ${number(key.sampled_rows)} rows sampled${load}`;
+}
+
+const known = (value) => value !== null && value !== undefined;
+
+/** Of two tasks, Spark reports the longer one as the median: the other one is compared with. */
+const medianOf = ({ tasks, duration_ms: times }) => (tasks === 2 ? times?.min : times?.median);
 
 function Stages({ stages, skewed }) {
   const worst = new Map(skewed.map((one) => [one.stage_id, one]));
@@ -128,9 +140,9 @@ function Stages({ stages, skewed }) {
           <th scope="row">${stage.stage_id} <span class="quiet">${stage.name}</span>${one && html` <span class="tag">skewed: ${duration(one.lost_ms)} lost</span>`}</th>
           <td class="numeric">${number(stage.tasks)}${stage.failed_tasks > 0 && html` <span class="tag">${number(stage.failed_tasks)} failed</span>`}</td>
           <td class="spread-cell">${times && html`<${Spread} times=${times} longest=${longest} />`}</td>
-          <td class="numeric">${times ? duration(times.median) : ""}</td>
+          <td class="numeric">${times ? duration(medianOf(stage)) : ""}</td>
           <td class="numeric">${times ? duration(times.max) : ""}</td>
-          <td class="numeric">${times?.median ? factor(times.max / times.median) : ""}</td>
+          <td class="numeric">${medianOf(stage) ? factor(times.max / medianOf(stage)) : ""}</td>
           <td class="numeric">${times && stage.wall_ms ? share(Math.min(times.max / stage.wall_ms, 1)) : ""}</td>
           <td class="numeric">${number(stage.input_rows + stage.shuffle_read_rows)}</td>
           <td class="numeric">${stage.spilled_bytes ? `${number(Math.round(stage.spilled_bytes / 1e6))} MB` : ""}</td>

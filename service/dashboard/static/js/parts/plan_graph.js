@@ -11,9 +11,9 @@ const AS_IT_IS = ZOOMS.indexOf(1);
 
 /**
  * `nodes` as in a plan report: `{id, operator, detail, inputs}`. `figures` are `{rows, bytes, time_ms}` by id;
- * `marks` are the texts on nodes that a rule changed, by id.
+ * `marks` are the texts on nodes that a rule changed, `wrong` the estimates `{estimated, measured}` that were wrong, by id.
  */
-export const PlanGraph = memo(function PlanGraph({ nodes, figures = {}, marks = {}, label }) {
+export const PlanGraph = memo(function PlanGraph({ nodes, figures = {}, marks = {}, wrong = {}, label }) {
   const [chosen, setChosen] = useState(null);
   const [zoom, setZoom] = useState(null);
   const view = useRef(null);
@@ -46,18 +46,19 @@ export const PlanGraph = memo(function PlanGraph({ nodes, figures = {}, marks = 
             at=${drawn.places.get(one.id)}
             figures=${figures[one.id]}
             mark=${marks[one.id]}
+            wrong=${wrong[one.id]}
             isChosen=${one.id === chosen}
             onChoose=${setChosen}
           />`)}
         </div>
       </div>
     </div>
-    ${node && html`<div class="graph-detail" aria-live="polite"><strong>${node.operator}</strong> ${node.detail}</div>`}
+    ${node && html`<div class="graph-detail" aria-live="polite"><strong>${node.operator}</strong> <span class="quiet">#${node.id}</span> ${node.detail}</div>`}
   </div>`;
 });
 
-const Node = memo(function Node({ node, at, figures, mark, isChosen, onChoose }) {
-  const told = facts(node, figures);
+const Node = memo(function Node({ node, at, figures, mark, wrong, isChosen, onChoose }) {
+  const told = facts(node, figures, wrong);
   return html`<button
     type="button"
     class=${`graph-node${mark ? " is-marked" : ""}`}
@@ -72,9 +73,10 @@ const Node = memo(function Node({ node, at, figures, mark, isChosen, onChoose })
   </button>`;
 });
 
-function facts(node, figures) {
+function facts(node, figures, wrong) {
   const told = [];
-  if (known(figures?.rows)) told.push(`${shortNumber(figures.rows)} rows`);
+  if (wrong) told.push(`${shortNumber(wrong.measured)} rows, wrongly estimated: ${shortNumber(wrong.estimated)}`);
+  else if (known(figures?.rows)) told.push(`${shortNumber(figures.rows)} rows`);
   else if (known(node.estimated_rows)) told.push(`≈ ${shortNumber(node.estimated_rows)} rows`);
   if (known(figures?.bytes)) told.push(size(figures.bytes));
   if (known(figures?.time_ms)) told.push(duration(figures.time_ms));

@@ -124,6 +124,29 @@ def test_older_attempts_are_shut_out_of_older_generations_too(url: str, tmp_path
     assert rows_of(url) == [("a", 1), ("b", 1)]
 
 
+@pytest.fixture
+def expensive_starts_with(url: str) -> Iterator[None]:
+    """PostgreSQL evaluates the operands of AND in any order: cheap ones first, by its own estimate."""
+    run(url, "ALTER FUNCTION pg_catalog.starts_with(text, text) COST 1000000")
+    yield
+    run(url, "ALTER FUNCTION pg_catalog.starts_with(text, text) COST 1")
+
+
+@pytest.mark.parametrize("name", ["some-other-program", "{own}", "{own}x", "{own}1x", "{own}" + "9" * 30, "{own}2-1"])
+@pytest.mark.usefixtures("expensive_starts_with")
+def test_sessions_of_others_are_left_alone_whatever_their_names_are(url: str, sink_at: Any, name: str) -> None:
+    sink = sink_at(fence=2)
+    named = name.format(own=sink._session)
+    with (
+        psycopg.connect(url, application_name=named, autocommit=True) as other,
+        psycopg.connect(url, application_name=f"{sink._session}1", autocommit=True) as older,
+    ):
+        sink._end_older_sessions()
+        assert other.execute("SELECT 1").fetchone() == (1,)
+        with pytest.raises(psycopg.OperationalError):
+            older.execute("SELECT pg_sleep(60)")
+
+
 def test_an_attempt_that_hangs_in_a_transaction_is_ended(
     url: str, tmp_path: Path, sink_at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,132 @@
+"""Large submissions over HTTP: accepted or refused by a named limit, and no other request waits for them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fastapi.testclient import TestClient
+
+from service.jobs import check_job
+from service.main import create_app
+from service.settings import Settings
+from service.spec.compile import compile_job
+from service.spec.limits import CODE
+from tests.support.shapes import ACCEPTED, MANY_JOINS, REFUSED, sql
+
+pytestmark = pytest.mark.one_database
+
+TABLES = {name: {"format": "parquet", "path": "t.parquet"} for name in ("t", "u", "w")}
+SMALL = {"tables": TABLES, **sql("SELECT a FROM t")}
+PATIENCE_SECONDS = 20
+"""Far more than any request takes on a busy machine."""
+AT_ONCE = 50
+"""More than the threads of the framework (40) and of the event loop together."""
+
+
+@pytest.fixture
+def client(settings: Settings) -> Iterator[TestClient]:
+    columns = {"a": pa.int64(), "b": pa.int32(), "s": pa.string(), "ok": pa.bool_()}
+    empty = pa.table({name: pa.array([], kind) for name, kind in columns.items()})
+    pq.write_table(empty, settings.data_roots[0] / "t.parquet")
+    with TestClient(create_app(settings), base_url="http://127.0.0.1:8080") as client:
+        yield client
+
+
+@pytest.mark.parametrize("shape", [*ACCEPTED, *MANY_JOINS])
+def test_a_large_query_is_accepted(client: TestClient, shape: str) -> None:
+    answer = client.post("/v1/jobs", json={"tables": TABLES, **{**ACCEPTED, **MANY_JOINS}[shape]})
+    assert answer.status_code == 202, answer.text
+
+
+@pytest.mark.parametrize("shape", REFUSED)
+def test_a_query_beyond_a_limit_is_refused(client: TestClient, shape: str) -> None:
+    limit, found, part = REFUSED[shape]
+    answer = client.post("/v1/jobs", json={"tables": TABLES, **part})
+    assert answer.status_code == 422, answer.text
+    problem = answer.json()
+    assert problem["code"] == CODE
+    (issue,) = problem["errors"]
+    assert f"has {found} " in issue["detail"]
+    assert f"(limit `{limit}`). " in issue["detail"]
+    assert issue["pointer"].startswith("/sql" if "sql" in part else "/query")
+
+
+def test_a_structure_without_end_is_refused_as_json(client: TestClient) -> None:
+    query: dict[str, Any] = {"source": {"kind": "table", "table": "t"}}
+    for _ in range(200):
+        query = {"source": {"kind": "query", "alias": "d", "query": query}}
+    answer = client.post("/v1/jobs", json={"tables": TABLES, "query": query})
+    assert (answer.status_code, answer.json()["code"]) == (422, "nesting_too_deep")
+    assert "64" in answer.json()["detail"]
+
+
+@pytest.mark.withstands(
+    "submissions that take long, more than the API has threads",
+    kind="attack",
+    how="60 submissions and explanations whose queries are not compiled until reads were answered",
+    times=60,
+    guaranteed="health, jobs and lists are answered meanwhile, and all submissions afterwards",
+)
+def test_submissions_keep_no_thread_from_reads(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = client.post("/v1/jobs", json=SMALL).json()["id"]
+    reached, gate = threading.Semaphore(0), threading.Event()
+
+    def held(*arguments: Any, **named: Any) -> Any:
+        reached.release()
+        assert gate.wait(3 * PATIENCE_SECONDS)
+        return compile_job(*arguments, **named)
+
+    monkeypatch.setattr(check_job, "compile_job", held)
+    paths = ["/v1/jobs"] * AT_ONCE + ["/v1/explain"] * 10
+    with ThreadPoolExecutor(len(paths) + 4) as pool:
+        posts = [pool.submit(client.post, path, json=SMALL) for path in paths]
+        try:
+            assert reached.acquire(timeout=PATIENCE_SECONDS)
+            # Until those behind it have come as far as they can.
+            time.sleep(0.5)
+            reads = [pool.submit(client.get, path) for path in ("/healthz", f"/v1/jobs/{job_id}", "/v1/jobs")]
+            reads.append(pool.submit(client.post, f"/v1/jobs/{job_id}/cancel"))
+            assert [read.result(PATIENCE_SECONDS).status_code for read in reads] == [200, 200, 200, 202]
+        finally:
+            gate.set()
+        assert {post.result(3 * PATIENCE_SECONDS).status_code for post in posts[:AT_ONCE]} == {202}
+
+
+def test_polls_go_on_while_the_largest_queries_are_compiled(client: TestClient) -> None:
+    job_id = client.post("/v1/jobs", json=SMALL).json()["id"]
+    bodies = [{"tables": TABLES, **ACCEPTED[shape]} for shape in ("OR of 4,900", "OR of ANDs", "IN of 9,900 texts")]
+    with ThreadPoolExecutor(6) as pool, _polling(client, f"/v1/jobs/{job_id}") as waits:
+        answers = [pool.submit(client.post, "/v1/jobs", json=body) for body in bodies * 2]
+        assert [answer.result(3 * PATIENCE_SECONDS).status_code for answer in answers] == [202] * 6
+    assert len(waits) > len(bodies)
+    assert max(waits) < PATIENCE_SECONDS
+
+
+@contextmanager
+def _polling(client: TestClient, path: str) -> Iterator[list[float]]:
+    """Asks for `/healthz` and for `path` in turn; the seconds that each answer took."""
+    waits: list[float] = []
+    done = threading.Event()
+
+    def poll() -> None:
+        while not done.is_set():
+            for each in ("/healthz", path):
+                asked = time.monotonic()
+                assert client.get(each).status_code == 200
+                waits.append(time.monotonic() - asked)
+
+    with ThreadPoolExecutor(1) as pool:
+        polls = pool.submit(poll)
+        try:
+            yield waits
+        finally:
+            done.set()
+            polls.result(PATIENCE_SECONDS)

@@ -1,0 +1,162 @@
+"""Queries of every shape in which they grow are compiled, or refused by a limit that says what to do."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from service.spec import equi_joins, grouping, inference, scope, sql_from, sql_select
+from service.spec.compile import compile_job
+from service.spec.ddl import parse_schema
+from service.spec.errors import SpecError
+from service.spec.job import JobSpec
+from service.spec.limits import CODE, JOINS, LIMITS, TABLE_COLUMNS
+from service.spec.query import Query
+from tests.support.shapes import ACCEPTED, MANY_JOINS, TABLE, chain, joins, listed, sql
+
+SCHEMA = parse_schema("a BIGINT, b INT, s STRING, ok BOOLEAN", "/x")
+SCHEMAS = {TABLE: SCHEMA}
+
+
+def job(part: dict[str, Any]) -> JobSpec:
+    return JobSpec.model_validate({"tables": {TABLE: {"format": "parquet", "path": "t/"}}, **part})
+
+
+def refusal(part: dict[str, Any], schemas: dict[str, Any] | None = None) -> SpecError:
+    with pytest.raises(SpecError) as caught:
+        compile_job(job(part), schemas or SCHEMAS)
+    return caught.value
+
+
+def test_each_limit_has_a_name_and_a_way_out() -> None:
+    assert len({limit.name for limit in LIMITS}) == len(LIMITS)
+    for limit in LIMITS:
+        assert re.fullmatch("[a-z_]+", limit.name)
+        assert limit.way_out.endswith(".")
+
+
+def test_a_refusal_has_the_number_the_limit_and_the_way_out() -> None:
+    assert JOINS.detail(200).startswith("The query has 200 joins in one FROM; at most 100 (limit `joins`). Split")
+    assert JOINS.detail().startswith("The query has more than 100 joins in one FROM; at most 100 (limit `joins`).")
+
+
+@pytest.mark.parametrize("shape", [*ACCEPTED, *MANY_JOINS])
+def test_a_large_query_is_compiled(shape: str) -> None:
+    assert compile_job(job({**ACCEPTED, **MANY_JOINS}[shape]), SCHEMAS).select
+
+
+SHARED = f"concat({listed('s', 2_000)})"
+REPEATED = {
+    "a long operand of IN": f"SELECT a FROM t WHERE {SHARED} IN ({listed(chr(39) + 'x#' + chr(39), 5_000)})",
+    "a long operand of CASE": "SELECT CASE {} {} END AS x FROM t".format(
+        SHARED, " ".join(f"WHEN 'x{number}' THEN {number}" for number in range(3_000))
+    ),
+    "long conditions in both branches of an OR": "SELECT t.a FROM t, t u WHERE ({0}) OR ({0})".format(
+        chain("AND", "t.a <> #", 900)
+    ),
+    "100 tables and equalities that connect none": f"SELECT COUNT(*) AS n FROM {listed('t t#', 100)} "
+    f"WHERE {chain('AND', 't0.a = t0.b', 900)}",
+    "deep expressions over a group key": f"SELECT {listed('a' + '+1' * 55 + ' AS c#', 150)} FROM t GROUP BY a",
+    "deep conditions on a group key": "SELECT a FROM t GROUP BY a HAVING "
+    f"{chain('AND', 'a' + '+1' * 55 + ' > #', 150)}",
+    "many names in HAVING": f"SELECT {listed('a + # AS c#', 60)}, COUNT(*) AS n FROM t "
+    f"GROUP BY {listed('c#', 60)} HAVING {chain('OR', 'c7 > #', 3_000)}",
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_nothing_is_looked_at_as_often_as_something_else_is_long(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts the steps of the compiler: a walk of everything for each part of it would take millions."""
+    steps = 0
+
+    def counted(original: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            return original(*arguments, **named)
+
+        return call
+
+    monkeypatch.setattr(inference.Typing, "type_of", counted(inference.Typing.type_of))
+    monkeypatch.setattr(sql_from.Sources, "qualify", counted(sql_from.Sources.qualify))
+    for module, function in (
+        (scope, "resolve"),
+        (grouping, "resolve"),
+        (grouping, "walk"),
+        (sql_select, "walk"),
+        (equi_joins, "_pair"),
+    ):
+        monkeypatch.setattr(module, function, counted(getattr(module, function)))
+    assert compile_job(job(sql(REPEATED[name])), SCHEMAS).select
+    assert steps < 200_000
+
+
+def test_a_name_is_found_without_looking_at_all_columns() -> None:
+    wide = parse_schema(listed("c# BIGINT", 3_000), "/x")
+    looked_at = 0
+
+    class Counted(str):
+        def casefold(self) -> str:
+            nonlocal looked_at
+            looked_at += 1
+            return super().casefold()
+
+    for field in wide.fields:
+        object.__setattr__(field, "name", Counted(field.name))
+    assert all(wide.find(f"c{number}") for number in range(3_000))
+    assert looked_at <= 3_000
+
+
+def test_tables_with_many_columns_are_read_a_few_times_only() -> None:
+    wide = {TABLE: parse_schema(f"a BIGINT, {listed('c# INT', 3_000)}", "/x")}
+    error = refusal(sql(joins(99)), wide)
+    assert error.code == CODE
+    assert f"300100 {TABLE_COLUMNS.counts}; at most {TABLE_COLUMNS.most}" in str(error)
+
+
+def test_a_job_that_was_accepted_earlier_is_compiled() -> None:
+    wide = {TABLE: parse_schema(f"a BIGINT, {listed('c# INT', 3_000)}", "/x")}
+    assert compile_job(job(sql(joins(99))), wide, is_accepted=True).joins
+
+
+def test_recursion_beyond_the_interpreters_is_a_refusal() -> None:
+    deep = job(sql(f"SELECT {'abs(' * 32}a{')' * 32} AS x FROM t"))
+
+    def below(levels: int) -> str:
+        if levels:
+            return below(levels - 1)
+        try:
+            compile_job(deep, SCHEMAS)
+        except SpecError as error:
+            return error.code
+        return "compiled"
+
+    assert {below(levels) for levels in range(0, 900, 50)} == {"compiled", CODE}
+
+
+@pytest.mark.parametrize("text", ["SELECT a FROM ((t))", "SELECT a FROM (((t)))"])
+def test_a_table_in_parentheses_is_refused(text: str) -> None:
+    assert refusal(sql(text)).code == "unsupported_construct"
+
+
+@pytest.mark.parametrize(
+    ("part", "version"),
+    [
+        (sql("SELECT a FROM t"), 3),
+        (sql(joins(30)), 3),
+        (sql(joins(33)), 9),
+        (sql(chain("UNION ALL", "SELECT a FROM t", 64)), 9),
+        (ACCEPTED["AND of 1,000"], 9),
+        (ACCEPTED["structure: queries 11 deep"], 3),
+        (MANY_JOINS["structure: 60 joins"], 9),
+    ],
+)
+def test_older_workers_leave_larger_queries_alone(part: dict[str, Any], version: int) -> None:
+    assert job(part).needs_version == version
+
+
+def test_the_branches_of_a_union_may_be_as_many_as_those_of_a_structure() -> None:
+    assert Query.model_validate(ACCEPTED["structure: 64 branches"]["query"])
+    assert compile_job(job(ACCEPTED["64 branches"]), SCHEMAS).select
