@@ -56,18 +56,19 @@ class Side:
         self._process: subprocess.Popen[str] | None = None
         self._slow: dict[tuple[str, str], int] = {}
 
-    def seconds(self, case: PlanningCase, limit: float) -> dict[str, float] | None:
-        """Seconds by stage; None where the case, or a smaller one of its kind, needs longer than `limit`."""
+    def times(self, case: PlanningCase, limit: float) -> dict[str, float] | str:
+        """Seconds by stage, or why there are none: the planner fails, or the case, or a smaller one of its kind, takes
+        longer than `limit` seconds.
+        """
         kind = (case.shape, case.variant.name)
+        slow = f"over {limit:g} s"
         if case.joins >= self._slow.get(kind, case.joins + 1):
-            return None
+            return slow
         answer = self._ask(case, limit)
         if answer is None:
             self._slow[kind] = case.joins
-            return None
-        if "refused" in answer:
-            raise SystemExit(f"{self.name} refuses {case.shape} of {case.joins} joins: {answer['refused']}")
-        found: dict[str, float] = answer["seconds"]
+            return slow
+        found: dict[str, float] | str = answer["seconds"] if "seconds" in answer else answer["failed"]
         return found
 
     def _ask(self, case: PlanningCase, limit: float) -> dict[str, Any] | None:
@@ -145,20 +146,22 @@ def measured(
 ) -> Iterator[str]:
     """The lines of the report; those of the table as soon as they are measured."""
     yield _HEAD
-    broken, exponents = [], []
+    broken: list[str] = []
+    exponents: list[tuple[str, str, str, float, float]] = []
     for shape in shapes:
         for variant in VARIANTS:
             points: dict[str, list[tuple[int, float]]] = {side.name: [] for side in sides}
             for count in joins:
                 case = planning_case(shape, variant, count)
                 for side, times in _in_turn(sides, case, rounds, limit).items():
-                    yield _line(case, side, times, limit)
-                    bound = BOUNDS.get(count, math.inf)
-                    if times is not None:
-                        points[side].append((case.size, times["total"]))
-                    if times is None or times["total"] > bound:
-                        taken = f"over {limit:g} s" if times is None else f"{times['total']:.2f} s"
-                        broken.append(f"{side}: {shape}, {variant.name}, {count} joins: {taken}")
+                    yield _line(case, side, times)
+                    what = f"{side}: {shape}, {variant.name}, {count} joins"
+                    if isinstance(times, str):
+                        broken.append(f"{what}: {times}")
+                        continue
+                    points[side].append((case.size, times["total"]))
+                    if times["total"] > BOUNDS.get(count, math.inf):
+                        broken.append(f"{what}: {times['total']:.2f} s")
             for name, found in points.items():
                 exponent = growth(found)
                 if exponent is not None:
@@ -173,26 +176,26 @@ def measured(
     yield machine()
 
 
-def _in_turn(
-    sides: Sequence[Side], case: PlanningCase, rounds: int, limit: float
-) -> dict[str, dict[str, float] | None]:
-    """Medians of each side, measured one round after the other; None for one that took too long."""
+def _in_turn(sides: Sequence[Side], case: PlanningCase, rounds: int, limit: float) -> dict[str, dict[str, float] | str]:
+    """Medians of each side, measured one round after the other; or why there are none."""
     found: dict[str, list[dict[str, float]]] = {side.name: [] for side in sides}
-    slow = set()
+    without: dict[str, str] = {}
     for _ in range(rounds):
         for side in sides:
-            times = None if side.name in slow else side.seconds(case, limit)
-            if times is None:
-                slow.add(side.name)
+            if side.name in without:
+                continue
+            times = side.times(case, limit)
+            if isinstance(times, str):
+                without[side.name] = times
             else:
                 found[side.name].append(times)
-    return {name: None if name in slow else medians(times) for name, times in found.items()}
+    return {name: without[name] if name in without else medians(times) for name, times in found.items()}
 
 
-def _line(case: PlanningCase, side: str, times: Mapping[str, float] | None, limit: float) -> str:
+def _line(case: PlanningCase, side: str, times: Mapping[str, float] | str) -> str:
     head = f"| {case.shape} | {case.variant.name} | {case.joins} | {case.size} | {side} "
-    if times is None:
-        return f"{head}| | | | | over {limit:g} s | |"
+    if isinstance(times, str):
+        return f"{head}| | | | | {times} | |"
     stages = {**times, "rules": times["build"] + times["rules"]}
     cells = [f"{stages[stage]:.3f}" for stage in ("compile", "needs", "rules", "report", "total")]
     return f"{head}| {' | '.join(cells)} | {times['compile'] / times['total']:.0%} |"

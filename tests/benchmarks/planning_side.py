@@ -3,7 +3,7 @@
     python tests/benchmarks/planning_side.py TREE
 
 Reads a case a line from stdin, as JSON: `sql`, `knowledge`, `tables` and `columns`. Answers each with a line: processor
-seconds for each stage by name, or `refused` with the reason. Each side has a process of its own: it can be ended when a
+seconds for each stage by name, or `failed` with the error. Each side has a process of its own: it can be ended when a
 query takes too long, and two source trees cannot be imported into one process.
 """
 
@@ -20,7 +20,6 @@ sys.path.insert(0, sys.argv[1])
 
 from service.spec.compile import compile_job
 from service.spec.ddl import parse_schema
-from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from service.spec.options import JobSettings
 from service.spec.reports import HotKey
@@ -43,7 +42,11 @@ _HOT = (("7", 0.2), ("8", 0.05))
 def main() -> None:
     """Answers every line of stdin."""
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(answer(json.loads(line))) + "\n")
+        try:
+            answered = answer(json.loads(line))
+        except Exception as error:  # noqa: BLE001 - it is reported with its case
+            answered = {"failed": f"{type(error).__name__}: {error}"}
+        sys.stdout.write(json.dumps(answered) + "\n")
         sys.stdout.flush()
 
 
@@ -62,10 +65,7 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
     tables = {name: {"format": "csv", "path": name, "schema": case["columns"]} for name in case["tables"]}
     spec = JobSpec.model_validate({"name": "planning", "tables": tables, "sql": case["sql"]})
     gc.collect()
-    try:
-        query = timed("compile", lambda: compile_job(spec, dict.fromkeys(case["tables"], schema), is_accepted=True))
-    except SpecError as error:
-        return {"refused": str(error.issues[0].detail)}
+    query = timed("compile", lambda: compile_job(spec, dict.fromkeys(case["tables"], schema), is_accepted=True))
     built = timed("build", lambda: build(query))
     keys = timed("needs", lambda: _needs(built, settings))
     statistics = _statistics(built, keys, case["knowledge"])
