@@ -24,7 +24,7 @@ from pathlib import Path
 from service.datasets.changes import CODE, changed_files
 from service.datasets.confines import Confines
 from service.datasets.files import TableFiles, pointer_of
-from service.datasets.reading import local_path, version_of
+from service.datasets.reading import is_same_version, local_path, version_of
 from service.datasets.roots import Root
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
@@ -125,7 +125,8 @@ class ConfinedReading:
                 if problem is not None:
                     raise problem from None
         for path, version in before.items():
-            if _version_of(path) not in {None, version}:
+            now = _version_of(path)
+            if now is not None and not is_same_version(version, now):
                 raise self._rewritten(path) from None
 
     def _static_tables(self) -> Iterator[TableFiles]:
