@@ -41,7 +41,7 @@ _STATIC_ADVICE = (
 )
 
 _Version = tuple[int, ...] | None
-"""Of a file on this machine, as `version_of` tells it; None for one that cannot be looked at."""
+"""Of a file on this machine, as returned by `version_of`; None for one that cannot be looked at."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class ConfinedReading:
 
     @contextmanager
     def __call__(self, batch_id: int) -> Iterator[None]:
-        """Runs a mini-batch inside. Raises SpecError `path_outside_data_roots` and `files_changed`, instead of what is
-        raised inside too: Spark's errors tell what is in the files. Raises OSError and ValueError where the checkpoint
+        """Runs a mini-batch inside. Raises SpecError `path_outside_data_roots` and `files_changed`, also in place of an
+        error from inside: Spark's errors may contain file contents. Raises OSError and ValueError where the checkpoint
         cannot be read, and StoreUnavailableError.
         """
         self._take(batch_id)
