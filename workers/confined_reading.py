@@ -7,17 +7,21 @@ again before the sink is given anything, since a file may be swapped for a link 
 in a state that Spark has not noted, and which it writes again. A link that is there no longer than Spark takes to open
 a file is not found out so, here as for a batch job.
 
-Files that are written while they are read are found out by their sizes and times (`service.datasets.changes`). Files
-of static tables must be as they were when the attempt found them, since earlier mini-batches read them so. Files of
+Files that are written while they are read are found by their versions (`service.datasets.changes`). Files of static
+tables must be as they were when the attempt found them, since earlier mini-batches read them so. Tables of a few local
+files are checked after each mini-batch, before the sink is given anything. Tables in stores, whose directories must be
+listed, and tables of many files are checked at most once a minute, and when the stream ends (`check_at_end`). Files of
 streams must be as they were when the mini-batch began; one that was removed after it was read is no harm, and those in
 stores are not looked at.
 """
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +30,7 @@ from service.datasets.confines import Confines
 from service.datasets.files import TableFiles, pointer_of
 from service.datasets.reading import is_same_version, local_path, version_of
 from service.datasets.roots import Root
+from service.datasets.stores import StoreUnavailableError
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from service.spec.streaming import StreamTable
@@ -36,8 +41,21 @@ from workers.stream_inputs import Inputs
 
 _LOCAL = "file://"
 
-_STATIC_ADVICE = (
-    'Resume the job to join the table as it is now, or submit a job that follows the table ("follow": true).'
+_CHECK_SECONDS = 60.0
+"""The least time between two checks of a table in a store, or of many files."""
+
+_FEW_FILES = 1000
+"""A table of so many local files is checked after each mini-batch: that takes some milliseconds."""
+
+_NOT_KEPT = (
+    "The mini-batch could mix old and new rows, so nothing of it is kept. Resume the job to join the table as it is "
+    'now, or submit a job that follows the table ("follow": true).'
+)
+
+_MAY_BE_KEPT = (
+    "The table is checked at most once a minute. Mini-batches since the previous check may have mixed old and new "
+    'rows, and are kept. Resume the job with {"from": "scratch"} to join all rows with the table as it is now, resume '
+    'it without to join further rows alone, or submit a job that follows the table ("follow": true).'
 )
 
 _Version = tuple[int, ...] | None
@@ -73,12 +91,21 @@ class ConfinedReading:
     """
 
     def __init__(
-        self, checkpoint: Path, confines: Confines, inputs: Callable[[], Inputs], copied: Collection[str] = ()
+        self,
+        checkpoint: Path,
+        confines: Confines,
+        inputs: Callable[[], Inputs],
+        copied: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._checkpoint = checkpoint
         self._confines = confines
         self._inputs = inputs
         self._copied = copied
+        self._clock = clock
+        self._checked_at = -math.inf
+        self._is_checked = True
+        """Whether no mini-batch was run since the last check of the tables that are checked once a minute."""
         self._logs: tuple[TakenFiles, ...] = ()
         self._batch_id: int | None = None
         self._taken: list[str] = []
@@ -101,6 +128,17 @@ class ConfinedReading:
             self._check()
             self._check_changes(before, is_done=is_done)
 
+    def check_at_end(self) -> None:
+        """Checks the tables that are checked once a minute, unless they were checked after the last mini-batch. Called
+        after the stream has ended. Raises SpecError `files_changed`, and StoreUnavailableError.
+        """
+        if self._is_checked:
+            return
+        for files in self._static_tables():
+            if not _is_cheap(files):
+                _require_unchanged(files, _MAY_BE_KEPT)
+        self._checked_at, self._is_checked = self._clock(), True
+
     def _take(self, batch_id: int) -> None:
         if batch_id != self._batch_id:
             self._batch_id, self._taken = batch_id, []
@@ -119,15 +157,19 @@ class ConfinedReading:
 
     def _check_changes(self, before: Mapping[str, _Version], *, is_done: bool) -> None:
         for files in self._static_tables():
-            # A stream that was stopped or has failed does not wait for a store.
-            if is_done or None not in map(local_path, files.files):
-                problem = changed_files(files, _STATIC_ADVICE)
-                if problem is not None:
-                    raise problem from None
+            # A mini-batch that was stopped or has failed does not wait for a store, and its own error counts.
+            is_cheap = _is_cheap(files)
+            if is_cheap or (not is_done and _is_local(files)):
+                with nullcontext() if is_done else suppress(StoreUnavailableError):
+                    _require_unchanged(files, _NOT_KEPT if is_cheap else _MAY_BE_KEPT)
         for path, version in before.items():
             now = _version_of(path)
             if now is not None and not is_same_version(version, now):
                 raise self._rewritten(path) from None
+        if is_done:
+            self._is_checked = False
+            if self._clock() - self._checked_at >= _CHECK_SECONDS:
+                self.check_at_end()
 
     def _static_tables(self) -> Iterator[TableFiles]:
         for name, table in self._inputs().tables.items():
@@ -177,6 +219,20 @@ class ConfinedReading:
             else:
                 continue
             yield _Place(name, table.source.path, path.removeprefix(_LOCAL))
+
+
+def _is_local(files: TableFiles) -> bool:
+    return None not in map(local_path, files.files)
+
+
+def _is_cheap(files: TableFiles) -> bool:
+    return len(files.files) <= _FEW_FILES and _is_local(files)
+
+
+def _require_unchanged(files: TableFiles, consequence: str) -> None:
+    problem = changed_files(files, consequence)
+    if problem is not None:
+        raise problem from None
 
 
 def _version_of(path: str) -> _Version:

@@ -9,9 +9,11 @@ from typing import Any
 
 import structlog
 
+from service.datasets.changes import CODE
+from service.datasets.stores import StoreUnavailableError
 from service.spec import ends
 from service.spec.errors import SpecError
-from service.spec.problem import Problem
+from service.spec.problem import Problem, problem_of_spec_error
 from service.spec.status import AttemptStatus, JobStatus
 from service.store import streams
 from service.store.faults import fault_of
@@ -37,6 +39,9 @@ STOP_SECONDS = 10.0
 
 _CONCURRENT = "Multiple streaming jobs detected"
 """Of CONCURRENT_STREAM_LOG_UPDATE, and of what the log of a directory's files says without a condition."""
+
+_OF_FILES = frozenset({CODE, StoreUnavailableError.code, "path_outside_data_roots"})
+"""Codes of errors that a check of the files of static tables raises: after one of them, no other check is needed."""
 
 _CHANGE_SECONDS = 0.5
 """How long a look waits for the mini-batch that is under way, before other versions are used; the next look goes on."""
@@ -73,6 +78,8 @@ class Opened:
     """Tells more of its mini-batches than Spark, and how far it is behind."""
     told: Callable[[str], str | None] = str
     """What clients are told of a text of Spark's."""
+    check_at_end: Callable[[], None] = lambda: None
+    """Checks files that are not checked after each mini-batch. Raises SpecError and StoreUnavailableError."""
 
 
 class StreamAttempt:
@@ -110,7 +117,7 @@ class StreamAttempt:
             return None
         if reason is not None:
             self._stop()
-        return self._verdict()
+        return self._with_check(self._verdict())
 
     def close(self) -> None:
         """After the verdict: notes what the last mini-batches were, and lets go of the sink.
@@ -175,6 +182,22 @@ class StreamAttempt:
         if self._starts_again(error):
             return None
         return resting_verdict(error, attempt, self._opened.told)
+
+    def _with_check(self, verdict: Verdict | None) -> Verdict | None:
+        """The verdict, or a failure where a stream comes to rest and files of its static tables have changed."""
+        if not isinstance(verdict, Rest):
+            return verdict
+        code = None if verdict.error is None else verdict.error.code
+        if code in _OF_FILES:
+            return verdict
+        try:
+            self._opened.check_at_end()
+        except SpecError as error:
+            return Rest(StoppedBecause.FAILED, problem_of_spec_error(error))
+        except StoreUnavailableError as error:
+            # The error of a stream that failed counts.
+            return verdict if code is not None else Rest(StoppedBecause.FAILED, ends.storage_unavailable(str(error)))
+        return verdict
 
     @property
     def _is_without_driver(self) -> bool:

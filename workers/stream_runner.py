@@ -281,7 +281,14 @@ class StreamRunner:
         measuring = StreamMeasuring(directory / "checkpoint", backlog, trigger.every, self._metrics)
         ends = spec.mode is Mode.INCREMENTAL
         return Opened(
-            sink, stream.generation, lambda: at_hand.planned.reads, start, ends, following, measuring=measuring
+            sink,
+            stream.generation,
+            lambda: at_hand.planned.reads,
+            start,
+            ends,
+            following,
+            measuring=measuring,
+            check_at_end=reading.check_at_end,
         )
 
 

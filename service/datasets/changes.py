@@ -23,15 +23,18 @@ from service.spec.locations import Location
 
 CODE = "files_changed"
 
-SUBMIT_AGAIN = "Submit the job again; 'limits.failure_retries' does so by itself."
-"""What the caller of a batch job can do."""
+NOT_KEPT = (
+    "The result could mix old and new rows, so nothing of it is kept. Submit the job again; 'limits.failure_retries' "
+    "does so by itself."
+)
+"""What a change means for a batch job, and what its caller can do."""
 
 Version = tuple[int, ...]
 
 
-def changed_files(found: TableFiles, advice: str = SUBMIT_AGAIN) -> SpecError | None:
-    """What is wrong where a file of the table was written, replaced or removed since it was found; else None. Names
-    the first such file, and ends with `advice`.
+def changed_files(found: TableFiles, consequence: str = NOT_KEPT) -> SpecError | None:
+    """The error where a file of the table was written, replaced or removed since it was found; else None. Its message
+    names the first such file, and ends with `consequence`.
 
     Raises SpecError `unreadable_file`, and StoreUnavailableError where the store does not answer, or takes longer for
     all listings together than it may for finding the files.
@@ -41,7 +44,7 @@ def changed_files(found: TableFiles, advice: str = SUBMIT_AGAIN) -> SpecError | 
             happened = "was removed" if now is None else "has changed"
             detail = (
                 f"The file '{_name(found, file)}' of the table '{found.table}' {happened} since it was planned to be "
-                f"read. The result could mix old and new rows, so nothing of it is kept. {advice}"
+                f"read. {consequence}"
             )
             return SpecError.of(CODE, detail, pointer=f"{pointer_of(found.table)}/path")
     return None

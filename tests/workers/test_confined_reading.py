@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.datasets.confines import Confines
+from service.datasets.files import find_table_files
+from service.datasets.roots import Root, roots_of
+from service.settings import Settings
 from service.spec.errors import SpecError
+from service.spec.job import TableSource
 from service.spec.status import JobStatus
+from service.spec.types import BIGINT, Field, Schema
 from service.store.stream_state import StoppedBecause
+from tests.support.object_store import ObjectStore
 from tests.support.stream_runs import FIRST, PER_USER, add_orders, resume, rows, run, stream, supervised
 from tests.support.tables import USERS, parquet
+from workers.attempt import StopReason
 from workers.confined_reading import ConfinedReading
+from workers.engine.spark.sources import TableInput
 from workers.engine.streaming.sinks.sink import Staged
 from workers.engine.streaming.staging import Stage
 from workers.stream_inputs import Inputs
@@ -53,6 +62,41 @@ def reading_of_taken(tmp_path: Path, taken: Path) -> ConfinedReading:
     line = json.dumps({"path": taken.as_uri(), "timestamp": 0, "batchId": 0})
     (log / "0").write_text(f"v1\n{line}\n")
     return ConfinedReading(tmp_path / "checkpoint", Confines([tmp_path]), Inputs)
+
+
+class Joined:
+    """Mini-batches of a stream that is joined with one static table, and a clock that stands still between them."""
+
+    def __init__(self, directory: Path, root: Root) -> None:
+        self.now = 0.0
+        source = TableSource.model_validate({"format": "csv", "path": "t", "schema": "k BIGINT"})
+        table = TableInput(source, find_table_files("t", source, [root]), Schema((Field("k", BIGINT),)))
+        confines = Confines([directory])
+        checkpoint = directory / "checkpoint"
+        self.reading = ConfinedReading(checkpoint, confines, lambda: Inputs({"t": table}), clock=lambda: self.now)
+        self._batches = count()
+
+    def mini_batch(self, seconds: float, error: Exception | None = None) -> None:
+        """One that ends after these seconds, with the error where that is given."""
+        with self.reading(next(self._batches)):
+            self.now += seconds
+            if error is not None:
+                raise error
+
+
+@pytest.fixture
+def few_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of two files has many."""
+    monkeypatch.setattr("workers.confined_reading._FEW_FILES", 1)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    """A data root with the table `t` of two files."""
+    (tmp_path / "t").mkdir()
+    for number in range(2):
+        (tmp_path / "t" / f"{number}.csv").write_text("1\n")
+    return tmp_path
 
 
 def refused(job: JobRow) -> dict[str, Any]:
@@ -267,3 +311,87 @@ def test_a_streams_file_of_which_no_byte_is_written(tmp_path: Path, change: Call
         assert taken.stat().st_ctime_ns != before
     with pytest.raises(SpecError, match=r"The file '.*part-0\.csv' of a stream was written"), reading(0):
         taken.write_text("12\n")
+
+
+def test_a_table_in_a_store_is_listed_once_a_minute_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, object_store: ObjectStore
+) -> None:
+    object_store.make_bucket("joined")
+    object_store.put("joined", {"t/0.csv": b"1", "t/deep/1.csv": b"1"})
+    for name, value in object_store.variables("s3a://joined").items():
+        monkeypatch.setenv(name, value)
+    (root,) = roots_of(Settings())
+    joined = Joined(tmp_path, root)
+
+    def listings(step: Callable[[], None]) -> int:
+        before = len(object_store.requests())
+        step()
+        return len(object_store.requests()) - before
+
+    # Two directories.
+    assert [listings(lambda: joined.mini_batch(1.0)) for _ in range(61)] == [2, *[0] * 59, 2]
+    assert listings(joined.reading.check_at_end) == 0, "no mini-batch was run since the last check"
+    assert listings(lambda: joined.mini_batch(1.0)) == 0
+    assert [listings(joined.reading.check_at_end) for _ in range(2)] == [2, 0]
+    joined.mini_batch(59.0)
+    object_store.put("joined", {"t/deep/1.csv": b"12"})
+    # What failed does not wait for a store.
+    with pytest.raises(ValueError, match=r"^failed$"):
+        joined.mini_batch(1.0, ValueError("failed"))
+    checks: list[Callable[[], None]] = [lambda: joined.mini_batch(0.0), joined.reading.check_at_end]
+    for check in checks:
+        with pytest.raises(SpecError, match=r"The file 'deep/1\.csv' of the table 't' has changed") as caught:
+            check()
+        assert "Mini-batches since the previous check may have mixed" in str(caught.value)
+    roots_of.cache_clear()
+
+
+def test_a_table_of_few_local_files_is_checked_after_each_mini_batch(local: Path) -> None:
+    joined = Joined(local, local)
+    joined.mini_batch(1.0)
+    (local / "t" / "1.csv").write_text("12\n")
+    with pytest.raises(SpecError, match="so nothing of it is kept"):
+        joined.mini_batch(1.0)
+
+
+@pytest.mark.usefixtures("few_files")
+def test_a_table_of_many_local_files_is_checked_once_a_minute(local: Path) -> None:
+    joined = Joined(local, local)
+    joined.mini_batch(1.0)
+    (local / "t" / "1.csv").write_text("12\n")
+    joined.mini_batch(59.0)
+    for error in (None, ValueError("failed")):
+        with pytest.raises(SpecError, match="may have mixed old and new rows"):
+            joined.mini_batch(1.0, error)
+
+
+@pytest.mark.usefixtures("few_files")
+def test_a_static_table_of_many_files_is_checked_when_the_stream_stops(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.confined_reading._CHECK_SECONDS", 1e9)
+    users = bench.settings.state_dir / "data" / "users"
+    (users / "more.csv").write_text("uid,name\n9,nine\n")
+    job_id = bench.submit(
+        {
+            **PER_USER,
+            "mode": "continuous",
+            "settings": QUICK,
+            "tables": {"orders": {**parquet("orders"), "role": "stream"}, "u": {**USERS, "role": "static"}},
+            "sql": "SELECT o.uid, COUNT(*) AS n FROM orders o JOIN u ON o.uid = u.uid WHERE o.uid < 3 GROUP BY o.uid",
+        }
+    )
+    assert run(bench, job_id).status == JobStatus.RUNNING
+    supervised(bench, lambda: stream(bench, job_id).rows_in == 10_000)
+    (users / "more.csv").write_text("uid,name\n10,ten\n")
+    add_orders(bench, "part-9.parquet", [1], "new")
+    supervised(bench, lambda: stream(bench, job_id).rows_in == 10_001)
+    (attempt,) = bench.at_hand.all()
+    attempt.stop(StopReason.STOP_REQUESTED)
+    supervised(bench, lambda: not bench.at_hand.all())
+    job = bench.job(job_id)
+    assert job.error is not None
+    assert (job.status, job.error["code"]) == (JobStatus.STOPPED, "files_changed")
+    assert stream(bench, job_id).stopped_because == StoppedBecause.FAILED
+    assert "The file 'more.csv' of the table 'u' has changed" in job.error["detail"]
+    assert rows(bench, job_id) == [[0, 100], [1, 101], [2, 100]]

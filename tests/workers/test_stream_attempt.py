@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JNetworkError
 
+from service.datasets.stores import StoreUnavailableError
+from service.spec.errors import SpecError
 from service.spec.job import TableSource
 from service.spec.modes import Mode
 from service.spec.status import AttemptStatus
@@ -252,6 +254,79 @@ def test_a_stream_takes_over_the_mini_batch_that_a_late_attempt_planned(
     lane.add(5)
     step_until(started, lambda: stream(database).rows_in == 12)
     assert (lane.sink.numbers, lane.sink.rows) == ([0, 1, 2], 12)
+
+
+CHANGED = SpecError.of("files_changed", "The file has changed.")
+AWAY = StoreUnavailableError("The store does not answer.", "Start it.")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "check", "expected"),
+    [
+        (None, None, None, None),
+        (None, None, CHANGED, "files_changed"),
+        (None, None, AWAY, "storage_unavailable"),
+        (None, StopReason.STOP_REQUESTED, CHANGED, "files_changed"),
+        (SinkError("The table has another column."), None, CHANGED, "files_changed"),
+        (SinkError("The table has another column."), None, AWAY, "sink_failed"),
+    ],
+)
+def test_the_files_of_static_tables_are_checked_when_a_stream_ends(
+    database: Database,
+    held: Claim,
+    error: Exception | None,
+    reason: StopReason | None,
+    check: Exception | None,
+    expected: str | None,
+) -> None:
+    class Ended:
+        """A query that has ended with the error."""
+
+        is_active, has_ended = False, True
+
+        def error(self) -> Exception | None:
+            return error
+
+        def stop_between_batches(self, _seconds: float, _clock: Callable[[], float]) -> None:
+            """It is at nothing."""
+
+    def check_at_end() -> None:
+        if check is not None:
+            raise check
+
+    start: Any = Ended
+    attempt = Attempt(held, float("inf"))
+    if reason is not None:
+        attempt.stop(reason)
+    started = StreamAttempt(attempt, Opened(Sunk(), 1, tuple, start, check_at_end=check_at_end), database)
+    verdict = started.step()
+    assert isinstance(verdict, Rest)
+    if expected is None:
+        assert verdict == Rest(StoppedBecause.CAUGHT_UP)
+    else:
+        assert verdict.error is not None
+        assert (verdict.because, verdict.error.code) == (StoppedBecause.FAILED, expected)
+
+
+@pytest.mark.parametrize("error", [CHANGED, AWAY, SpecError.of("path_outside_data_roots", "It holds a link.")])
+def test_files_that_ended_a_stream_are_not_checked_again(
+    database: Database, held: Claim, error: SpecError | StoreUnavailableError
+) -> None:
+    class Ended:
+        """A query that has ended with the error."""
+
+        is_active, has_ended = False, True
+
+        def error(self) -> Exception:
+            return error
+
+    start: Any = Ended
+    checks: list[None] = []
+    opened = Opened(Sunk(), 1, tuple, start, check_at_end=lambda: checks.append(None))
+    verdict = StreamAttempt(Attempt(held, float("inf")), opened, database).step()
+    assert isinstance(verdict, Rest)
+    assert verdict.error is not None
+    assert (verdict.error.code, checks) == (error.code, [])
 
 
 def test_an_order_to_stop_does_not_wait_for_a_copy(tmp_path: Path, database: Database, held: Claim) -> None:
