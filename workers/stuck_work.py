@@ -27,7 +27,7 @@ _PATIENCE_FOR_OTHERS = 10
 """How many times as long as an idle driver one is borne with on which other attempts still get somewhere."""
 
 _PATIENCE_FOR_PLANNINGS = 2
-"""How many times as long a worker may claim nothing because plannings do not end that it has abandoned."""
+"""How many times the patience a worker claims no job because of abandoned plannings, before it leaves."""
 
 
 def is_to_end(*, stuck_seconds: float, patience_seconds: float, are_others_at_work: bool) -> bool:
@@ -58,23 +58,34 @@ class StuckWork:
         self._since: tuple[Driver, float] | None = None
         self._calls: dict[AbandonedPlanning, float] = {}
         """The calls into the JVM of abandoned plannings, and when each was first seen."""
-        self._too_many_since: float | None = None
+        self._abandoned: dict[AbandonedPlanning, float] = {}
+        """The abandoned plannings, and when each was first seen."""
+        self._outside: dict[AbandonedPlanning, float] = {}
+        """Those that are in no call into the JVM, and when each was first seen so, without a break since then."""
 
     def look_at_plannings(self) -> None:
-        """Has the worker leave where so many abandoned plannings do not end that it cannot work any more.
+        """Makes the worker leave when abandoned plannings block it and the end of the driver would not end them.
 
-        Calls no JVM. Plannings that wait for the driver end with it before that.
+        `step` ends a driver that does not answer a planning, after ten times the patience at the latest. So while a
+        planning is in a call into the JVM, the worker leaves only after a longer time. Makes no call into the JVM.
         """
         now = self._clock()
-        if not self._at_hand.abandoned.are_too_many:
-            self._too_many_since = None
-        elif self._too_many_since is None:
-            self._too_many_since = now
-        elif now - self._too_many_since > _PATIENCE_FOR_PLANNINGS * self._patience:
-            jobs = [planning.attempt.claim.job_id for planning in self._at_hand.abandoned.all()]
-            _log.error("worker_blocked_by_plannings", jobs=jobs)
+        plannings = self._at_hand.abandoned.all()
+        outside = [one for one in plannings if not is_in_jvm_call(one.thread)]
+        self._abandoned = {one: self._abandoned.get(one, now) for one in plannings}
+        self._outside = {one: self._outside.get(one, now) for one in outside}
+        if self._at_hand.abandoned.are_too_many and self._is_blocked(now):
+            _log.error("worker_blocked_by_plannings", jobs=[one.attempt.claim.job_id for one in plannings])
             self._leave()
-            self._too_many_since = now
+            self._abandoned, self._outside = {}, {}
+
+    def _is_blocked(self, now: float) -> bool:
+        oldest = min(self._abandoned.values(), default=now)
+        if now - oldest > (_PATIENCE_FOR_OTHERS + 1) * self._patience:
+            return True
+        newest_outside = max(self._outside.values(), default=now)
+        is_any_in_jvm = len(self._outside) < len(self._abandoned)
+        return not is_any_in_jvm and now - newest_outside > _PATIENCE_FOR_PLANNINGS * self._patience
 
     def step(self) -> None:
         """Kills the driver where its time is over: `DriverWatch` notices, hands its attempts back, builds another."""
