@@ -64,7 +64,10 @@ class StuckWork:
         """Those that are in no call into the JVM, and when each was first seen so, without a break since then."""
 
     def look_at_plannings(self) -> None:
-        """Makes the worker leave when abandoned plannings block it and the end of the driver would not end them.
+        """Makes the worker leave when abandoned plannings block jobs and the end of the driver would not end them.
+
+        As many plannings as the worker may have block all jobs. A single one blocks some: an explanation keeps its
+        slot, and a suspect keeps jobs at their last chance from beginning.
 
         `step` ends a driver that does not answer a planning, after ten times the patience at the latest. So while a
         planning is in a call into the JVM, the worker leaves only after a longer time. Makes no call into the JVM.
@@ -74,18 +77,24 @@ class StuckWork:
         outside = [one for one in plannings if not is_in_jvm_call(one.thread)]
         self._abandoned = {one: self._abandoned.get(one, now) for one in plannings}
         self._outside = {one: self._outside.get(one, now) for one in outside}
-        if self._at_hand.abandoned.are_too_many and self._is_blocked(now):
+        if self._is_blocked(now):
             _log.error("worker_blocked_by_plannings", jobs=[one.attempt.claim.job_id for one in plannings])
             self._leave()
             self._abandoned, self._outside = {}, {}
 
     def _is_blocked(self, now: float) -> bool:
-        oldest = min(self._abandoned.values(), default=now)
-        if now - oldest > (_PATIENCE_FOR_OTHERS + 1) * self._patience:
+        abandoned = [now - since for since in self._abandoned.values()]
+        outside = [now - since for since in self._outside.values()]
+        if max(outside, default=0.0) > _PATIENCE_FOR_OTHERS * self._patience:
             return True
-        newest_outside = max(self._outside.values(), default=now)
-        is_any_in_jvm = len(self._outside) < len(self._abandoned)
-        return not is_any_in_jvm and now - newest_outside > _PATIENCE_FOR_PLANNINGS * self._patience
+        if max(abandoned, default=0.0) > (_PATIENCE_FOR_OTHERS + 1) * self._patience:
+            return True
+        is_any_in_jvm = len(outside) < len(abandoned)
+        return (
+            self._at_hand.abandoned.are_too_many
+            and not is_any_in_jvm
+            and min(outside, default=0.0) > _PATIENCE_FOR_PLANNINGS * self._patience
+        )
 
     def step(self) -> None:
         """Kills the driver where its time is over: `DriverWatch` notices, hands its attempts back, builds another."""

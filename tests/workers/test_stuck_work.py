@@ -28,7 +28,7 @@ from workers.attempt import Attempt, AttemptsAtHand, AttemptStopped, StopReason
 from workers.engine.spark.driver import Driver
 from workers.failures import HandBack, Verdict, verdict_of
 from workers.handing_back import hand_back_job
-from workers.planning import PlanningThreads
+from workers.planning import PlanningThreads, is_in_jvm_call
 from workers.stuck_work import StuckWork, is_to_end
 from workers.watchdog import DriverWatch
 
@@ -384,3 +384,49 @@ def test_the_time_of_a_planning_in_the_jvm_does_not_count(bench: Bench, database
         assert looked(bench, 1) == 1
     release.set()
     wait_for("the end of the plannings", lambda: not bench.at_hand.abandoned.all())
+
+
+@pytest.mark.one_database
+def test_a_worker_leaves_for_one_planning_that_hangs_for_long(bench: Bench, database: Database) -> None:
+    release = threading.Event()
+    with abandoned(bench, database, release.wait):
+        assert looked(bench, 0) == 0
+        assert looked(bench, 10 * PATIENCE) == 0
+        assert looked(bench, 1) == 1
+        # It is asked again where it has not left.
+        assert looked(bench, 0) == 1
+        assert looked(bench, 10 * PATIENCE) == 1
+        assert looked(bench, 1) == 2
+    release.set()
+    wait_for("the end of the planning", lambda: not bench.at_hand.abandoned.all())
+
+
+@pytest.mark.one_database
+def test_plannings_that_end_in_time_do_not_make_a_worker_leave(bench: Bench, database: Database) -> None:
+    for number in range(3):
+        release = threading.Event()
+        with abandoned(bench, database, release.wait, number):
+            assert looked(bench, 0) == 0
+            assert looked(bench, 10 * PATIENCE) == 0
+            release.set()
+            wait_for("the end of the planning", lambda: not bench.at_hand.abandoned.all())
+    assert looked(bench, 10 * PATIENCE) == 0
+
+
+@pytest.mark.one_database
+def test_a_worker_leaves_for_one_planning_that_is_in_the_jvm_now_and_then(bench: Bench, database: Database) -> None:
+    release = threading.Event()
+
+    def waits_and_calls() -> None:
+        release.wait()
+        gateway.jvm.java.lang.System.nanoTime()
+
+    with silent_gateway() as gateway, abandoned(bench, database, waits_and_calls):
+        (planning,) = bench.at_hand.abandoned.all()
+        assert looked(bench, 0) == 0
+        assert looked(bench, 10 * PATIENCE) == 0
+        release.set()
+        wait_for("the call into the JVM", lambda: is_in_jvm_call(planning.thread))
+        assert looked(bench, PATIENCE) == 0
+        assert looked(bench, 1) == 1
+    wait_for("the end of the planning", lambda: not bench.at_hand.abandoned.all())
