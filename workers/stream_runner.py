@@ -1,4 +1,4 @@
-"""Starts streams: plans them, opens their state and their sink, and hands them to whoever watches them."""
+"""Starts streams: plans them, opens their state and their sink, and hands them over to the supervisor."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class StreamRunner:
         self._look_places = threading.BoundedSemaphore(AT_ONCE)
 
     def work(self, attempt: Attempt, driver: Driver, spec: JobSpec) -> Verdict | HandedOver:
-        """Brings an incremental job to its rest, and a continuous one on its way."""
+        """Runs an incremental job until it rests, and starts a continuous one."""
         attempt.streams = True
         texts = StreamTexts(self._settings.streams_dir)
         try:
