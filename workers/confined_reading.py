@@ -24,7 +24,7 @@ from pathlib import Path
 from service.datasets.changes import CODE, changed_files
 from service.datasets.confines import Confines
 from service.datasets.files import TableFiles, pointer_of
-from service.datasets.reading import local_path, version_of
+from service.datasets.reading import is_same_version, local_path, version_of
 from service.datasets.roots import Root
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
@@ -41,7 +41,7 @@ _STATIC_ADVICE = (
 )
 
 _Version = tuple[int, ...] | None
-"""Of a file on this machine, as `version_of` tells it; None for one that cannot be looked at."""
+"""Of a file on this machine, as returned by `version_of`; None for one that cannot be looked at."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class ConfinedReading:
 
     @contextmanager
     def __call__(self, batch_id: int) -> Iterator[None]:
-        """Runs a mini-batch inside. Raises SpecError `path_outside_data_roots` and `files_changed`, instead of what is
-        raised inside too: Spark's errors tell what is in the files. Raises OSError and ValueError where the checkpoint
+        """Runs a mini-batch inside. Raises SpecError `path_outside_data_roots` and `files_changed`, also in place of an
+        error from inside: Spark's errors may contain file contents. Raises OSError and ValueError where the checkpoint
         cannot be read, and StoreUnavailableError.
         """
         self._take(batch_id)
@@ -125,7 +125,8 @@ class ConfinedReading:
                 if problem is not None:
                     raise problem from None
         for path, version in before.items():
-            if _version_of(path) not in {None, version}:
+            now = _version_of(path)
+            if now is not None and not is_same_version(version, now):
                 raise self._rewritten(path) from None
 
     def _static_tables(self) -> Iterator[TableFiles]:

@@ -144,8 +144,10 @@ class SparkRuntime:
             if self._driver is not None:
                 _stop_politely(self._driver)
                 self._forget(self._driver)
-            if self._scratch is not None:
-                self._scratch.remove()
+            # A start may replace it where it holds the lock.
+            scratch = self._scratch
+            if scratch is not None:
+                scratch.remove()
         finally:
             if has_lock:
                 self._lock.release()
@@ -205,8 +207,7 @@ class SparkRuntime:
         find_java(os.environ)
         # The operator's own word counts.
         further = {**self._properties, **read_properties(self._settings.properties_file)}
-        if self._scratch is not None:
-            self._scratch.clear()
+        self._clear_scratch()
         # All this may take longer than `stop` waits: nobody would end the JVM then.
         self._go_on()
         if self._scratch is None:
@@ -228,6 +229,19 @@ class SparkRuntime:
             raise
         finally:
             self._starting, self._killed = False, []
+
+    def _clear_scratch(self) -> None:
+        """Removes the files of the driver before, and the directory itself where it has lost its owner's file: another
+        worker removed it while this host was suspended for longer than a day. The next start makes a new one then.
+        """
+        if self._scratch is None:
+            return
+        try:
+            self._scratch.beat()
+            self._scratch.clear()
+        except FileNotFoundError:
+            self._scratch.remove()
+            self._scratch = None
 
     def _prepare_environment(self, further: dict[str, str], path: Path) -> None:
         """What PySpark and Spark look for in the environment alone."""

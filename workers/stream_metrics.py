@@ -20,12 +20,12 @@ def measures_of(
     reads: Sequence[SourceRead],
     allow_latency: timedelta | None = None,
     changes: Sequence[StateChanges | None] = (),
-    young: Sequence[int | None] = (),
+    sizes_from_changelog: Sequence[int | None] = (),
 ) -> BatchMeasures:
     """`reads` are the sources of the plan, in the order in which Spark reports them. `allow_latency` is what the job
     asks for, None where its mini-batches do not wait. `changes` are those of the state by operator in the order of
-    their numbers, None where they are not known; `young` has in the same order the size of a state of which the store
-    does not report one yet.
+    their numbers, None where they are not known; `sizes_from_changelog` has in the same order the size of a new state
+    whose store reports none yet.
     """
     rows = _rows(progress.sources, reads)
     operations = sum(map(_operations, progress.state))
@@ -37,14 +37,18 @@ def measures_of(
         watermark=progress.watermark,
         state_operations_per_row=round(operations / rows, 4) if rows else None,
         state=tuple(
-            _state(one, _changes_of(changes, place, one.operator), young[place] if place < len(young) else None)
+            _state(
+                one,
+                _changes_of(changes, place, one.operator),
+                sizes_from_changelog[place] if place < len(sizes_from_changelog) else None,
+            )
             for place, one in enumerate(progress.state)
         ),
     )
     return BatchMeasures(progress.batch_id, rows, metrics.model_dump(mode="json"))
 
 
-def _state(told: StateProgress, changes: StateChanges | None, young: int | None) -> StateMetrics:
+def _state(told: StateProgress, changes: StateChanges | None, size_from_changelog: int | None) -> StateMetrics:
     return StateMetrics(
         operator=told.operator,
         rows=told.rows,
@@ -52,7 +56,7 @@ def _state(told: StateProgress, changes: StateChanges | None, young: int | None)
         removed=told.removed,
         late_rows=told.late_rows,
         memory_bytes=told.memory_bytes,
-        state_bytes=young if told.state_bytes is None else told.state_bytes,
+        state_bytes=size_from_changelog if told.state_bytes is None else told.state_bytes,
         partitions=told.partitions,
         commit_ms=told.commit_ms,
         changed_bytes=None if changes is None else sum(changes.bytes),

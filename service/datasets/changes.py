@@ -2,12 +2,13 @@
 
 A job reads the files that its planning found, and no others. Statistics, Spark's own listing and Spark's tasks read
 them later, some of them several times, so a file that is written meanwhile could be read in two states. Planning keeps
-the size and the times of each file (`version_of`). After the last reading they are looked at again: what differs makes
-the result doubtful, and it is not published.
+the version of each file (`version_of`). After the last reading the versions are compared (`is_same_version`). Where
+they differ, the result may be wrong and is not published.
 
-Not found out: a file that is written with the same size within the resolution of the times of its file system (a few
-milliseconds on local disks, a second in most object stores), a time that a network file system tells from its cache,
-and what a file system without times keeps to itself. Files that are added to a directory are not read: no change.
+These changes are not found: a file that is written with the same size within the resolution of the times of its file
+system (a few milliseconds on local disks, a second in most object stores); a file that is written in place with the
+same size and gets its modification time back; a time that a network file system returns from its cache; and any change
+of the same size on a file system without times. Files that are added to a directory are not read: no change.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from service.datasets.files import TableFiles, pointer_of, unreadable
-from service.datasets.reading import DataFile, UriFile, version_of
+from service.datasets.reading import DataFile, UriFile, is_same_version, version_of
 from service.datasets.stores import Child, Store
 from service.spec.errors import SpecError
 from service.spec.locations import Location
@@ -36,7 +37,7 @@ def changed_files(found: TableFiles, advice: str = SUBMIT_AGAIN) -> SpecError | 
     all listings together than it may for finding the files.
     """
     for file, before, now in _versions(found):
-        if now != before:
+        if not is_same_version(before, now):
             happened = "was removed" if now is None else "has changed"
             detail = (
                 f"The file '{_name(found, file)}' of the table '{found.table}' {happened} since it was planned to be "

@@ -18,6 +18,9 @@ AT_ONCE = 16
 COMPRESSED = frozenset({".gz", ".gzip", ".bz2", ".zst", ".zstd", ".lz4", ".snappy", ".deflate", ".xz"})
 """Ends of the names of files whose text nothing here can read."""
 
+_CONTENT = 3
+"""Numbers of a version that writing changes. Of a file on this machine the time of the last status change follows."""
+
 T = TypeVar("T")
 
 
@@ -54,9 +57,9 @@ def size_of(file: DataFile) -> int:
 
 
 def version_of(file: DataFile) -> tuple[int, ...] | None:
-    """What is other once somebody has written the file: of one on this machine its size, number and times of change, of
-    one in a store what its listing told; the size first. None where nothing tells. Raises OSError for a file that is
-    gone.
+    """The version of the file, the size first: of a file on this machine its size, its inode and the times of its last
+    modification and status change; of a file in a store the size and the time in its listing, None where the listing
+    has no time. Raises OSError for a file that is gone.
     """
     path = local_path(file)
     if path is not None:
@@ -64,6 +67,13 @@ def version_of(file: DataFile) -> tuple[int, ...] | None:
         return (found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
     modified = file.modified if isinstance(file, UriFile) else None
     return None if modified is None else (size_of(file), modified)
+
+
+def is_same_version(before: tuple[int, ...] | None, now: tuple[int, ...] | None) -> bool:
+    """Whether two versions of a file have the same size, inode and modification time. The time of the last status
+    change is not compared: `chmod` and a new hard link set it, and neither writes a byte.
+    """
+    return before == now or (before is not None and now is not None and before[:_CONTENT] == now[:_CONTENT])
 
 
 def local_path(file: DataFile) -> Path | None:

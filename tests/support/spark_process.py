@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -41,7 +42,15 @@ def main() -> None:
     settings = SparkSettings(master="local[2]", driver_memory="512m", properties_file=further)
     # An hour from one look at the clock to the next: it is always time for another start.
     runtime = SparkRuntime(settings, scratch, clock=count(step=3600.0).__next__)
-    found = {"session": session, "hang": hang, "starts": starts, "late": late, "orphan": orphan}[scenario](runtime)
+    scenarios = {
+        "session": session,
+        "hang": hang,
+        "starts": starts,
+        "late": late,
+        "swept": swept,
+        "orphan": orphan,
+    }
+    found = scenarios[scenario](runtime)
     runtime.stop()
     found["left_in_scratch"] = [path.name for path in scratch.glob("*")]
     _tell(found)
@@ -180,6 +189,33 @@ def late(runtime: SparkRuntime) -> dict[str, Any]:
     may_go_on.touch()
     thread.join(60)
     return {"waiting": waiting, "errors": [str(error) for error in errors], "launched": launched.exists()}
+
+
+def swept(runtime: SparkRuntime) -> dict[str, Any]:
+    """Starts after other workers have removed the scratch directory, and after Spark has made it again without an
+    owner. The Java fails, so each start ends as soon as it has launched one.
+    """
+    scratch = Path(sys.argv[2])
+    home = scratch.with_name("java")
+    launches, java = home / "launches", home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(
+        f"#!/bin/sh\n[ $1 = -version ] || {{ echo launched >> '{launches}'; exit 1; }}\n"
+        "echo 'openjdk version \"17.0.1\"'\n"
+    )
+    java.chmod(0o755)
+    os.environ["JAVA_HOME"] = str(home)
+    found: dict[str, Any] = {"launches": [], "owned": []}
+    for is_made_again in (False, True, False):
+        _build(runtime, [])
+        found["launches"].append(len(launches.read_text().splitlines()))
+        directories = list(scratch.iterdir())
+        found["owned"].append([(directory / "owner.json").exists() for directory in directories])
+        for directory in directories:
+            shutil.rmtree(directory)
+            if is_made_again:
+                (directory / "local").mkdir(parents=True)
+    return found
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from service.datasets.confines import Confines
+from service.spec.errors import SpecError
 from service.spec.status import JobStatus
 from service.store.stream_state import StoppedBecause
 from tests.support.stream_runs import FIRST, PER_USER, add_orders, resume, rows, run, stream, supervised
 from tests.support.tables import USERS, parquet
+from workers.confined_reading import ConfinedReading
 from workers.engine.streaming.sinks.sink import Staged
 from workers.engine.streaming.staging import Stage
+from workers.stream_inputs import Inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,6 +44,15 @@ def secret_in(directory: Path, name: str, *, is_readable: bool = True) -> Path:
     else:
         path.write_text(f"root:x:0:0:{HUSH}\n")
     return path
+
+
+def reading_of_taken(tmp_path: Path, taken: Path) -> ConfinedReading:
+    """For a checkpoint whose mini-batch 0 has taken the file `taken`."""
+    log = tmp_path / "checkpoint" / "sources" / "0"
+    log.mkdir(parents=True)
+    line = json.dumps({"path": taken.as_uri(), "timestamp": 0, "batchId": 0})
+    (log / "0").write_text(f"v1\n{line}\n")
+    return ConfinedReading(tmp_path / "checkpoint", Confines([tmp_path]), Inputs)
 
 
 def refused(job: JobRow) -> dict[str, Any]:
@@ -228,3 +243,27 @@ def test_a_streams_file_that_is_written_while_it_is_read(
     resume(bench, job_id)
     assert run(bench, job_id).error is None
     assert rows(bench, job_id) == [[0, 100, 7], [1, 101, 8], [2, 101, 8]]
+
+
+def other_permissions(path: Path) -> None:
+    path.chmod(0o600)
+
+
+def other_link(path: Path) -> None:
+    path.with_name("backup").hardlink_to(path)
+
+
+@pytest.mark.parametrize("change", [other_permissions, other_link], ids=lambda change: change.__name__)
+def test_a_streams_file_of_which_no_byte_is_written(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    taken = tmp_path / "part-0.csv"
+    taken.write_text("1\n")
+    reading = reading_of_taken(tmp_path, taken)
+    with reading(0):
+        before, probe = taken.stat().st_ctime_ns, tmp_path / "probe"
+        probe.touch()
+        while probe.stat().st_ctime_ns <= before:
+            probe.touch()
+        change(taken)
+        assert taken.stat().st_ctime_ns != before
+    with pytest.raises(SpecError, match=r"The file '.*part-0\.csv' of a stream was written"), reading(0):
+        taken.write_text("12\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,23 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import update
 
+from service.datasets.files import find_table_files
+from service.datasets.roots import roots_of
+from service.datasets.stores import StoreUnavailableError
+from service.settings import Settings
+from service.spec.errors import SpecError
+from service.spec.job import TableSource
 from service.spec.status import JobStatus
+from service.spec.types import BIGINT, Field, Schema
+from service.store.leases import Claim
 from service.store.tables import JobRow
+from tests.support.object_store import running_object_store
+from workers.attempt import Attempt
+from workers.engine.plan.nodes import Scan, Union
 from workers.engine.spark.engine import Engine, PlannedQuery
 from workers.engine.spark.sinks import WrittenResult
+from workers.engine.spark.sources import TableInput
+from workers.file_checks import same_files
 
 if TYPE_CHECKING:
     from tests.workers.conftest import Bench
@@ -206,3 +219,41 @@ def test_a_job_that_was_cut_short_is_tried_again(bench: Bench, monkeypatch: pyte
     bench.runner.run(job_id)
     job = bench.job(job_id)
     assert (job.status, job.error, job.result_rows) == (JobStatus.SUCCEEDED, None, 2)
+
+
+@pytest.fixture
+def unanswered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, TableInput]]:
+    """The table `a` in a store that does not answer any more, and the table `b` in a directory."""
+    source = TableSource.model_validate({"format": "csv", "path": "t", "schema": "k BIGINT"})
+    (tmp_path / "data" / "t").mkdir(parents=True)
+    (tmp_path / "data" / "t" / "0.csv").write_text("1\n")
+    files = {"b": find_table_files("b", source, [tmp_path / "data"])}
+    with running_object_store(tmp_path) as server:
+        server.make_bucket("bucket")
+        server.put("bucket", {"t/0.csv": b"1"})
+        for name, value in {**server.variables("s3a://bucket"), "EVENKEEL_DATA_STORE_ATTEMPTS": "1"}.items():
+            monkeypatch.setenv(name, value)
+        files["a"] = find_table_files("a", source, roots_of(Settings()))
+    yield {name: TableInput(source, found, Schema((Field("k", BIGINT),))) for name, found in files.items()}
+    roots_of.cache_clear()
+
+
+def checked(tables: dict[str, TableInput], error: Exception | None = None) -> None:
+    """Checks the tables after a run that raised the error, or none."""
+    scans = [Scan(name, name, ((Field(f"{name}.k", BIGINT), "k"),)) for name in tables]
+    claim = Claim("job-1", "default", "run", "a job", {}, 1, "w1", 0, 0, 1)
+    with same_files(tables, Union(tuple(scans)), Attempt(claim, 0.0)):
+        if error is not None:
+            raise error
+
+
+def test_a_store_that_does_not_answer_after_a_run_that_failed(unanswered: dict[str, TableInput]) -> None:
+    with pytest.raises(ConnectionResetError, match="the driver was lost"):
+        checked(unanswered, ConnectionResetError("the driver was lost"))
+    with pytest.raises(StoreUnavailableError):
+        checked(unanswered)
+    (file,) = unanswered["b"].files.files
+    assert isinstance(file, Path)
+    file.write_text("12\n")
+    with pytest.raises(SpecError, match=r"The file '0\.csv' of the table 'b' has changed"):
+        checked(unanswered, ConnectionResetError("the driver was lost"))

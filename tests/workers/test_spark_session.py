@@ -90,6 +90,12 @@ def test_a_start_that_stop_did_not_wait_for_launches_no_jvm(tmp_path: Path) -> N
     assert (found["launched"], found["left_in_scratch"]) == (False, [])
 
 
+def test_a_start_after_the_scratch_directory_was_removed_makes_another(tmp_path: Path) -> None:
+    found = found_by("swept", tmp_path / "scratch")
+    assert (found["launches"], found["owned"]) == ([1, 2, 3], [[True], [True], [True]])
+    assert found["left_in_scratch"] == []
+
+
 @pytest.mark.withstands(
     "a worker dies and its JVM does not notice",
     how="`kill -9` of the worker process alone",

@@ -78,9 +78,9 @@ def test_changes_are_told_by_the_place_of_their_operator() -> None:
 
 
 def test_a_state_whose_store_reports_no_size_has_that_of_its_changes() -> None:
-    young, old = replace(STATE, state_bytes=None), replace(STATE, state_bytes=700)
-    progress = replace(PROGRESS, state=(young, old, young, young))
-    state = measures_of(progress, READS, young=(50, 60, None)).metrics["state"]
+    new, old = replace(STATE, state_bytes=None), replace(STATE, state_bytes=700)
+    progress = replace(PROGRESS, state=(new, old, new, new))
+    state = measures_of(progress, READS, sizes_from_changelog=(50, 60, None)).metrics["state"]
     assert [one["state_bytes"] for one in state] == [50, 700, None, None]
 
 

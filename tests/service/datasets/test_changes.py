@@ -60,12 +60,6 @@ def same_size(path: Path) -> None:
     path.write_text("9\n")
 
 
-def same_size_and_time(path: Path) -> None:
-    before = path.stat()
-    path.write_text("9\n")
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
 def renamed_over(path: Path) -> None:
     before = path.stat()
     aside = path.with_name(".aside")
@@ -78,7 +72,15 @@ def touched(path: Path) -> None:
     os.utime(path, ns=(1, 1))
 
 
-CHANGES = [longer, same_size, same_size_and_time, renamed_over, touched]
+def other_permissions(path: Path) -> None:
+    path.chmod(0o600)
+
+
+def other_link(path: Path) -> None:
+    path.with_name(".backup").hardlink_to(path)
+
+
+CHANGES = [longer, same_size, renamed_over, touched]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -88,6 +90,17 @@ def test_a_file_that_was_written(root: Path, change: Callable[[Path], None]) -> 
     _tick(root)
     change(root / "t" / "deep" / "b.csv")
     assert told(found).startswith("The file 'deep/b.csv' of the table 't' has changed since it was planned")
+
+
+@pytest.mark.parametrize("change", [other_permissions, other_link], ids=lambda change: change.__name__)
+def test_a_file_of_which_no_byte_was_written(root: Path, change: Callable[[Path], None]) -> None:
+    found = find(root)
+    path = root / "t" / "deep" / "b.csv"
+    before = path.stat()
+    _tick(root)
+    change(path)
+    assert path.stat().st_ctime_ns != before.st_ctime_ns
+    assert changed_files(found) is None
 
 
 def test_a_file_that_was_removed(root: Path) -> None:

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from service.data_settings import DataSettings
-from service.datasets.reading import AT_ONCE, DataFile, UriFile, for_each, local_path, opened, size_of, version_of
+from service.datasets.reading import (
+    AT_ONCE,
+    DataFile,
+    UriFile,
+    for_each,
+    is_same_version,
+    local_path,
+    opened,
+    size_of,
+    version_of,
+)
 from service.datasets.roots import open_store
 from service.spec.locations import parse_root
 
@@ -45,6 +55,16 @@ def test_a_written_file_is_another_version(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(FileNotFoundError):
         version_of(path)
+
+
+def test_versions_that_differ_by_the_time_of_the_last_status_change_are_the_same() -> None:
+    assert is_same_version((3, 17, 100, 100), (3, 17, 100, 999))
+    for other in ((4, 17, 100, 100), (3, 18, 100, 100), (3, 17, 101, 100), None):
+        assert not is_same_version((3, 17, 100, 100), other)
+    assert is_same_version((5, 7), (5, 7))
+    assert not is_same_version((5, 7), (5, 8))
+    assert is_same_version(None, None)
+    assert not is_same_version(None, (5, 7))
 
 
 def test_a_version_in_a_store_is_what_its_listing_told() -> None:

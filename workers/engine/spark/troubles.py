@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 class Troubles:
     """Collects them. Several threads read the files of a store, and all of them may add to one object.
 
-    Whoever reads calls `check` before each file; it raises as soon as nobody wants the statistics any more.
+    Callers run `check` before each file; it raises once the statistics are no longer needed.
     """
 
     def __init__(self, check: Callable[[], None] = go_on) -> None:

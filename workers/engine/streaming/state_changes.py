@@ -65,7 +65,7 @@ def changes_of(checkpoint: Path, batch_id: int) -> tuple[StateChanges | None, ..
 def bytes_of_changes(checkpoint: Path, batch_id: int) -> tuple[int | None, ...]:
     """What the checkpoint holds of each operator's changes up to a mini-batch, compressed; None where it has no file.
 
-    In the order of the operators' numbers. RocksDB keeps a young state in memory: until it writes files of its own,
+    In the order of the operators' numbers. RocksDB keeps a new state in memory: until it writes files of its own,
     after ten mini-batches or more, these changes are all that the state is restored from. Raises OSError.
     """
     return tuple(_bytes_until(operator, batch_id + 1) for operator in _numbered(checkpoint / "state"))

@@ -71,7 +71,7 @@ def test_an_operator_keeps_its_place_where_the_files_of_one_before_it_are_gone(t
     assert changes_of(tmp_path, 5) == (None, StateChanges("dedupe", (20,)))
 
 
-def test_a_young_state_is_as_large_as_all_its_changes(tmp_path: Path) -> None:
+def test_a_new_state_is_as_large_as_all_its_changes(tmp_path: Path) -> None:
     operator(tmp_path, 0, "stateStoreSave")
     operator(tmp_path, 1, "symmetricHashJoin")
     operator(tmp_path, 2, "dedupe")
