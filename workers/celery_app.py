@@ -5,6 +5,8 @@ Everything is put together here, once a process; no other module looks up settin
 
 from __future__ import annotations
 
+import sys
+
 from celery import Celery
 from celery.signals import setup_logging, task_received, worker_ready, worker_shutdown, worker_shutting_down
 from celery.worker.request import Request
@@ -20,6 +22,10 @@ from workers.tasks.run_job import RunJob
 from workers.worker import Worker
 
 die_with_parent()
+
+# The largest queries that are accepted, of 128 tables, need 800 frames of Python's stack to be planned; the default
+# limit of 1,000 leaves too little for what is below.
+sys.setrecursionlimit(5_000)
 
 _settings = Settings()
 configure_logging(_settings.log)

@@ -1,4 +1,4 @@
-"""How a worker comes to its end: asked to through the database, or told to by a signal."""
+"""Ends a worker on a request through the database, or on an order by a signal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 _HAND_BACK_SECONDS = 3.0
 _AWAY_SECONDS = 5.0
-"""For how long a database that is away is waited for in all, once runners do not listen."""
+"""For how long in all the worker waits for an unavailable database when runners do not end."""
 _EXIT_SECONDS = 15.0
 _LAST_SECONDS = 5.0
 """How long the process may take to end once everything is closed."""
@@ -30,13 +30,13 @@ _LOOK_SECONDS = 0.5
 
 
 def end_this_process() -> None:
-    """What an operator would send: Celery then stops as it always does, and the process ends with 0."""
+    """Sends the signal that an operator would send. Celery stops as usual, and the process ends with 0."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def force_exit(worker: str) -> None:
     """Ends this process with exit code 0 some seconds from now, unless it has ended by itself: the interpreter waits
-    for each thread that is no daemon, also for one that hangs. To be called by the process of a worker that is closed.
+    for each thread that is no daemon, also for one that hangs. To be called in the process of a closed worker.
     """
 
     def end() -> None:
@@ -48,11 +48,11 @@ def force_exit(worker: str) -> None:
 
 
 class Departure:
-    """A thread that waits for the request or the order to leave, and then sees to it.
+    """A thread that waits for the request or the order to leave, and then ends the worker.
 
-    Asked (`ask`), the worker takes no further job, and those at hand have all the time they need; then its process
-    ends. Told (`order`, at any time), they have `drain_seconds`; what has not ended by then is handed back to the
-    queue, and its attempt does not count against it.
+    After a request (`ask`), the worker takes no further job, and its running jobs have all the time they need; then its
+    process ends. After an order (`order`, at any time), they have `drain_seconds`. A job that has not ended by then is
+    handed back to the queue, and the attempt does not count.
     """
 
     def __init__(
@@ -66,8 +66,10 @@ class Departure:
         stop_taking: Callable[[], None],
         end_process: Callable[[], None] = end_this_process,
     ) -> None:
-        """`hand_back` gets for how many seconds it may wait for a database that is away, and raises its error then.
-        `stop_taking` ends the flow of messages, passes on those that wait here, and may fail."""
+        """`hand_back` is called with the number of seconds that it may wait for an unavailable database; then it raises
+        the error of the database. `stop_taking` ends the flow of messages, passes on those that wait here, and may
+        fail.
+        """
         self._worker = worker
         self._at_hand = at_hand
         self._drain_seconds = drain_seconds
@@ -85,30 +87,30 @@ class Departure:
 
     @property
     def told(self) -> bool:
-        """Whether the worker is to leave, one way or the other."""
+        """Whether the worker was asked or ordered to leave."""
         return self._told.is_set()
 
     def ask(self) -> None:
-        """Asked to leave when its jobs have ended. Returns at once; asking twice changes nothing."""
+        """Asks the worker to leave when its jobs have ended. Returns at once. A second call changes nothing."""
         self._told.set()
 
     def order(self) -> None:
-        """Told to leave. Returns at once; safe in a signal handler."""
+        """Orders the worker to leave. Returns at once; safe in a signal handler."""
         self._ordered.set()
         self._told.set()
 
     def wait_for_order(self, timeout: float) -> bool:
-        """Whether it was told to leave, now or within `timeout` seconds."""
+        """Whether the worker was ordered to leave, now or within `timeout` seconds."""
         return self._ordered.wait(timeout)
 
     def finish(self) -> None:
-        """Everything is closed: the process ends by itself now, or `force_exit` sees to it."""
+        """Notes that everything is closed: the process ends by itself now, or `force_exit` ends it."""
         self._closed.set()
 
     def _leave(self) -> None:
         self._told.wait()
         self._at_hand.refuse()
-        # Aside: a database or broker that is away must not take the jobs' time.
+        # In another thread: an unavailable database or broker must not take the jobs' time.
         threading.Thread(target=self._pass_on, name="pass-on", daemon=True).start()
         if not self._ordered.is_set():
             self._let_jobs_end()
@@ -119,7 +121,7 @@ class Departure:
     def _pass_on(self) -> None:
         try:
             self._stop_taking()
-        except Exception:  # noqa: BLE001 - what is lost here, the sweeper finds
+        except Exception:  # noqa: BLE001 - the sweeper finds the jobs of lost messages
             _log.warning("messages_not_passed_on", exc_info=True)
 
     def _let_jobs_end(self) -> None:
@@ -135,13 +137,13 @@ class Departure:
         self._at_hand.close()
         for attempt in self._at_hand.all():
             attempt.stop(StopReason.WORKER_STOPPING)
-        # In a thread of its own: a JVM that hangs must not delay the jobs that do not wait for it.
+        # In another thread: a JVM that hangs must not delay the jobs that do not wait for it.
         threading.Thread(target=cancel_stopped, args=(self._at_hand.all(),), name="cancel", daemon=True).start()
         if not self._at_hand.wait_until_empty(_HAND_BACK_SECONDS):
             self._give_back_what_is_left()
 
     def _give_back_what_is_left(self) -> None:
-        """For runners that do not end: they wait for a driver or a disk that hangs."""
+        """Hands back the jobs of runners that do not end, because they wait for a driver or a disk that hangs."""
         until = time.monotonic() + _AWAY_SECONDS
         for attempt in self._at_hand.all():
             if attempt.reason is StopReason.WORKER_STOPPING:
@@ -153,7 +155,7 @@ class Departure:
         self._kill_driver()
 
     def _exit_at_last(self) -> None:
-        """Ends the process that was told to end, even where one of its threads does not end."""
+        """Ends the process that was ordered to end, even if one of its threads does not end."""
         if not self._closed.wait(_EXIT_SECONDS):
             _log.error("worker_exit_forced", worker=self._worker)
             os._exit(1)

@@ -13,26 +13,27 @@ from workers.attempt import AbandonedPlannings
 
 
 class ExplanationSlots:
-    """How many slots of a worker the explanations of each tenant take. An explanation takes its slot until the thread
-    that plans it has ended, also when nobody waits for it any more. Safe to share between threads.
+    """Counts the slots of a worker that the explanations of each tenant take. An explanation keeps its slot until the
+    thread that plans it has ended, also after the planning was abandoned. `StuckWork` limits that time. Safe to share
+    between threads.
     """
 
     def __init__(self, slots: int, most: int, abandoned: AbandonedPlannings) -> None:
-        """A tenant's explanations get half of `slots`, and no more than `most`; any number where that is 0."""
+        """A tenant's explanations get half of `slots`, and no more than `most`. If `most` is 0, there is no limit."""
         self._abandoned = abandoned
         self._most = min(most, max(1, slots // 2))
         self._taken: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def taken_up(self) -> frozenset[str]:
-        """The tenants of which no further explanation may begin."""
+        """The tenants that have reached their limit: no further explanation of theirs may begin."""
         left = Counter(one.attempt.claim.tenant for one in self._abandoned.all() if one.attempt.claim.kind == EXPLAIN)
         with self._lock:
             taken = self._taken + left
         return frozenset(tenant for tenant, number in taken.items() if 0 < self._most <= number)
 
     def claimed(self, claim: Claim | None) -> Claim | None:
-        """Counts what was just claimed, until the end of `working` with it."""
+        """Counts an explanation that was just claimed, until `working` ends."""
         if claim is not None and claim.kind == EXPLAIN:
             with self._lock:
                 self._taken[claim.tenant] += 1
@@ -40,12 +41,12 @@ class ExplanationSlots:
 
     @contextmanager
     def working(self, claim: Claim) -> Iterator[None]:
-        """The thread that claimed the job works on it inside."""
+        """Inside, the thread that claimed the job works on it."""
         try:
             yield
         finally:
             if claim.kind == EXPLAIN:
                 with self._lock:
                     self._taken[claim.tenant] -= 1
-                    # Counter() keeps those that have none.
+                    # Removes the tenants that have no explanation left.
                     self._taken += Counter()

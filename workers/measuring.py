@@ -26,7 +26,6 @@ from workers.engine.rules.rule import RuleContext
 from workers.engine.spark.engine import PlannedQuery, TableInput
 from workers.engine.spark.late_statistics import LateStatistics
 from workers.engine.spark.stage_metrics import SparkMonitor
-from workers.engine.spark.status_store import MonitorError
 from workers.engine.stats.actuals import estimates_of
 from workers.engine.stats.evidence import evidence_of
 from workers.engine.stats.node_figures import figures_of
@@ -38,6 +37,10 @@ _log = structlog.get_logger(__name__)
 
 _MOST_DETAIL = 500
 """Characters of what Spark prints of an operator."""
+
+
+_ADVICE_SECONDS = 1.0
+"""For planning the query again by other settings, all of them together: the job has its result and waits for this."""
 
 
 def measure(
@@ -52,14 +55,15 @@ def measure(
     those of the statistics read `beside` the run, where none were read before. Of a run that came to its end, over
     `tables`, also what its operators did.
 
-    Metrics are worth less than the result: where Spark does not give them, they are left out.
+    Metrics are worth less than the result: where Spark does not give them, or they cannot be computed, they are left
+    out.
     """
     try:
         stages, progress = monitor.outcome(tag)
         run_by = _run_by(monitor, tag, planned, tables, stages)
         estimates = estimates_of(planned.report, planned.plan, planned.statistics, stages, run_by)
         skew = _skew(planned, (None if beside is None else beside.known()), stages, run_by, estimates)
-    except (MonitorError, ValueError):
+    except Exception:  # noqa: BLE001 - the result is there, and what is reported of the run must not lose it
         _log.warning("metrics_missing", exc_info=True)
         return AttemptMetrics(execution_ms, (), None, None)
     saved = estimated_savings(planned.report.rules, planned.made.before, planned.statistics, estimates.choices)
@@ -79,12 +83,13 @@ def _skew(
 ) -> SkewReport:
     known = late or planned.statistics
 
+    budget = PlanningBudget(seconds=_ADVICE_SECONDS)
+
     @cache
-    def replan(settings: JobSettings) -> str:
-        budget = PlanningBudget(seconds=settings.optimizer.timeout.total_seconds())
+    def replan(settings: JobSettings) -> str | None:
         made = apply_rules(planned.made.before, RuleContext(settings, known, budget=budget))
         # How far a pass got by then says nothing about the setting.
-        return "" if budget.is_spent() else text_of(made.after)
+        return None if budget.is_spent() else text_of(made.after)
 
     wrong = [
         one.node_id for one in estimates.wrong if one.quantity is Quantity.ROWS_EMITTED and one.node_id is not None

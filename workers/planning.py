@@ -1,7 +1,7 @@
-"""Runs the planning of an attempt in another thread, which is left behind when the attempt is to stop.
+"""Runs the planning of an attempt in another thread, which goes on alone when the attempt must stop.
 
 Nothing can interrupt a thread that is inside a call into the JVM, a call of the operating system, or a loop. So the
-thread that runs the job waits for the end of its planning and for the order to stop, whichever comes first.
+thread that runs the job waits for the end of its planning or for the order to stop, whichever comes first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TooManyPlanningsError(Exception):
 
 
 class PlanningThreads:
-    """Threads for plannings, which are used again. Safe to share between threads."""
+    """Reusable threads for plannings. Safe to share between threads."""
 
     def __init__(self, abandoned: AbandonedPlannings, idle_seconds: float = _IDLE_SECONDS) -> None:
         self._abandoned = abandoned
@@ -49,9 +49,8 @@ class PlanningThreads:
         """Returns what `plan` returns, called in another thread, and raises what it raises.
 
         Raises AttemptStopped within a moment after the attempt is to stop. If `plan` has not returned by then, its
-        thread is added to the abandoned plannings, and `discard` is called in that thread with the result that nobody
-        uses. `plan` must call `attempt.check` between its steps, and before it changes anything that outlives the
-        attempt.
+        thread is added to the abandoned plannings, and `discard` is called in that thread with the unused result.
+        `plan` must call `attempt.check` between its steps, and before it changes anything that outlives the attempt.
         """
         planning = _Planning(plan, discard)
         attempt.set_on_stop(planning.woken)
@@ -99,11 +98,11 @@ class _Planning(Generic[T]):
         self._discard = discard
 
     def run(self) -> bool:
-        """Plans in the calling thread; whether anybody waited for the end."""
+        """Plans in the calling thread. Returns whether a thread still waited for the result."""
         return self._context.run(self._run)
 
     def end(self) -> None:
-        """Wakes whoever waits."""
+        """Wakes the waiting thread."""
         self.ended.set()
         self.woken.set()
 
@@ -115,21 +114,21 @@ class _Planning(Generic[T]):
             if self.answer.set_running_or_notify_cancel():
                 self.answer.set_exception(error)
                 return True
-            _tell_late_end(begun, type(error).__name__)
+            _log_late_end(begun, type(error).__name__)
         else:
             if self.answer.set_running_or_notify_cancel():
                 self.answer.set_result(result)
                 return True
             try:
                 self._discard(result)
-            except Exception:  # noqa: BLE001 - nobody waits for it
+            except Exception:  # noqa: BLE001 - no thread waits for it
                 _log.warning("plan_not_discarded", exc_info=True)
-            _tell_late_end(begun, None)
+            _log_late_end(begun, None)
         return False
 
 
 class _PlanningThread(threading.Thread):
-    """Plans one attempt after the other. It ends after a planning that was abandoned, and when it was idle for long."""
+    """Plans one attempt after the other. It ends after an abandoned planning, and after a long idle time."""
 
     def __init__(
         self,
@@ -166,7 +165,7 @@ class _PlanningThread(threading.Thread):
             del planning
 
 
-def _tell_late_end(begun: float, error: str | None) -> None:
+def _log_late_end(begun: float, error: str | None) -> None:
     _log.info("abandoned_planning_ended", seconds=round(time.monotonic() - begun, 1), error=error)
 
 
@@ -181,7 +180,7 @@ def is_in_jvm_call(thread: threading.Thread) -> bool:
 
 
 def labelled(attempt: Attempt, driver: Driver) -> AbstractContextManager[None]:
-    """All that the calling thread runs on Spark inside carries the attempt's tag and name."""
+    """Inside, everything that the calling thread runs on Spark carries the attempt's tag and name."""
     claim = attempt.claim
     label = f"{claim.name} ({claim.job_id}, attempt {claim.fence})"
     return driver.labelled(attempt.tag, claim.tenant, label)

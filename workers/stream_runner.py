@@ -1,4 +1,4 @@
-"""Starts streams: plans them, opens their state and their sink, and hands them to whoever watches them."""
+"""Starts streams: plans them, opens their state and their sink, and hands them over to the supervisor."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -85,7 +86,7 @@ class StreamRunner:
         self._look_places = threading.BoundedSemaphore(AT_ONCE)
 
     def work(self, attempt: Attempt, driver: Driver, spec: JobSpec) -> Verdict | HandedOver:
-        """Brings an incremental job to its rest, and a continuous one on its way."""
+        """Runs an incremental job until it rests, and starts a continuous one."""
         attempt.streams = True
         texts = StreamTexts(self._settings.streams_dir)
         try:
@@ -120,29 +121,43 @@ class StreamRunner:
         explained = attempt.claim.kind == jobs.EXPLAIN
         stream = None if explained else patiently_aside(attempt, lambda: self._open(attempt), self._pause)
         posted = self._posted(attempt.claim.tenant, spec)
-        at_hand = self._plannings.run(attempt, lambda: self._planned(attempt, driver, spec, stream, posted, texts))
-        planned = at_hand.planned
+        at_hand = self._plannings.run(
+            attempt,
+            lambda: self._planned(attempt, driver, spec, stream, posted, texts),
+            discard=lambda unused: unused.let_go(),
+        )
         planning_ms = round((self._clock() - begun) * 1000)
         self._metrics.planned(planning_ms)
+        with ExitStack() as unless_opened:
+            unless_opened.callback(at_hand.let_go)
+            if not self._keep_plan(attempt, stream, at_hand.planned, planning_ms):
+                return LeaseLost()
+            if stream is None:
+                return Ending(JobStatus.SUCCEEDED)
+            # From here on `_opened` gives the session back where it fails.
+            unless_opened.pop_all()
+        opened = self._plannings.run(
+            attempt, lambda: self._opened(attempt, driver, spec, stream, at_hand), discard=_discard
+        )
+        with ExitStack() as unless_started:
+            unless_started.callback(_discard, opened)
+            if not patiently_aside(attempt, lambda: self._mark_running(attempt), self._pause):
+                return LeaseLost()
+            started = StreamAttempt(attempt, replace(opened, told=texts), self._database, self._clock)
+            unless_started.pop_all()
+        return started
+
+    def _keep_plan(self, attempt: Attempt, stream: Stream | None, planned: PlannedStream, planning_ms: int) -> bool:
+        """Stores the plan, and the layout of the stream's state; whether the attempt still has its lease."""
         attempt.check()
         if not patiently_aside(attempt, lambda: self._save_plan(attempt, planned, planning_ms), self._pause):
-            return LeaseLost()
+            return False
         if stream is None:
-            return Ending(JobStatus.SUCCEEDED)
+            return True
         check_layout(stream.layout, planned)
         attempt.check()
-        # Before the sink: what it takes note of must not be another plan's than that of the next attempt.
-        if not patiently_aside(attempt, lambda: self._keep_layout(attempt, planned), self._pause):
-            return LeaseLost()
-        opened = self._plannings.run(
-            attempt,
-            lambda: self._opened(attempt, driver, spec, stream, at_hand),
-            discard=lambda unused: unused.sink.close(),
-        )
-        if not patiently_aside(attempt, lambda: self._mark_running(attempt), self._pause):
-            return LeaseLost()
-        opened = replace(opened, let_go=at_hand.let_go, told=texts)
-        return StreamAttempt(attempt, opened, self._database, self._clock)
+        # Before the sink is opened: the next attempt must use the layout that the sink was opened for.
+        return patiently_aside(attempt, lambda: self._keep_layout(attempt, planned), self._pause)
 
     def _planned(
         self,
@@ -162,13 +177,17 @@ class StreamRunner:
         attempt.check()
         inputs = find_inputs(spec, self._roots, posted, followed)
         attempt.check()
-        with labelled(attempt, driver):
+        with labelled(attempt, driver), ExitStack() as unless_planned:
             attempt.check()
             session = driver.session_for_job() if stream is None else driver.session_for_stream()
+            if stream is not None:
+                unless_planned.callback(driver.give_back, session)
             engine = StreamEngine(session, driver.slots, self._known_files)
             plans = StreamPlans(spec, engine, inputs, state_of(spec, stream, driver.slots))
             planned = plans.plan(None if stream is None else stream.layout, check=attempt.check)
-        return _Planned(plans, planned, versions, dimensions, lambda: driver.give_back(session))
+            # The caller gives the session back.
+            let_go = unless_planned.pop_all().close
+        return _Planned(plans, planned, versions, dimensions, let_go)
 
     def _dimensions(self, attempt: Attempt, spec: JobSpec, stream: Stream) -> Dimensions | None:
         """The tables that the job follows, with their newest versions."""
@@ -230,25 +249,26 @@ class StreamRunner:
         """
         claim, planned = attempt.claim, at_hand.planned
         plan = planned.plan
-        attempt.check()
-        directory = self._directory(stream)
-        directory.mkdir(parents=True, exist_ok=True)
-        target = SinkTarget(
-            app=f"evenkeel/{claim.job_id}/{stream.generation}",
-            fence=claim.fence,
-            columns=plan.columns,
-            output=plan.output,
-            keys=plan.keys,
-            final=plan.final,
-        )
-        sink = make_sink(spec, target, directory / "result", self._settings.sink_roots, planned.of_nothing)
-        try:
+        with ExitStack() as unless_opened:
+            unless_opened.callback(at_hand.let_go)
+            attempt.check()
+            directory = self._directory(stream)
+            directory.mkdir(parents=True, exist_ok=True)
+            target = SinkTarget(
+                app=f"evenkeel/{claim.job_id}/{stream.generation}",
+                fence=claim.fence,
+                columns=plan.columns,
+                output=plan.output,
+                keys=plan.keys,
+                final=plan.final,
+            )
+            sink = make_sink(spec, target, directory / "result", self._settings.sink_roots, planned.of_nothing)
+            unless_opened.callback(sink.close)
             sink.prepare()
             attempt.check()
-            return self._with_sink(attempt, driver, spec, stream, at_hand, sink)
-        except BaseException:
-            sink.close()
-            raise
+            opened = self._with_sink(attempt, driver, spec, stream, at_hand, sink)
+            unless_opened.pop_all()
+        return opened
 
     def _with_sink(
         self, attempt: Attempt, driver: Driver, spec: JobSpec, stream: Stream, at_hand: _Planned, sink: Sink
@@ -287,14 +307,17 @@ class StreamRunner:
             start,
             ends,
             following,
-            measuring=measuring,
+            at_hand.let_go,
+            measuring,
             check_at_end=reading.check_at_end,
         )
 
 
 @dataclass
 class _Planned:
-    """The plan at hand, and the versions of followed tables that it reads. `let_go` gives its session back."""
+    """The plan at hand, and the versions of followed tables that it reads. `let_go` gives the session of a stream back;
+    that of an explanation is not used again.
+    """
 
     plans: StreamPlans
     planned: PlannedStream
@@ -313,6 +336,14 @@ class _Planned:
         planned = self.plans.plan(layout, dimensions.inputs(versions))
         check_layout(layout, planned)
         self.planned, self.versions = planned, versions
+
+
+def _discard(opened: Opened) -> None:
+    """Closes the sink of a stream that was not started, and gives its session back."""
+    try:
+        opened.sink.close()
+    finally:
+        opened.let_go()
 
 
 def _check_together(stream: Stream, committed: int | None, checkpoint: Path) -> None:

@@ -1,12 +1,13 @@
-"""Ends a driver in which work goes on that was told to end, and nothing else can stop: a JVM ends no thread by force.
+"""Ends a driver in which work goes on that was ordered to end. A JVM cannot end a thread by force.
 
-Such work is a task, an attempt that waits for the driver, or the call of a planning that was abandoned.
+Such work is a task, an attempt that waits for the driver, or a call into the JVM of an abandoned planning.
 
-On a cluster Spark itself ends the executor of such a task (`spark.task.reaper`); in local mode it has nothing to end
-but the driver, and leaves it alone.
+On a cluster Spark ends the executor of such a task (`spark.task.reaper`). In local mode there is only the driver, which
+Spark does not end.
 
-Whose work it was keeps the end that it was told, or has had it long ago. The attempts beside it lose what they did, but
-none of their number: else whoever starts such jobs, one after the other, would bring any other job to its end.
+The job of such work keeps the end that was ordered, or has ended before. The other attempts on the driver lose their
+work, but it does not count as an attempt of their jobs: otherwise a series of such jobs would use up the attempts of
+any other job.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from workers.spark_session import SparkRuntime
 _log = structlog.get_logger(__name__)
 
 _PATIENCE_FOR_OTHERS = 10
-"""How many times as long as an idle driver one is borne with on which other attempts still get somewhere."""
+"""How many times the patience a driver is kept on which other attempts still make progress."""
 
 _PATIENCE_FOR_PLANNINGS = 2
-"""How many times as long a worker may claim nothing because plannings do not end that it has abandoned."""
+"""How many times the patience a worker claims no job because of abandoned plannings, before it leaves."""
 
 
 def is_to_end(*, stuck_seconds: float, patience_seconds: float, are_others_at_work: bool) -> bool:
-    """Whether a driver with work that does not end is to be ended by now.
+    """Whether a driver with work that does not end must be ended now.
 
-    Other attempts that still get somewhere lose what they did: they are given time to end first.
+    Other attempts that still make progress would lose their work, so they get time to end first.
     """
     return stuck_seconds > patience_seconds * (_PATIENCE_FOR_OTHERS if are_others_at_work else 1)
 
 
 class StuckWork:
-    """One step for a thread of its own: it asks the JVM, and hangs with it."""
+    """Looks for such work. `step` needs a thread of its own, since its calls into the JVM can hang."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class StuckWork:
         clock: Callable[[], float] = time.monotonic,
         leave: Callable[[], object] = lambda: None,
     ) -> None:
-        """`leave` has the worker end after its jobs, so that another one takes its place; it may be called again."""
+        """`leave` makes the worker end after its jobs, so that another one replaces it. It may be called again."""
         self._runtime = runtime
         self._at_hand = at_hand
         self._patience = patience_seconds
@@ -58,42 +59,62 @@ class StuckWork:
         self._since: tuple[Driver, float] | None = None
         self._calls: dict[AbandonedPlanning, float] = {}
         """The calls into the JVM of abandoned plannings, and when each was first seen."""
-        self._too_many_since: float | None = None
+        self._abandoned: dict[AbandonedPlanning, float] = {}
+        """The abandoned plannings, and when each was first seen."""
+        self._outside: dict[AbandonedPlanning, float] = {}
+        """Those that are in no call into the JVM, and when each was first seen so, without a break since then."""
 
     def look_at_plannings(self) -> None:
-        """Has the worker leave where so many abandoned plannings do not end that it cannot work any more.
+        """Makes the worker leave when abandoned plannings block jobs and the end of the driver would not end them.
 
-        Calls no JVM. Plannings that wait for the driver end with it before that.
+        As many plannings as the worker may have block all jobs. A single one blocks some: an explanation keeps its
+        slot, and a suspect keeps jobs at their last chance from beginning.
+
+        `step` ends a driver that does not answer a planning, after ten times the patience at the latest. So while a
+        planning is in a call into the JVM, the worker leaves only after a longer time. Makes no call into the JVM.
         """
         now = self._clock()
-        if not self._at_hand.abandoned.are_too_many:
-            self._too_many_since = None
-        elif self._too_many_since is None:
-            self._too_many_since = now
-        elif now - self._too_many_since > _PATIENCE_FOR_PLANNINGS * self._patience:
-            jobs = [planning.attempt.claim.job_id for planning in self._at_hand.abandoned.all()]
-            _log.error("worker_blocked_by_plannings", jobs=jobs)
+        plannings = self._at_hand.abandoned.all()
+        outside = [one for one in plannings if not is_in_jvm_call(one.thread)]
+        self._abandoned = {one: self._abandoned.get(one, now) for one in plannings}
+        self._outside = {one: self._outside.get(one, now) for one in outside}
+        if self._is_blocked(now):
+            _log.error("worker_blocked_by_plannings", jobs=[one.attempt.claim.job_id for one in plannings])
             self._leave()
-            self._too_many_since = now
+            self._abandoned, self._outside = {}, {}
+
+    def _is_blocked(self, now: float) -> bool:
+        abandoned = [now - since for since in self._abandoned.values()]
+        outside = [now - since for since in self._outside.values()]
+        if max(outside, default=0.0) > _PATIENCE_FOR_OTHERS * self._patience:
+            return True
+        if max(abandoned, default=0.0) > (_PATIENCE_FOR_OTHERS + 1) * self._patience:
+            return True
+        is_any_in_jvm = len(outside) < len(abandoned)
+        return (
+            self._at_hand.abandoned.are_too_many
+            and not is_any_in_jvm
+            and min(outside, default=0.0) > _PATIENCE_FOR_PLANNINGS * self._patience
+        )
 
     def step(self) -> None:
-        """Kills the driver where its time is over: `DriverWatch` notices, hands its attempts back, builds another."""
+        """Kills the driver when its time is over. Then `DriverWatch` hands its attempts back and builds another one."""
         driver = self._runtime.current
         if driver is None:
             self._since = None
             return
-        # One that has come to its end needs the driver no more, however long it takes to publish it.
+        # An attempt that has ended does not need the driver any more, also while its end is being published.
         attempts = [one for one in self._at_hand.all() if one.driver is driver and not one.is_settled]
-        deaf = [one for one in attempts if _is_told(one)]
+        ordered = [one for one in attempts if _must_end(one)]
         left = driver.tasks_left_behind()
         waiting = [self._seconds_of_tasks(driver, left), self._seconds_of_calls(driver)]
-        stuck = max([*waiting, *(one.deaf_for() for one in deaf)])
-        others = len(attempts) > len(deaf) and left < driver.slots
+        stuck = max([*waiting, *(one.deaf_for() for one in ordered)])
+        others = len(attempts) > len(ordered) and left < driver.slots
         if is_to_end(stuck_seconds=stuck, patience_seconds=self._patience, are_others_at_work=others):
             self._end(driver, left, attempts)
 
     def _seconds_of_tasks(self, driver: Driver, left: int) -> float:
-        """How long there have been tasks left behind without a break."""
+        """For how long the driver has had such tasks without a break."""
         now = self._clock()
         if not left:
             self._since = None
@@ -102,22 +123,22 @@ class StuckWork:
         return 0.0 if self._since is None else now - self._since[1]
 
     def _seconds_of_calls(self, driver: Driver) -> float:
-        """How long an abandoned planning has waited for an answer of the driver: seen so at each look since then."""
+        """For how long an abandoned planning has waited for an answer of the driver, without a break."""
         now = self._clock()
         left = [one for one in self._at_hand.abandoned.all() if one.attempt.driver is driver]
         self._calls = {one: self._calls.get(one, now) for one in left if is_in_jvm_call(one.thread)}
         return max((now - since for since in self._calls.values()), default=0.0)
 
     def _end(self, driver: Driver, tasks: int, attempts: Collection[Attempt]) -> None:
-        told = [one for one in attempts if _is_told(one)]
+        ordered = [one for one in attempts if _must_end(one)]
         own = [one for one in attempts if one.reason is None and driver.tasks_left_behind_by(one.tag)]
         abandoned = [planning.attempt for planning in self._calls]
-        jobs = list(dict.fromkeys(attempt.claim.job_id for attempt in (*told, *own, *abandoned)))
+        jobs = list(dict.fromkeys(attempt.claim.job_id for attempt in (*ordered, *own, *abandoned)))
         _log.error("spark_driver_stuck", tasks=tasks, jobs=jobs, pid=driver.process.pid)
         for attempt in own:
-            # What it ran at first went wrong and does not end, and would not the next time: this one counts.
+            # Its own tasks do not end, and would not end the next time. So this attempt counts.
             attempt.stop(StopReason.DRIVER_LOST)
-        # Before it is killed: from then on whoever fails asks why. This goes for attempts that begin just now, too.
+        # Before the driver is killed: an attempt that fails reads this, also one that begins only now.
         driver.ended = True
         for attempt in attempts:
             attempt.stop(StopReason.DRIVER_ENDED)
@@ -126,6 +147,6 @@ class StuckWork:
         self._calls = {}
 
 
-def _is_told(attempt: Attempt) -> bool:
-    """Whether it is to end at once."""
+def _must_end(attempt: Attempt) -> bool:
+    """Whether the attempt must end at once."""
     return attempt.reason is not None and not attempt.ends_gently

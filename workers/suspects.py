@@ -1,4 +1,4 @@
-"""Keeps a job's last attempt apart from jobs that may kill the driver both would run on."""
+"""Keeps a job's last attempt apart from jobs that may kill the driver that both would run on."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from workers.attempt import AttemptsAtHand
 
 
 class Suspects:
-    """The jobs at hand that lost an attempt before. Safe to share between threads.
+    """The running jobs that lost an attempt before. Safe to share between threads.
 
-    Where a job kills the driver, each job beside it loses an attempt too, and is tried again beside it. So one that has
-    a single attempt left does not begin beside a job that lost one, nor such a job beside it.
+    When a job kills the driver, each other job on that driver loses an attempt too, and may run next to that job again.
+    So a job with a single attempt left does not begin while a job runs that lost one, and the other way round.
 
-    A stream does not end, and others would wait for it for ever: it is no suspect any more once it gets on, which it
-    does with a mini-batch, or within minutes. One that gets on and kills the driver later, again and again, is not
-    found so: those beside it lose an attempt each time.
+    A stream does not end, and other jobs would never begin. So a stream is no suspect any more after its first
+    mini-batch, or after some minutes. A stream that makes progress and kills the driver later, each time, is not found:
+    the other jobs on the driver lose an attempt each time.
     """
 
     def __init__(self, at_hand: AttemptsAtHand) -> None:
         self._at_hand = at_hand
         self._held: set[Claim] = set()
         self._left: set[Claim] = set()
-        """Those that the threads of their runners have left."""
+        """The claims that the threads of their runners have left."""
         self._lock = threading.Lock()
 
     def claim(self, claim: Callable[[], Claim | None]) -> Claim | None:
-        """What `claim` gives. One thread at a time: after a driver was lost, all of its jobs are claimed at once."""
+        """Returns what `claim` returns. One thread at a time: after the loss of a driver, threads claim all of its jobs
+        at the same time.
+        """
         with self._lock:
             taken = claim()
             if taken is not None and taken.crashes > 0:
@@ -44,8 +46,8 @@ class Suspects:
 
     @contextmanager
     def running(self, claim: Claim) -> Iterator[None]:
-        """A claimed job is at hand inside. It stays a suspect afterwards while its stream runs, or while its planning
-        goes on that was abandoned.
+        """Inside, the job counts as running. Afterwards it stays a suspect while its stream runs, or while its
+        abandoned planning goes on; `StuckWork` limits that time.
         """
         try:
             yield
@@ -56,7 +58,7 @@ class Suspects:
                     self._forget_ended()
 
     def apart(self, session: Session) -> ColumnElement[bool] | None:
-        """Which jobs must not begin now; None where any may. To be asked inside `claim`."""
+        """Which jobs must not begin now; None if any may begin. To be called inside `claim`."""
         self._forget_ended()
         self._held -= {held for held in self._held if _is_stream(held) and not crashed_attempts(session, held.job_id)}
         if not self._held:

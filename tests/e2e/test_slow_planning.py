@@ -1,4 +1,4 @@
-"""Workers whose planning does not get on: jobs end all the same, and so do the workers."""
+"""Workers whose planning does not end: their jobs end nevertheless, and so do the workers."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ END_SECONDS = 15
 
 @pytest.fixture(scope="module")
 def hooks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of what makes planning slow."""
+    """The directory of the code that makes planning slow."""
     return tmp_path_factory.mktemp("slow") / "hooks"
 
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory, hooks: Path) -> Iterator[Fleet]:
-    """One installation for all tests, which leave no job under way and at most one worker: the next one takes it."""
+    """One installation for all tests. Each leaves no running job and at most one worker, which the next one uses."""
     with fleet(tmp_path_factory.mktemp("fleet"), {**ENVIRONMENT, **slow_planning(hooks)}) as own:
         write_orders(own.data)
         yield own
@@ -73,7 +73,7 @@ def code_of(workers: Fleet, job_id: str) -> tuple[str, str]:
 
 
 def end(worker: subprocess.Popen[bytes], workers: Fleet) -> None:
-    """What hangs in it keeps no worker from ending in good order."""
+    """Checks that the worker ends with exit code 0, although plannings hang in it."""
     jvm = jvm_of(worker).pid
     worker.terminate()
     assert worker.wait(45) == 0, workers.logs()
@@ -84,7 +84,7 @@ def end(worker: subprocess.Popen[bytes], workers: Fleet) -> None:
     "the planning of a job does not end",
     how="a loop in Python, with and without checks, in a job that is cancelled or over its time limit",
     times=4,
-    guaranteed="the job is CANCELLED or TIMED_OUT at once; its worker goes on, and ends when it is told to",
+    guaranteed="the job is CANCELLED or TIMED_OUT at once; its worker goes on, and ends when it is ordered to",
 )
 @pytest.mark.parametrize("alias", ["checks", "loops"])
 @pytest.mark.parametrize("status", ["CANCELLED", "TIMED_OUT"])

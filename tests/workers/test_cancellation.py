@@ -1,4 +1,4 @@
-"""What ends attempts early: words in the database, the clock; and what is left to end by itself."""
+"""What ends attempts early, in the database and by the clock, and what may end by itself."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def looked(database: Database, attempt: Attempt, **values: object) -> StopReason
     return attempt.reason
 
 
-def test_a_job_that_nobody_wants_to_end_goes_on(database: Database, attempt: Attempt, driver: Cancelled) -> None:
+def test_a_job_without_an_order_to_end_goes_on(database: Database, attempt: Attempt, driver: Cancelled) -> None:
     assert looked(database, attempt, version=7) is None
     assert driver.tags == []
 
@@ -118,7 +118,7 @@ def test_the_time_limit_of_a_run_is_kept(database: Database, attempt: Attempt, d
 
 
 class Hung(Cancelled):
-    """A driver that answers nobody."""
+    """A driver that does not answer."""
 
     def cancel(self, tag: str) -> None:
         """See `Driver`."""

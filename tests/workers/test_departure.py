@@ -1,4 +1,4 @@
-"""A worker that is asked to leave gives its jobs all their time; one that is told to gives them its drain time."""
+"""A worker that is asked to leave gives its jobs all their time; one that is ordered to gives them its drain time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Bench:
         self.departure.start()
 
     def _hand_back(self, _: Claim, given: HandBack, seconds: float) -> None:
-        assert 0 < seconds < 10, "whoever ends the process does not wait for ever"
+        assert 0 < seconds < 10, "the wait is limited"
         self.handed_back.append(given)
 
     def _stop_taking(self) -> None:
@@ -44,7 +44,7 @@ class Bench:
             raise ConnectionError("no broker")
 
     def _end_process(self) -> None:
-        # What Celery does with a signal: it tells the worker, and closes it.
+        # What Celery does with a signal: it orders the worker to leave, and closes it.
         self.done.append("ended")
         self.departure.order()
         self.departure.finish()
@@ -89,7 +89,7 @@ def test_a_job_that_is_just_being_claimed_goes_on(bench: Bench) -> None:
     wait_for("the end", bench.has("ended"))
 
 
-def test_told_on_top_it_hands_back(bench: Bench) -> None:
+def test_an_order_after_a_request_makes_it_hand_back(bench: Bench) -> None:
     with bench.at_hand.holding(job := attempt()):
         bench.departure.ask()
         wait_for("the messages to stop", bench.has("no more messages"))
@@ -97,10 +97,10 @@ def test_told_on_top_it_hands_back(bench: Bench) -> None:
         wait_for("the order to stop", lambda: job.reason)
         assert job.reason is StopReason.WORKER_STOPPING
     bench.departure.finish()
-    assert "ended" not in bench.done, "who sent the signal ends it"
+    assert "ended" not in bench.done, "the signal has ended it"
 
 
-def test_a_runner_that_does_not_listen_is_not_waited_for(bench: Bench) -> None:
+def test_a_runner_that_does_not_end_is_not_waited_for(bench: Bench) -> None:
     with bench.at_hand.holding(attempt()):
         bench.departure.order()
         wait_for("the driver's end", bench.has("driver killed"), 20)
@@ -109,7 +109,7 @@ def test_a_runner_that_does_not_listen_is_not_waited_for(bench: Bench) -> None:
 
 
 class Hung:
-    """A driver that answers nobody."""
+    """A driver that does not answer."""
 
     def cancel(self, _tag: str) -> None:
         """See `Driver`."""

@@ -54,6 +54,18 @@ def test_operators_that_cannot_be_told_cost_nothing_but_themselves(
     assert RunFigures.model_validate(plan.figures) == RunFigures(slots=2)
 
 
+def test_a_job_keeps_its_result_where_its_skew_report_fails(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> SkewReport:
+        raise RecursionError
+
+    monkeypatch.setattr("workers.measuring.skew_report", fail)
+    job_id = bench.submit(JOB)
+    with capture_logs() as logs:
+        bench.runner.run(job_id)
+    assert bench.job(job_id).status == "SUCCEEDED"
+    assert [log["log_level"] for log in logs if log["event"] == "metrics_missing"] == ["warning"]
+
+
 def test_a_long_text_of_an_operator_is_cut(bench: Bench) -> None:
     columns = ", ".join(f"SUM(o.uid + {number}) AS a_rather_long_name_{number}" for number in range(60))
     job_id = bench.submit({**JOB, "sql": f"SELECT {columns} FROM orders o"})

@@ -1,4 +1,4 @@
-"""Plannings in threads of their own: they end with their attempt, or are left behind."""
+"""Plannings in other threads: they end with their attempt, or are abandoned."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Runner(threading.Thread):
             self.outcome = error
 
     def stopped(self) -> bool:
-        """Whether the runner has been told that its attempt is stopped, while it waits at most ten seconds."""
+        """Whether the runner got AttemptStopped, within ten seconds."""
         self.join(10)
         return isinstance(self.outcome, AttemptStopped)
 
@@ -146,7 +146,7 @@ def test_what_an_abandoned_planning_raises_is_dropped(abandoned: AbandonedPlanni
 
     def fails_late() -> None:
         release.wait(60)
-        raise ValueError("nobody hears it")
+        raise ValueError("it fails late")
 
     with pytest.raises(AttemptStopped, match="lease_lost"):
         PlanningThreads(abandoned).run(own, fails_late)

@@ -29,6 +29,7 @@ from tests.support.tables import USERS, parquet
 from tests.workers.conftest import SharedDriver
 from workers.attempt import StopReason
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
+from workers.engine.streaming.query import RunningStream
 from workers.engine.streaming.sinks.managed import ManagedSink
 from workers.runner import JobRunner
 
@@ -399,3 +400,111 @@ def test_an_explanation_of_a_stream_ends_while_it_is_planned(bench: Bench, monke
     assert bench.job(job_id).status == "TIMED_OUT"
     hang.release()
     wait_for("the planning to end", lambda: not bench.at_hand.abandoned.all())
+
+
+class Leftovers:
+    """Sinks that were not closed, and whether the sessions of streams were given back."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._sessions = bench.driver.sessions_at_rest
+        self._before = len(self._sessions)
+        self.open: list[ManagedSink] = []
+        prepare, close = ManagedSink.prepare, ManagedSink.close
+
+        def opens(sink: ManagedSink) -> None:
+            self.open.append(sink)
+            prepare(sink)
+
+        def closes(sink: ManagedSink) -> None:
+            self.open.remove(sink)
+            close(sink)
+
+        monkeypatch.setattr(ManagedSink, "prepare", opens)
+        monkeypatch.setattr(ManagedSink, "close", closes)
+
+    def assert_none(self) -> None:
+        assert self.open == []
+        assert len(self._sessions) == max(1, self._before)
+        assert len({id(session) for session in self._sessions}) == len(self._sessions)
+
+
+def fails(*_: object, **__: object) -> None:
+    raise OSError("it is away")
+
+
+@pytest.mark.parametrize(
+    "where",
+    [(StreamEngine, "plan"), (ManagedSink, "committed"), (RunningStream, "start")],
+    ids=["plan", "sink", "start"],
+)
+def test_a_stream_that_cannot_be_started_leaves_nothing_open(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, where: tuple[type, str]
+) -> None:
+    leftovers = Leftovers(bench, monkeypatch)
+    job_id = bench.submit(PER_USER)
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, fails)
+        assert bench.runner.run(job_id)
+    assert bench.at_hand.all() == ()
+    assert stream(bench, job_id).last_batch is None
+    leftovers.assert_none()
+
+
+@pytest.mark.parametrize(
+    ("values", "status"),
+    [({"fence": 9}, "PLANNING"), ({"status": "CANCELLING", "cancel_requested_at": 1}, "CANCELLED")],
+    ids=["lease", "cancelled"],
+)
+@pytest.mark.parametrize("where", [(StreamEngine, "plan"), (ManagedSink, "committed")], ids=["plan", "sink"])
+def test_a_stream_that_must_not_start_leaves_nothing_open(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    where: tuple[type, str],
+    values: dict[str, object],
+    status: str,
+) -> None:
+    leftovers = Leftovers(bench, monkeypatch)
+    job_id = bench.submit(PER_USER)
+    call = getattr(*where)
+
+    def changes(*given: object, **named: object) -> object:
+        with bench.database.write() as session:
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(**values))
+        return call(*given, **named)
+
+    monkeypatch.setattr(*where, changes)
+    assert bench.runner.run(job_id)
+    assert bench.job(job_id).status == status
+    leftovers.assert_none()
+
+
+@pytest.mark.parametrize("where", [(StreamEngine, "plan"), (ManagedSink, "committed")], ids=["plan", "sink"])
+def test_what_an_abandoned_start_returns_leaves_nothing_open(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, where: tuple[type, str]
+) -> None:
+    leftovers = Leftovers(bench, monkeypatch)
+    hang, call = WaitInPython(bench.driver), getattr(*where)
+
+    def hangs(*given: object, **named: object) -> object:
+        found = call(*given, **named)
+        hang.once(lambda: None)
+        return found
+
+    monkeypatch.setattr(*where, hangs)
+    job_id = bench.submit(PER_USER)
+    runner = threading.Thread(target=bench.runner.run, args=(job_id,), daemon=True)
+    runner.start()
+    assert hang.begun.wait(60)
+    (attempt,) = bench.at_hand.all()
+    attempt.stop(StopReason.CANCELLED)
+    runner.join(15)
+    assert bench.job(job_id).status == "CANCELLED"
+    hang.release()
+    wait_for("the planning to end", lambda: not bench.at_hand.abandoned.all())
+    leftovers.assert_none()
+
+
+def test_an_explanation_gives_no_session_to_streams(bench: Bench) -> None:
+    before = len(bench.driver.sessions_at_rest)
+    run(bench, bench.submit(PER_USER, kind=EXPLAIN))
+    assert len(bench.driver.sessions_at_rest) == before

@@ -7,11 +7,12 @@ from __future__ import annotations
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 
 from service.spec.status import AttemptStatus, JobStatus
 from service.store import leases, publication
@@ -27,7 +28,7 @@ from workers.attempt import Attempt, AttemptsAtHand, AttemptStopped, StopReason
 from workers.engine.spark.driver import Driver
 from workers.failures import HandBack, Verdict, verdict_of
 from workers.handing_back import hand_back_job
-from workers.planning import PlanningThreads
+from workers.planning import PlanningThreads, is_in_jvm_call
 from workers.stuck_work import StuckWork, is_to_end
 from workers.watchdog import DriverWatch
 
@@ -324,22 +325,108 @@ def test_an_abandoned_planning_that_waits_for_something_else_costs_no_driver(ben
         release.set()
 
 
+def looked(bench: Bench, seconds: float) -> int:
+    """How many times the worker was asked to leave, after another look at the plannings so many seconds later."""
+    bench.now += seconds
+    bench.stuck.look_at_plannings()
+    return bench.left
+
+
 @pytest.mark.one_database
 def test_a_worker_that_abandoned_plannings_block_leaves(bench: Bench, database: Database) -> None:
     release = threading.Event()
-
-    def later(seconds: float) -> int:
-        bench.now += seconds
-        bench.stuck.look_at_plannings()
-        return bench.left
-
     with ExitStack() as plannings:
         for number in range(4):
-            assert later(100 * PATIENCE) == 0, number
+            assert looked(bench, PATIENCE) == 0, number
             plannings.enter_context(abandoned(bench, database, release.wait, number))
-        assert later(0) == 0
-        assert later(2 * PATIENCE) == 0
-        assert later(1) == 1
+        assert looked(bench, 0) == 0
+        assert looked(bench, 2 * PATIENCE) == 0
+        assert looked(bench, 1) == 1
     release.set()
     wait_for("the end of the plannings", lambda: not bench.at_hand.abandoned.all())
-    assert later(100 * PATIENCE) == 1
+    assert looked(bench, 100 * PATIENCE) == 1
+
+
+@pytest.mark.one_database
+def test_a_worker_does_not_leave_while_the_end_of_the_driver_would_end_the_plannings(
+    bench: Bench, database: Database
+) -> None:
+    with silent_gateway() as gateway, ExitStack() as plannings:
+        for number in range(4):
+            plan = abandoned(bench, database, lambda: gateway.jvm.java.lang.System.nanoTime(), number)
+            plannings.enter_context(plan)
+        assert looked(bench, 0) == 0
+        assert looked(bench, 11 * PATIENCE) == 0
+        assert looked(bench, 1) == 1
+    wait_for("the end of the plannings", lambda: not bench.at_hand.abandoned.all())
+
+
+@pytest.mark.one_database
+def test_the_time_of_a_planning_in_the_jvm_does_not_count(bench: Bench, database: Database) -> None:
+    release, returned = threading.Event(), threading.Event()
+
+    def calls_and_waits() -> None:
+        with suppress(Py4JError, OSError):
+            gateway.jvm.java.lang.System.nanoTime()
+        returned.set()
+        release.wait()
+
+    plans: list[Callable[[], object]] = [release.wait, release.wait, release.wait, calls_and_waits]
+    with ExitStack() as plannings:
+        with silent_gateway() as gateway:
+            for number, plan in enumerate(plans):
+                plannings.enter_context(abandoned(bench, database, plan, number))
+            assert looked(bench, 0) == 0
+            assert looked(bench, 5 * PATIENCE) == 0
+        assert returned.wait(10)
+        assert looked(bench, 0) == 0
+        assert looked(bench, 2 * PATIENCE) == 0
+        assert looked(bench, 1) == 1
+    release.set()
+    wait_for("the end of the plannings", lambda: not bench.at_hand.abandoned.all())
+
+
+@pytest.mark.one_database
+def test_a_worker_leaves_for_one_planning_that_hangs_for_long(bench: Bench, database: Database) -> None:
+    release = threading.Event()
+    with abandoned(bench, database, release.wait):
+        assert looked(bench, 0) == 0
+        assert looked(bench, 10 * PATIENCE) == 0
+        assert looked(bench, 1) == 1
+        # It is asked again where it has not left.
+        assert looked(bench, 0) == 1
+        assert looked(bench, 10 * PATIENCE) == 1
+        assert looked(bench, 1) == 2
+    release.set()
+    wait_for("the end of the planning", lambda: not bench.at_hand.abandoned.all())
+
+
+@pytest.mark.one_database
+def test_plannings_that_end_in_time_do_not_make_a_worker_leave(bench: Bench, database: Database) -> None:
+    for number in range(3):
+        release = threading.Event()
+        with abandoned(bench, database, release.wait, number):
+            assert looked(bench, 0) == 0
+            assert looked(bench, 10 * PATIENCE) == 0
+            release.set()
+            wait_for("the end of the planning", lambda: not bench.at_hand.abandoned.all())
+    assert looked(bench, 10 * PATIENCE) == 0
+
+
+@pytest.mark.one_database
+def test_a_worker_leaves_for_one_planning_that_is_in_the_jvm_now_and_then(bench: Bench, database: Database) -> None:
+    release = threading.Event()
+
+    def waits_and_calls() -> None:
+        release.wait()
+        gateway.jvm.java.lang.System.nanoTime()
+
+    with silent_gateway() as gateway, abandoned(bench, database, waits_and_calls):
+        (planning,) = bench.at_hand.abandoned.all()
+        assert looked(bench, 0) == 0
+        assert looked(bench, 10 * PATIENCE) == 0
+        release.set()
+        wait_for("the call into the JVM", lambda: is_in_jvm_call(planning.thread))
+        assert looked(bench, PATIENCE) == 0
+        assert looked(bench, 1) == 1
+    wait_for("the end of the planning", lambda: not bench.at_hand.abandoned.all())

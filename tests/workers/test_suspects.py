@@ -121,7 +121,7 @@ def test_a_planning_that_was_abandoned_keeps_others_away_until_it_ends(database:
     assert asked(suspects, database) is None
 
 
-def test_nothing_claimed_keeps_nobody_away(database: Database) -> None:
+def test_without_a_claim_any_job_may_begin(database: Database) -> None:
     suspects = Suspects(AttemptsAtHand())
     assert suspects.claim(lambda: None) is None
     assert asked(suspects, database) is None

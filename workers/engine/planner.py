@@ -187,11 +187,14 @@ class _Rewriting:
     ids: NodeIds
     trace: list[RuleTrace] = field(default_factory=list)
     changed_by: dict[int, str] = field(default_factory=dict)
+    left_out: bool = False
+    """Whether the last rule was not applied to a node, for the time was over."""
 
     def apply(self, rule: Rule[Any], plan: Node) -> Node:
         """`rule` applied to every node of `plan`, inputs first, until the time for optional rewrites is over."""
+        self.left_out = False
         applied = self._below(rule, plan, ())
-        if self.ctx.budget.is_spent():
+        if self.left_out:
             reason = (
                 f"Not applied to all of the plan: the rewrites took longer than optimizer.timeout "
                 f"({self.ctx.budget.seconds:g} s)."
@@ -209,6 +212,7 @@ class _Rewriting:
         """`rule` applied to a node to whose inputs it was applied already."""
         self.ctx.budget.check()
         if self.ctx.budget.is_spent():
+            self.left_out = True
             return moved
         ctx = replace(self.ctx, above=above)
         match = rule.match(moved, ctx)
@@ -236,6 +240,9 @@ class _Rewriting:
     def _numbered(self, rule_name: str, before: Node, after: Node) -> Node:
         """`after` with ids, and `rule_name` noted for the nodes that are new in it."""
         numbered = self.ids.number(after, identities(before))
+        for copied, original in self.ids.copies.items():
+            if original in self.changed_by:
+                self.changed_by[copied] = self.changed_by[original]
         self.changed_by.update(dict.fromkeys(self.ids.new, rule_name))
         return numbered
 

@@ -351,14 +351,26 @@ def test_rules_are_skipped_once_the_time_for_rewrites_is_over(monkeypatch: pytes
 
     first, second = _Looks(spend), _Looks(spend)
     monkeypatch.setattr("workers.engine.planner.RULES", (first, second))
-    budget = PlanningBudget(seconds=10.0, clock=lambda: now)
-    plan = plan_query(query(), STATISTICS, JobSettings(), budget)
+    plan = plan_query(query(), STATISTICS, JobSettings(), PlanningBudget(seconds=6.0, clock=lambda: now))
     assert plan.after == plan.before
-    assert [len(rule.looked) for rule in (first, second)] == [3, 0]
+    assert [len(rule.looked) for rule in (first, second)] == [2, 0]
     assert [(trace.rule, trace.outcome) for trace in plan.trace] == [("looks", RuleOutcome.SKIPPED)] * 2
     assert {trace.reason for trace in plan.trace} == {
-        "Not applied to all of the plan: the rewrites took longer than optimizer.timeout (10 s)."
+        "Not applied to all of the plan: the rewrites took longer than optimizer.timeout (6 s)."
     }
+
+
+def test_a_rule_that_saw_every_node_in_time_has_no_trace_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def spend() -> None:
+        nonlocal now
+        now += 4.0
+
+    rule = _Looks(spend)
+    monkeypatch.setattr("workers.engine.planner.RULES", (rule,))
+    plan = plan_query(query(), STATISTICS, JobSettings(), PlanningBudget(seconds=10.0, clock=lambda: now))
+    assert (len(rule.looked), plan.trace) == (3, ())
 
 
 def test_the_check_of_the_budget_ends_the_pass_at_the_next_node(monkeypatch: pytest.MonkeyPatch) -> None:

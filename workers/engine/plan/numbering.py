@@ -19,6 +19,8 @@ class NodeIds:
         self._next: Iterator[int] = count(first)
         self.new: set[int] = set()
         """Ids of the nodes that the last call of `number` found new."""
+        self.copies: dict[int, int] = {}
+        """Ids that the last call gave to copies of nodes, and the ids of these."""
 
     @classmethod
     def after(cls, plan: Node) -> NodeIds:
@@ -32,12 +34,15 @@ class NodeIds:
         identity (`id()`) is in `known`, the nodes that were there before; `new` has the ids of those.
         """
         taken: set[int] = set()
-        self.new = set()
+        self.new, self.copies = set(), {}
 
         def visit(node: Node) -> Node:
             made = with_inputs(node, tuple(visit(child) for child in inputs_of(node)))
             if made.id is None or made.id in taken:
-                made = replace(made, id=next(self._next))
+                number = next(self._next)
+                if made.id is not None:
+                    self.copies[number] = made.id
+                made = replace(made, id=number)
             taken.add(id_of(made))
             if id(node) not in known:
                 self.new.add(id_of(made))

@@ -56,12 +56,17 @@ def lower(node: Node, scans: Mapping[str, DataFrame]) -> DataFrame:
     `scans` has a DataFrame for every alias, its columns named `alias.column`. Nothing runs yet.
     """
     if isinstance(node, Scan):
-        return scans[node.alias].selectExpr(*(quoted(field.name) for field, _ in node.columns))
+        return _scanned(scans[node.alias], [field.name for field, _ in node.columns])
     if isinstance(node, Join):
         return _join(node, lower(node.left, scans), lower(node.right, scans))
     if isinstance(node, Union):
         return reduce(DataFrame.union, (lower(branch, scans) for branch in node.inputs))
     return _unary(node, lower(node.input, scans))
+
+
+def _scanned(frame: DataFrame, names: list[str]) -> DataFrame:
+    # A projection that changes nothing costs Spark an analysis.
+    return frame if frame.columns == names else frame.selectExpr(*map(quoted, names))
 
 
 def _unary(

@@ -79,7 +79,7 @@ Effect = OneTask | Advice
 @dataclass(frozen=True)
 class Situation:
     """Everything that advice depends on. `plan`, `rules` and `evidence` are those of the run; `replan` makes the plan
-    of the same query by other settings.
+    of the same query by other settings, and returns None where there was no time for it.
     """
 
     plan: Node
@@ -87,11 +87,12 @@ class Situation:
     settings: JobSettings
     rules: Sequence[RuleTrace]
     evidence: Evidence
-    replan: Callable[[JobSettings], str]
+    replan: Callable[[JobSettings], str | None]
 
     def changes_plan(self, change: Change) -> bool:
-        """Whether the query would run by another plan with these settings."""
-        return self.replan(with_settings(self.settings, change.settings)) != self.replan(self.settings)
+        """Whether the query is known to run by another plan with these settings."""
+        now, then = self.replan(self.settings), self.replan(with_settings(self.settings, change.settings))
+        return now is not None and then is not None and now != then
 
 
 def with_settings(settings: JobSettings, changes: Mapping[str, str]) -> JobSettings:

@@ -36,7 +36,7 @@ def skew_report(
     evidence: Evidence,
     settings: JobSettings,
     rules: Sequence[RuleTrace],
-    replan: Callable[[JobSettings], str],
+    replan: Callable[[JobSettings], str | None],
 ) -> SkewReport:
     """Whether a job was skewed. `plan` is the one that ran, `evidence` and `rules` are its own; `replan` makes the text
     of the plan of the same query by other settings.

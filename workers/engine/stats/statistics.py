@@ -103,29 +103,30 @@ class Estimates:
     """
 
     def __init__(self) -> None:
-        self._nodes: dict[int, Node] = {}
-        self._results: dict[tuple[Hashable, ...], object] = {}
-
-    def once(self, key: tuple[Hashable, ...], node: Node, compute: Callable[[], R]) -> R:
-        """The result that is stored for `node` under `key`, or else that of `compute`, which is then stored."""
-        key = (id(node), *key)
-        if key not in self._results:
-            self._nodes[id(node)] = node
-            self._results[key] = compute()
-        return cast("R", self._results[key])
+        self.nodes: dict[int, Node] = {}
+        """The nodes of all results, by identity."""
+        self.results: dict[tuple[Hashable, ...], object] = {}
+        """By the node's identity, the function and its other arguments."""
 
 
 def once_per_node(estimate: Callable[P, R]) -> Callable[P, R]:
     """`estimate`, computed once per node and planning pass, so that a plan costs no more than its number of nodes.
 
-    Its first argument is the node, one of the others the statistics; the rest must be hashable. All are positional.
+    Its first argument is the node, one of the others the statistics; the rest must be hashable. All are positional: a
+    keyword argument raises TypeError.
     """
 
+    # One stack frame, since estimates are as deep as the plan.
     @wraps(estimate)
     def remembered(*args: P.args, **kwargs: P.kwargs) -> R:
+        if kwargs:
+            raise TypeError(f"{estimate.__name__} takes positional arguments alone")
         statistics = next(argument for argument in args if isinstance(argument, Statistics))
-        others = tuple(argument for argument in args[1:] if argument is not statistics)
-        node = cast("Node", args[0])
-        return statistics.estimates.once((estimate, *others), node, lambda: estimate(*args, **kwargs))
+        node, known = cast("Node", args[0]), statistics.estimates
+        key = (id(node), estimate, *(argument for argument in args[1:] if argument is not statistics))
+        if key not in known.results:
+            known.nodes[id(node)] = node
+            known.results[key] = estimate(*args, **kwargs)
+        return cast("R", known.results[key])
 
     return remembered

@@ -35,6 +35,7 @@ def test_a_changed_copy_keeps_its_id_and_copies_of_it_get_new_ones() -> None:
     assert [node.id for node in walk_up(made)] == [0, 1, 2, 3, 4, 5, 6]
     # The rule changed the join of the first branch and made the union. The second branch is a copy of what was there.
     assert ids.new == {2, 6}
+    assert ids.copies == {3: 0, 4: 1, 5: 2}
 
 
 def test_ids_take_no_part_in_comparisons() -> None:
