@@ -23,16 +23,18 @@ class DaemonPool:
         self._lock = threading.Lock()
 
     def submit(self, call: Callable[[], None]) -> Future[None]:
-        """Runs the call as soon as a thread is free, and never once the pool is closed. Returns at once."""
+        """Runs the call as soon as a thread is free, and never once the pool is closed. Returns at once.
+
+        Raises RuntimeError where the pool has no thread and cannot start one. The call does not run then.
+        """
         answer: Future[None] = Future()
         with self._lock:
             if self._closed:
                 answer.cancel()
                 return answer
-            self._calls.put((call, answer))
             if self._threads < self._most:
-                self._threads += 1
-                threading.Thread(target=self._run, name=f"{self._name}-{self._threads}", daemon=True).start()
+                self._start_thread()
+            self._calls.put((call, answer))
         return answer
 
     def close(self) -> None:
@@ -47,13 +49,24 @@ class DaemonPool:
             for _ in range(self._threads):
                 self._calls.put(None)
 
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._run, name=f"{self._name}-{self._threads + 1}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            # The operating system has no thread to spare. Those that the pool has run the calls.
+            if not self._threads:
+                raise
+        else:
+            self._threads += 1
+
     def _run(self) -> None:
         while (taken := self._calls.get()) is not None:
             call, answer = taken
             if answer.set_running_or_notify_cancel():
                 try:
                     call()
-                except BaseException as error:  # noqa: BLE001 - for the one who asks for the answer
+                except BaseException as error:  # noqa: BLE001 - raised where the result is read
                     answer.set_exception(error)
                 else:
                     answer.set_result(None)

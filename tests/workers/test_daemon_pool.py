@@ -59,3 +59,38 @@ def test_a_closed_pool_begins_nothing(pool: DaemonPool) -> None:
         with pytest.raises(CancelledError):
             answer.result(10)
     assert done == []
+
+
+def fails_to_start(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_thread_that_cannot_be_started_is_started_later(pool: DaemonPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    for _ in range(MOST):
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fails_to_start)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                pool.submit(lambda: done.append("refused"))
+    pool.submit(lambda: done.append("taken")).result(10)
+    assert done == ["taken"], "what was refused is not run"
+
+
+def test_the_threads_that_are_there_run_the_calls_while_no_other_can_be_started(
+    pool: DaemonPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    barrier = threading.Barrier(MOST)
+    names: set[str] = set()
+
+    def meets() -> None:
+        barrier.wait(10)
+
+    pool.submit(lambda: None).result(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fails_to_start)
+        for _ in range(MOST):
+            pool.submit(lambda: names.add(threading.current_thread().name)).result(10)
+    assert names == {"pool-1"}
+    # Then the pool starts the others: all of them meet.
+    for answer in [pool.submit(meets) for _ in range(MOST)]:
+        answer.result(10)
