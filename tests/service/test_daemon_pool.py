@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from workers.daemon_pool import DaemonPool
+from service.daemon_pool import DaemonPool
 
 MOST = 2
 
