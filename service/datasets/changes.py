@@ -6,8 +6,8 @@ the size and the times of each file (`version_of`). After the last reading they 
 the result doubtful, and it is not published.
 
 Not found out: a file that is written with the same size within the resolution of the times of its file system (a few
-milliseconds on local disks, a second in most object stores), a time that a network file system tells from its cache,
-and what a file system without times keeps to itself. Files that are added to a directory are not read: no change.
+milliseconds on local disks, a second in most object stores), a time served from the cache of a network file system,
+and changes on a file system without times. Files that are added to a directory are not read: no change.
 """
 
 from __future__ import annotations

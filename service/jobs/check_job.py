@@ -26,8 +26,8 @@ from service.store.session import Database
 _NO_STREAMS: Mapping[str, Schema] = MappingProxyType({})
 
 _COMPILING = BoundedSemaphore(2)
-"""The compiler is Python, which runs on one thread at a time: every further thread that compiles only takes its turns
-from the requests of others, and makes all of them slower.
+"""The compiler is Python, which runs on one thread at a time: further compiling threads gain nothing and slow down
+other requests.
 """
 
 _WITHOUT_FILES = frozenset({"empty_directory", "path_not_found"})

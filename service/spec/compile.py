@@ -34,7 +34,7 @@ def compile_job(
     try:
         return _compiled(spec, schemas, is_accepted=is_accepted, checks_settings=has_new_settings or not is_accepted)
     except RecursionError:
-        # The limits leave room; this is for what they forget.
+        # The limits should prevent this; it covers shapes that they miss.
         raise SpecError.of(CODE, NESTING.detail(), pointer="/sql" if spec.query is None else "/query") from None
 
 
