@@ -123,7 +123,7 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
         # The server gives up requests that take too long, and does not wait until they have told so.
         await app.state.under_way.ended(_LAST_WORDS_SECONDS)
         app.state.metrics.registry.unregister(gauges)
-        await asyncio.to_thread(submissions.close)
+        submissions.close()
         await cancelled.stop()
         await watcher.stop()
         await asyncio.to_thread(doorbell.close)

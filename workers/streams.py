@@ -13,9 +13,9 @@ from typing import NewType
 
 import structlog
 
+from service.daemon_pool import DaemonPool
 from service.store.faults import fault_of
 from workers.attempt import AttemptsAtHand
-from workers.daemon_pool import DaemonPool
 from workers.failures import Verdict
 from workers.stream_attempt import StreamAttempt
 

@@ -26,8 +26,8 @@ from service.store.session import Database
 _NO_STREAMS: Mapping[str, Schema] = MappingProxyType({})
 
 _COMPILING = BoundedSemaphore(2)
-"""The compiler is Python, which runs on one thread at a time: every further thread that compiles only takes its turns
-from the requests of others, and makes all of them slower.
+"""The compiler is Python, which runs on one thread at a time: further compiling threads gain nothing and slow down
+other requests.
 """
 
 _WITHOUT_FILES = frozenset({"empty_directory", "path_not_found"})
@@ -54,10 +54,17 @@ class _Found:
 
 
 def check_job(
-    spec: JobSpec, roots: Sequence[Root], streams: Mapping[str, Schema] = _NO_STREAMS, *, goes_on: bool = False
+    spec: JobSpec,
+    roots: Sequence[Root],
+    streams: Mapping[str, Schema] = _NO_STREAMS,
+    *,
+    is_accepted: bool = False,
+    goes_on: bool = False,
 ) -> CheckedJob:
-    """The compiled query and what it reads; `streams` are the columns of the tenant's streams, by name. A job that
-    `goes_on` has copies of the tables that it follows, and needs no files of them.
+    """The compiled query and what it reads; `streams` are the columns of the tenant's streams, by name.
+
+    `is_accepted`: the job is stored, and its settings are new; limits that earlier versions did not have do not apply
+    to its query. A job that `goes_on` has copies of the tables that it follows, and needs no files of them.
 
     Raises SpecError with every place that is wrong, and StorageUnavailableError where a store of the data roots cannot
     be used.
@@ -72,7 +79,8 @@ def check_job(
             found[name] = _without_files(name, spec.followed[name], error)
         _check_event_time(name, table, found[name].schema)
     with _COMPILING:
-        query = compile_job(spec, {name: one.schema for name, one in found.items()})
+        schemas = {name: one.schema for name, one in found.items()}
+        query = compile_job(spec, schemas, is_accepted=is_accepted, has_new_settings=is_accepted)
     known = spec.model_copy(update={"tables": {name: one.table for name, one in found.items()}})
     return CheckedJob(query, sum(one.bytes for one in found.values()), known)
 

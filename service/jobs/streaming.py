@@ -90,7 +90,8 @@ def check_settings(
         require_stopped(row, database.now(session))
         has_state = not from_scratch and has_layout(session, job_id)
         spec = with_settings(JobSpec.model_validate(row.spec), patch, has_state=has_state)
-    check_job(spec, roots_of(settings), posted_schemas(database, tenant, spec), goes_on=has_state)
+    streams = posted_schemas(database, tenant, spec)
+    check_job(spec, roots_of(settings), streams, is_accepted=True, goes_on=has_state)
     return row.spec
 
 

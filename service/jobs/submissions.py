@@ -1,13 +1,16 @@
-"""Threads for submissions, which may take a second of processor time each: reads never wait for one of them."""
+"""Threads for submissions, which may take a second of processor time each: reads never wait for one of them, and
+neither does the end of the process.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from typing import ParamSpec, TypeVar
+
+from service.daemon_pool import DaemonPool
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -20,13 +23,13 @@ class Submissions:
     """Runs submissions on threads of their own."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="submission")
+        self._pool = DaemonPool(_THREADS, "submission")
 
     async def run(self, submit: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Returns what `submit` returns, and raises what it raises."""
         call = partial(copy_context().run, submit, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+        return await asyncio.wrap_future(self._pool.submit(call))
 
     def close(self) -> None:
-        """Ends the threads once they have done what they were given."""
-        self._pool.shutdown()
+        """Drops the submissions that have not begun. Waits for none: one may hang, in the listing of a directory."""
+        self._pool.close()

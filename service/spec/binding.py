@@ -33,7 +33,7 @@ from service.spec.expressions import scalar_of
 from service.spec.grouping import Grouped, Key, check_keys, over_keys, positions_of
 from service.spec.growth import check_replaced, conditions_in
 from service.spec.inference import Typing
-from service.spec.limits import CODE, CONDITIONS
+from service.spec.limits import CONDITIONS
 from service.spec.parsing import read_expression
 from service.spec.pruning import pruned
 from service.spec.query import JoinKind, NullsOrder, Query, QueryRef, SortDirection, Source, TableRef, UnionRef
@@ -66,8 +66,9 @@ def bind(
     check_size(query, pointer)
     binder = _Binder(query, schemas, pointer, Aliases(), "", event_times, text_of)
     bound = pruned(binder.bind())
-    if binder.conditions > CONDITIONS.most:
-        raise SpecError.of(CODE, CONDITIONS.detail(binder.conditions), pointer=pointer)
+    source = text_of("", pointer)
+    if binder.conditions > CONDITIONS.most and not source.is_accepted:
+        raise source.beyond(CONDITIONS, binder.conditions)
     _check_columns(bound, pointer)
     return bound
 

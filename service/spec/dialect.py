@@ -52,13 +52,15 @@ class Text:
     """A text and the JSON pointer of the field that holds it; makes errors that name the place.
 
     An expression that was compiled from SQL has the `tree` that it was written from, which is not read again, and the
-    `sql` that the places in `tree` belong to.
+    `sql` that the places in `tree` belong to. `is_accepted`: the text belongs to a job that was accepted, maybe by a
+    version with fewer limits.
     """
 
     text: str
     pointer: str
     tree: Expression | None = None
     sql: str | None = None
+    is_accepted: bool = False
 
     @cached_property
     def tokens(self) -> tuple[Token, ...]:

@@ -59,7 +59,7 @@ def read_scalar(scalar: Scalar) -> Expression | None:
 def scalar_from(tree: Expression) -> Scalar | None:
     """The scalar of a resolved tree; None where `service.spec` has objections."""
     try:
-        return scalar_of(tree, Text("", ""))
+        return scalar_of(tree, Text("", "", is_accepted=True))
     except SpecError:
         return None
 

@@ -83,7 +83,7 @@ def find_stream(session: Session, tenant: str, name: str, *, lock: bool = False)
 
 
 def find_schemas(session: Session, tenant: str, names: Collection[str], *, lock: bool = False) -> dict[str, Schema]:
-    """The columns of those of these streams that the tenant has, by name; with `lock`, nobody deletes them before the
+    """The columns of the named streams that exist for the tenant, by name; with `lock`, nobody deletes them before the
     transaction ends. Rows are posted to them meanwhile.
     """
     statement = select(InputStreamRow).where(InputStreamRow.tenant == tenant, InputStreamRow.name.in_(names))

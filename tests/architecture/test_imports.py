@@ -90,6 +90,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.dispatch",
         "service.broker",
         "service.causes",
+        "service.daemon_pool",
         "service.messages",
         "service.logging",
         "service.java",

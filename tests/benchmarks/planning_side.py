@@ -75,7 +75,7 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def _needs(built: Node, settings: JobSettings) -> frozenset[tuple[str, ...]]:
-    """What the engine asks the plan before it reads statistics; returns the keys that it wants a sketch of."""
+    """What the engine asks the plan before it reads statistics; returns the keys to sketch."""
     is_all_forced(built, settings)
     is_open = undecided(built, settings)
     keys = statistics_keys(built, is_open)

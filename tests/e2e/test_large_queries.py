@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.processes import wait_for
 from tests.support.service import Service, running_service
-from tests.support.shapes import ACCEPTED, TABLE, sql
+from tests.support.shapes import ACCEPTED, MANY_JOINS, TABLE, sql
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
 
@@ -34,10 +34,10 @@ def workers(service: Service) -> list[tuple[str, str]]:
     return [(worker["id"], worker["app_id"]) for worker in listed]
 
 
-@pytest.mark.parametrize("shape", ACCEPTED)
+@pytest.mark.parametrize("shape", [*ACCEPTED, *MANY_JOINS])
 def test_a_large_query_comes_to_an_end(service: Service, shape: str) -> None:
     before = workers(service)
-    ended = service.wait(service.submit({"tables": TABLES, **ACCEPTED[shape]}), seconds=SECONDS)
+    ended = service.wait(service.submit({"tables": TABLES, **{**ACCEPTED, **MANY_JOINS}[shape]}), seconds=SECONDS)
     assert ended["attempts"] == 1
     assert ended["status"] == "SUCCEEDED" or ended["error"]["code"] == "query_too_complex", ended["error"]
     assert service.run({"tables": TABLES, **sql("SELECT COUNT(*) AS n FROM t")})[1] == [{"n": 3}]

@@ -126,6 +126,46 @@ MANY_JOINS: dict[str, dict[str, Any]] = {
 }
 """What is accepted as well, and takes Spark and its planner long."""
 
+
+def nested_four_times(values: int) -> str:
+    """A query in eight others, of which a common table expression is made that is used four times."""
+    text = f"SELECT a FROM t WHERE a IN ({listed('1', values)})"
+    for level in range(8):
+        text = f"SELECT a FROM ({text}) d{level}"
+    return f"WITH c AS ({text}) {chain('UNION ALL', 'SELECT a FROM c', 4)}"
+
+
+ACCEPTED_EARLIER: dict[str, tuple[str, dict[str, Any]]] = {
+    "AND of 1,200": ("conditions", sql(f"SELECT a FROM t WHERE {chain('AND', 'a <> #', 1_200)}")),
+    "NOT around an OR of 1,200": ("conditions", sql(f"SELECT a FROM t WHERE NOT ({chain('OR', 'a = #', 1_200)})")),
+    "AND of 1,200 in SELECT": ("conditions", sql(f"SELECT {chain('AND', 'a <> #', 1_200)} AS x FROM t")),
+    "AND of 1,200 in FILTER": (
+        "conditions",
+        sql(f"SELECT COUNT(*) FILTER (WHERE {chain('AND', 'a <> #', 1_200)}) AS n FROM t"),
+    ),
+    "AND of 1,200 in HAVING": (
+        "conditions",
+        sql(f"SELECT a FROM t GROUP BY a HAVING {chain('AND', 'a <> #', 1_200)}"),
+    ),
+    "AND of 1,200 in an unused common table expression": (
+        "conditions",
+        sql(f"WITH c AS (SELECT a FROM t WHERE {chain('AND', 'a <> #', 1_200)}) SELECT a FROM t"),
+    ),
+    "ANDs of 600 around each other": (
+        "conditions",
+        sql(
+            f"SELECT a FROM (SELECT a FROM t WHERE {chain('AND', 'a <> #', 600)}) d WHERE {chain('AND', 'a > #', 600)}"
+        ),
+    ),
+    "structure: AND of 1,200": ("conditions", query("a", where=chain("AND", "a <> #", 1_200))),
+    "queries 10 deep used four times": ("nodes", sql(nested_four_times(9_935))),
+    "an alias of 1,000 parts used 150 times": (
+        "written_nodes",
+        sql(f"SELECT COUNT(concat({listed('s', 1_000)})) AS n FROM t HAVING {chain('AND', 'n > #', 150)}"),
+    ),
+}
+"""What versions before these limits accepted, and this one refuses: the limit."""
+
 REFUSED: dict[str, tuple[str, int, dict[str, Any]]] = {
     "AND of 5,000": ("sql_tokens", 20_004, sql(f"SELECT a FROM t WHERE {chain('AND', 'a <> #', 5_000)}")),
     "OR of 5,000": ("sql_tokens", 20_004, sql(f"SELECT a FROM t WHERE {chain('OR', 'a <> #', 5_000)}")),

@@ -372,6 +372,21 @@ class TestChangingSettings:
         told = api.submit(mode="continuous", settings={"distinct_method": "bitmap"})
         assert (answer.status_code, answer.json()["code"]) == (told.status_code, told.json().get("code"))
 
+    @pytest.mark.parametrize("verb", ["resume", "settings"])
+    def test_a_query_that_was_accepted_before_a_limit_existed_stays_accepted(self, api: Api, verb: str) -> None:
+        job_id = submitted(api)
+        post(api, job_id, "stop")
+        with api.database.write() as session:
+            stored = session.scalars(select(JobRow.spec).where(JobRow.id == job_id)).one()
+            conditions = " AND ".join(f"uid <> {number}" for number in range(1_200))
+            query = {"sql": f"SELECT uid, COUNT(*) AS n FROM orders WHERE {conditions} GROUP BY uid"}
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(spec={**stored, **query}))
+        refused(api.submit(mode="continuous", **query), 422, "query_too_deep")
+        patch = {"mini_batch.size": 9}
+        answer = change(api, job_id, patch) if verb == "settings" else post(api, job_id, verb, {"settings": patch})
+        assert answer.status_code == (200 if verb == "settings" else 202), answer.text
+        assert answer.json()["spec"]["settings"]["mini_batch"]["size"] == 9
+
 
 class TestReading:
     def test_a_stream_before_anything(self, api: Api) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,6 +23,7 @@ from service.main import create_app
 from service.settings import Settings
 from service.spec.compile import compile_job
 from service.spec.limits import CODE
+from tests.support.processes import end, start_python, wait_for
 from tests.support.shapes import ACCEPTED, MANY_JOINS, REFUSED, sql
 
 pytestmark = pytest.mark.one_database
@@ -98,6 +103,53 @@ def test_submissions_keep_no_thread_from_reads(client: TestClient, monkeypatch: 
         finally:
             gate.set()
         assert {post.result(3 * PATIENCE_SECONDS).status_code for post in posts[:AT_ONCE]} == {202}
+
+
+HANGING = """
+import threading
+from service.cli.serve import serve
+from service.jobs import check_job
+
+def hang(*arguments, **named):
+    print("The listing hangs", flush=True)
+    threading.Event().wait()
+
+check_job.find_table_files = hang
+serve(port=0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.withstands(
+    "a directory whose listing hangs while the API stops",
+    kind="fault",
+    how="SIGTERM to `evenkeel serve` while a submission lists a directory, which never returns",
+    times=1,
+    guaranteed="the submission gets a 503, and the API ends",
+)
+def test_a_submission_that_hangs_does_not_keep_the_api_from_ending(tmp_path: Path) -> None:
+    environment = {"EVENKEEL_STATE_DIR": str(tmp_path / "state")}
+    migration = start_python(["-m", "service.cli", "migrate"], environment=environment, cwd=tmp_path)
+    assert migration.wait(60) == 0
+    log = tmp_path / "api.log"
+    api = start_python(["-c", HANGING], environment=environment, log=log, cwd=tmp_path)
+    try:
+        listens = re.compile(r"Evenkeel listens on (http://\S+)")
+        address = wait_for("the API's address", lambda: listens.search(log.read_text()), 60).group(1)
+
+        def post() -> httpx.Response:
+            transport = httpx.HTTPTransport(retries=20)
+            with httpx.Client(transport=transport, trust_env=False) as client:
+                return client.post(f"{address}/v1/jobs", json=SMALL, timeout=60)
+
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(post)
+            wait_for("the listing", lambda: "The listing hangs" in log.read_text(), 60)
+            # uvicorn ends in good order, then by the signal that asked for it.
+            assert end(api, 30) in (0, -signal.SIGTERM), log.read_text()
+            assert answer.result(10).status_code == 503
+    finally:
+        end(api, 0)
 
 
 def test_polls_go_on_while_the_largest_queries_are_compiled(client: TestClient) -> None:

@@ -15,7 +15,7 @@ from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from service.spec.limits import CODE, JOINS, LIMITS, TABLE_COLUMNS
 from service.spec.query import Query
-from tests.support.shapes import ACCEPTED, MANY_JOINS, TABLE, chain, joins, listed, sql
+from tests.support.shapes import ACCEPTED, ACCEPTED_EARLIER, MANY_JOINS, TABLE, chain, joins, listed, sql
 
 SCHEMA = parse_schema("a BIGINT, b INT, s STRING, ok BOOLEAN", "/x")
 SCHEMAS = {TABLE: SCHEMA}
@@ -124,6 +124,23 @@ def test_tables_with_many_columns_are_read_a_few_times_only() -> None:
 def test_a_job_that_was_accepted_earlier_is_compiled() -> None:
     wide = {TABLE: parse_schema(f"a BIGINT, {listed('c# INT', 3_000)}", "/x")}
     assert compile_job(job(sql(joins(99))), wide, is_accepted=True).joins
+
+
+@pytest.mark.parametrize("shape", ACCEPTED_EARLIER)
+def test_a_query_that_was_accepted_before_a_limit_existed_is_compiled(shape: str) -> None:
+    limit, part = ACCEPTED_EARLIER[shape]
+    assert f"(limit `{limit}`)" in str(refusal(part))
+    assert compile_job(job(part), SCHEMAS, is_accepted=True).select
+    assert compile_job(job(part), SCHEMAS, is_accepted=True, has_new_settings=True).select
+
+
+def test_the_new_settings_of_an_accepted_job_are_checked() -> None:
+    _, part = ACCEPTED_EARLIER["AND of 1,200"]
+    spec = job({**part, "settings": {"distinct_split": {"enabled": "true"}}})
+    assert compile_job(spec, SCHEMAS, is_accepted=True).select
+    with pytest.raises(SpecError) as caught:
+        compile_job(spec, SCHEMAS, is_accepted=True, has_new_settings=True)
+    assert caught.value.code != CODE
 
 
 @pytest.mark.parametrize("shape", ["calls 32 deep", "structure: queries 11 deep"])

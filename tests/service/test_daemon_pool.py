@@ -1,14 +1,16 @@
-"""A pool whose threads do not outlive what the process does."""
+"""A pool whose threads do not delay the end of the process."""
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 
 import pytest
 
-from workers.daemon_pool import DaemonPool
+from service.daemon_pool import DaemonPool
+from tests.support.processes import wait_for
 
 MOST = 2
 
@@ -94,3 +96,13 @@ def test_the_threads_that_are_there_run_the_calls_while_no_other_can_be_started(
     # Then the pool starts the others: all of them meet.
     for answer in [pool.submit(meets) for _ in range(MOST)]:
         answer.result(10)
+
+
+def test_a_thread_that_waits_keeps_no_result(pool: DaemonPool) -> None:
+    class Result:
+        pass
+
+    answer = pool.submit(Result)
+    result = weakref.ref(answer.result(10))
+    del answer
+    wait_for("the thread to drop the result", lambda: result() is None)

@@ -7,8 +7,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from typing import Any, TypeVar
 
-_Call = tuple[Callable[[], None], Future[None]]
+T = TypeVar("T")
+
+_Call = tuple[Callable[[], Any], "Future[Any]"]
 
 
 class DaemonPool:
@@ -22,12 +25,12 @@ class DaemonPool:
         self._closed = False
         self._lock = threading.Lock()
 
-    def submit(self, call: Callable[[], None]) -> Future[None]:
+    def submit(self, call: Callable[[], T]) -> Future[T]:
         """Runs the call as soon as a thread is free, and never once the pool is closed. Returns at once.
 
         Raises RuntimeError where the pool has no thread and cannot start one. The call does not run then.
         """
-        answer: Future[None] = Future()
+        answer: Future[T] = Future()
         with self._lock:
             if self._closed:
                 answer.cancel()
@@ -62,11 +65,16 @@ class DaemonPool:
 
     def _run(self) -> None:
         while (taken := self._calls.get()) is not None:
-            call, answer = taken
-            if answer.set_running_or_notify_cancel():
-                try:
-                    call()
-                except BaseException as error:  # noqa: BLE001 - raised where the result is read
-                    answer.set_exception(error)
-                else:
-                    answer.set_result(None)
+            _complete(*taken)
+            # While the thread waits, it keeps neither the call nor its result.
+            del taken
+
+
+def _complete(call: Callable[[], T], answer: Future[T]) -> None:
+    if answer.set_running_or_notify_cancel():
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001 - raised where the result is read
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)
