@@ -22,7 +22,7 @@ test("nodes of the plan after are marked by what changed them", () => {
   assert.deepEqual(marksAfter({ after: { nodes } }), { 12: "eager" });
 });
 
-test("a wrong estimate is told with its node, its rule and by how much", () => {
+test("a wrong estimate is listed with its node, its rule and its factor", () => {
   const emitted = { quantity: "rows_emitted", node: "Join INNER", node_id: 6, rule: null, estimated: 38_279_129_098, measured: 2_100_000, factor: 18228.2 };
   const chosen = { quantity: "rows_shuffled", node: "Aggregate", node_id: 3, rule: "eager_aggregation", estimated: 100, measured: 9_000, factor: 90 };
   const read = { quantity: "rows_read", node: null, node_id: null, rule: null, estimated: 100, measured: 9_000, factor: 90 };

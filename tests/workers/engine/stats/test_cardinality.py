@@ -221,7 +221,7 @@ def test_the_estimate_of_many_joins_is_finite() -> None:
 
 
 def test_each_node_is_estimated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each estimate asked for those below it anew: 30 joins took 2^30 steps."""
+    """Each estimate recomputed those of its inputs: 30 joins took 2^30 steps."""
     node, known = many_joins(30)
     read = 0
 
