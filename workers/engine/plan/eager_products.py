@@ -25,14 +25,13 @@ from dataclasses import dataclass
 from service.spec.coercion import as_decimal, decimal_arithmetic
 from service.spec.query import AggregateFunction
 from service.spec.scalar import Scalar
-from service.spec.scalar_trees import columns_by_name, scalar_from, tree_of
+from service.spec.scalar_trees import scalar_from, tree_of
 from service.spec.sum_parts import product_has_parts
 from service.spec.tree import Arithmetic
 from service.spec.types import DOUBLE, DataType, decimal
 from workers.engine.plan.joined_aggregate import JoinedAggregate, Side
 from workers.engine.plan.nodes import Call
 from workers.engine.plan.scalars import compose
-from workers.engine.plan.schema import output_of
 
 SCALED = "({0}) * 5.421010862427522E-20D"
 """2^-64 of a DOUBLE, which is exact but for the smallest ones."""
@@ -68,7 +67,7 @@ def factors_of(call: Call, over: JoinedAggregate) -> tuple[Factor, Factor] | Non
     """
     if call.function is not AggregateFunction.SUM or call.distinct or len(call.arguments) != 1:
         return None
-    tree = tree_of(call.arguments[0], columns_by_name((*output_of(over.join.left), *output_of(over.join.right))))
+    tree = tree_of(call.arguments[0], over.joined_columns)
     if not isinstance(tree, Arithmetic) or tree.operator != "*":
         return None
     values = (scalar_from(tree.left), scalar_from(tree.right))

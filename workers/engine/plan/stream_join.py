@@ -18,7 +18,7 @@ from dataclasses import replace
 from service.spec.evaluation import cannot_fail, null_of_nulls
 from service.spec.query import AggregateFunction, JoinKind
 from service.spec.scalar import Scalar, column
-from service.spec.scalar_trees import columns_by_name, tree_of
+from service.spec.scalar_trees import tree_of
 from service.spec.types import BIGINT, BOOLEAN, Field
 from workers.engine.plan.algebra import is_distinct
 from workers.engine.plan.eager_calls import EagerCalls
@@ -28,7 +28,7 @@ from workers.engine.plan.explain import call_text
 from workers.engine.plan.joined_aggregate import JoinedAggregate, Side, all_of, is_not_null, joined_aggregate
 from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Named, Node, Project
 from workers.engine.plan.scalars import compose, fresh_name
-from workers.engine.plan.schema import names_of, output_of
+from workers.engine.plan.schema import names_of
 from workers.engine.plan.stream_rows import Contribution, united_aggregate
 
 _BOTH = frozenset(Side)
@@ -179,7 +179,7 @@ def _distinct_obstacle(call: Call, over: JoinedAggregate) -> str | None:
     side = _distinct_side(call, over)
     if side is None:
         return f"{call_text(call)} is over both sides of the join."
-    columns = columns_by_name(output_of(over.input(side)))
+    columns = over.columns[side]
     trees = [tree_of(argument, columns) for argument in call.arguments]
     if over.null_extended(side) and not any(tree is not None and null_of_nulls(tree) for tree in trees):
         return f"{call_text(call)} may count rows that found no partner."
