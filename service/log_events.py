@@ -56,8 +56,8 @@ LOG_EVENTS = (
         "worker_blocked_by_plannings",
         "error",
         "worker",
-        "As many plannings that were abandoned as the worker may have do not end; it takes no job, and ends as soon as "
-        "its jobs have.",
+        "Abandoned plannings do not end: as many as the worker may have, or one for ten times "
+        "`EVENKEEL_SPARK_TASK_KILL_SECONDS`. The worker takes no further job, and ends when its jobs have ended.",
     ),
     LogEvent("spark_start_killed", "error", "worker", "Spark took too long to start and was ended."),
     LogEvent("attempt_failed", "error", "worker", "A job ended by mistake of ours; with the traceback."),
