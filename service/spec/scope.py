@@ -79,6 +79,10 @@ class TableScope:
             raise _unknown_column(f"{name.qualifier}.{name.name}", name, self.tables[alias].names, source, alias)
         return alias, found
 
+    def has_column(self, name: str) -> bool:
+        """Whether a table has a column that is called `name`, in whatever case."""
+        return any(schema.alike(name) for schema in self.tables.values())
+
     def call_by_name(self, name: Name, source: Text) -> Call | None:
         """The call of a function that needs no parentheses, where `name` is that of one and of no column.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -14,6 +15,8 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from service.spec.binding import bind
+from service.spec.compile import compile_job
+from service.spec.job import JobSpec
 from service.spec.options import JobSettings
 from service.spec.query import Query
 from service.spec.types import (
@@ -34,6 +37,7 @@ from service.spec.types import (
 from workers.engine.plan.nodes import Node
 from workers.engine.planner import Plan, plan_query
 from workers.engine.spark.lowering import lower
+from workers.engine.spark.sources import scans_of
 from workers.engine.stats.statistics import Statistics
 
 SEED = 20_130_101
@@ -128,7 +132,22 @@ class Oracle:
 
     def check_plan(self, query: Mapping[str, Any], before: Node, after: Node) -> list[Row]:
         """Asserts the same of two plans of the query; gives the rows of the first."""
-        scans = self.scans(query)
+        return self._check(self.scans(query), before, after)
+
+    def plan_sql(self, sql: str) -> Plan:
+        """The plan of a query in SQL, with default settings and no statistics."""
+        used = {name: schema for name, schema in SCHEMAS.items() if re.search(rf"\b{name}\b", sql)}
+        tables = {name: {"format": "parquet", "path": name} for name in used}
+        bound = compile_job(JobSpec.model_validate({"tables": tables, "sql": sql}), used)
+        return plan_query(bound, Statistics({}, {}, slots=2), JobSettings())
+
+    def check_sql(self, sql: str) -> tuple[Plan, list[Row]]:
+        """Asserts the same of a query in SQL. Gives what `check` gives."""
+        plan = self.plan_sql(sql)
+        scans = {scan.alias: _renamed(self._tables[scan.table], scan.alias) for scan in scans_of(plan.before)}
+        return plan, self._check(scans, plan.before, plan.after)
+
+    def _check(self, scans: dict[str, DataFrame], before: Node, after: Node) -> list[Row]:
         expected = _outcome(lower(before, scans))
         if after == before:
             return expected.rows

@@ -184,8 +184,9 @@ def test_such_queries_make_every_rule_fire(oracle: Any) -> None:
         by_cost.update(rules & chosen_by_cost)
 
     count()
-    # Which keys of a join are hot is only known with literals of them: test_settings has such statistics.
-    assert set(fired) == {rule.name for rule in RULES} - {"skewed_join"}
+    # Which keys of a join are hot is only known with literals of them: test_settings has such statistics. Queries with
+    # a UNION are in test_union_branches.
+    assert set(fired) == {rule.name for rule in RULES} - {"skewed_join", "prune_union_branches"}
     assert all(5 <= by_cost[rule] <= fired[rule] - 20 for rule in FORCED_BY), (fired, by_cost)
 
 

@@ -20,7 +20,7 @@ from workers.engine.plan.explain import explain, line_of
 from workers.engine.plan.invariants import check
 from workers.engine.plan.joined_aggregate import stands_over_a_join
 from workers.engine.plan.nodes import Aggregate, Filter, Join, Node, Scan, inputs_of
-from workers.engine.plan.numbering import NodeIds, identities
+from workers.engine.plan.numbering import NodeIds
 from workers.engine.plan.schema import output_of
 from workers.engine.plan.transform import walk_up, with_inputs
 from workers.engine.rules.eager_aggregation import EagerAggregation
@@ -239,7 +239,7 @@ class _Rewriting:
 
     def _numbered(self, rule_name: str, before: Node, after: Node) -> Node:
         """`after` with ids, and `rule_name` noted for the nodes that are new in it."""
-        numbered = self.ids.number(after, identities(before))
+        numbered = self.ids.number(after, before)
         for copied, original in self.ids.copies.items():
             if original in self.changed_by:
                 self.changed_by[copied] = self.changed_by[original]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from itertools import count
 
 from workers.engine.plan.nodes import Node, inputs_of
 from workers.engine.plan.transform import walk_up, with_inputs
 
-NO_NODES: Set[int] = frozenset()
+_NOT_COMPARED = frozenset({"id", "input", "inputs", "left", "right"})
 
 
 class NodeIds:
@@ -27,12 +27,14 @@ class NodeIds:
         """Ids beyond all that `plan` has."""
         return cls(max((node.id for node in walk_up(plan) if node.id is not None), default=-1) + 1)
 
-    def number(self, plan: Node, known: Set[int] = NO_NODES) -> Node:
+    def number(self, plan: Node, before: Node | None = None) -> Node:
         """`plan` with an id for each node, inputs first.
 
-        The first node with an id keeps it; copies of it and nodes without an id get new ones. A node is new unless its
-        identity (`id()`) is in `known`, the nodes that were there before; `new` has the ids of those.
+        The first node with an id keeps it; copies of it and nodes without an id get new ones. `new` has the ids of the
+        nodes that `before`, a plan with ids, does not have, or has with other fields. A node whose inputs alone were
+        replaced by as many others is not new.
         """
+        originals = {} if before is None else {node.id: node for node in walk_up(before)}
         taken: set[int] = set()
         self.new, self.copies = set(), {}
 
@@ -44,11 +46,21 @@ class NodeIds:
                     self.copies[number] = made.id
                 made = replace(made, id=number)
             taken.add(id_of(made))
-            if id(node) not in known:
+            original = originals.get(node.id)
+            if original is None or not _is_same_but_for_inputs(node, original):
                 self.new.add(id_of(made))
             return made
 
         return visit(plan)
+
+
+def _is_same_but_for_inputs(node: Node, original: Node) -> bool:
+    if node is original:
+        return True
+    if type(node) is not type(original) or len(inputs_of(node)) != len(inputs_of(original)):
+        return False
+    names = (field.name for field in fields(node) if field.name not in _NOT_COMPARED)
+    return all(getattr(node, name) is getattr(original, name) for name in names)
 
 
 def with_ids(plan: Node) -> Node:

@@ -9,12 +9,15 @@ from workers.engine.rules.distinct_branches import DistinctBranches
 from workers.engine.rules.eager_aggregation import EagerAggregation
 from workers.engine.rules.incremental_aggregate import IncrementalAggregate
 from workers.engine.rules.join_strategy import JoinStrategy
+from workers.engine.rules.prune_union_branches import PruneUnionBranches
 from workers.engine.rules.rule import Rule
 from workers.engine.rules.skewed_join import SkewedJoin
 from workers.engine.rules.split_distinct_aggregate import SplitDistinctAggregate
 from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
 
 RULES: tuple[Rule[Any], ...] = (
+    # Drop branches of UNION that a condition excludes; first, since the other rules then see the plan that is left.
+    PruneUnionBranches(),
     # Aggregate below joins; before joins are looked at, since what is aggregated is another join's input.
     EagerAggregation(),
     # Decide how joins run; before hot keys are looked for, since a broadcast side has none.

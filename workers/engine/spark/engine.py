@@ -18,6 +18,7 @@ from workers.engine.plan.keys import statistics_keys, summed_columns
 from workers.engine.plan.nodes import Aggregate, Node
 from workers.engine.plan.transform import walk_up
 from workers.engine.planner import Plan, plan_query, plan_report
+from workers.engine.rules.prune_union_branches import without_excluded_branches
 from workers.engine.spark.caution import cautious_session, hashed_joins, may_hash_while_it_runs
 from workers.engine.spark.errors import is_lack_of_broadcasting, is_lack_of_memory, problem_of_spark_error
 from workers.engine.spark.late_statistics import LateStatistics
@@ -82,7 +83,8 @@ class Engine:
         """
         built = build(query)
         check()
-        known = self._statistics(built, tables, settings, check)
+        # Nothing need be known of branches that are not read.
+        known = self._statistics(without_excluded_branches(built), tables, settings, check)
         statistics = replace(known, hashes_blocks=may_hash_blocks(built))
         check()
         if crashes and (has_joins(built) or _tells_values_apart(built)):

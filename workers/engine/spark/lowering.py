@@ -79,10 +79,10 @@ def _unary(
         case Windows():
             return _windows(node, frame)
         case Filter():
-            return frame.filter(_expression(node.condition))
+            # A text takes one call of the JVM, a Column several. So it is with the projection and the aggregate.
+            return frame.filter(node.condition.sql)
         case Project():
-            # As texts: each Column would take several calls of the JVM.
-            return frame.selectExpr(*(f"{item.expression.sql} AS {quoted(item.name)}" for item in node.items))
+            return frame.selectExpr(*(_aliased(item.expression.sql, item.name) for item in node.items))
         case Aggregate():
             return _aggregate(node, frame)
         case Deduplicate():
@@ -141,7 +141,11 @@ def _expression(scalar: Scalar) -> Column:
 
 
 def _named(item: Named) -> Column:
-    return _expression(item.expression).alias(item.name)
+    return F.expr(_aliased(item.expression.sql, item.name))
+
+
+def _aliased(sql: str, name: str) -> str:
+    return f"{sql} AS {quoted(name)}"
 
 
 def _join_of_streams(node: Join, within: Within, left: DataFrame, right: DataFrame) -> DataFrame:
@@ -224,7 +228,7 @@ def _aggregate(node: Aggregate, frame: DataFrame) -> DataFrame:
     if node.grouping_sets:
         return _grouping_sets(node, frame)
     keys = [_named(key) for key in node.keys]
-    calls = [F.expr(call_sql(call)).alias(call.output.name) for call in node.calls]
+    calls = [F.expr(_aliased(call_sql(call), call.output.name)) for call in node.calls]
     if calls:
         return frame.groupBy(*keys).agg(*calls)
     if keys:

@@ -10,7 +10,7 @@ from service.spec.query import JoinKind
 from service.spec.strategies import JoinSkew
 from service.spec.types import BIGINT, Field
 from workers.engine.plan.nodes import Join, JoinStrategy, Limit, Scan, Union
-from workers.engine.plan.numbering import NodeIds, id_of, identities, with_ids
+from workers.engine.plan.numbering import NodeIds, id_of, with_ids
 from workers.engine.plan.transform import walk_up
 
 A = Scan("a", "a", ((Field("a.x", BIGINT), "x"),))
@@ -31,11 +31,24 @@ def test_a_changed_copy_keeps_its_id_and_copies_of_it_get_new_ones() -> None:
     join = with_ids(JOIN)
     assert isinstance(join, Join)
     ids = NodeIds.after(join)
-    made = ids.number(Union((replace(join, strategy=JoinStrategy(skew=JoinSkew.NONE)), join)), identities(join))
+    made = ids.number(Union((replace(join, strategy=JoinStrategy(skew=JoinSkew.NONE)), join)), join)
     assert [node.id for node in walk_up(made)] == [0, 1, 2, 3, 4, 5, 6]
     # The rule changed the join of the first branch and made the union. The second branch is a copy of what was there.
     assert ids.new == {2, 6}
     assert ids.copies == {3: 0, 4: 1, 5: 2}
+
+
+def test_a_node_over_another_input_is_not_new() -> None:
+    plan = with_ids(PLAN)
+    assert isinstance(plan, Limit)
+    assert isinstance(plan.input, Join)
+    ids = NodeIds.after(plan)
+    ids.number(replace(plan, input=replace(plan.input, kind=JoinKind.INNER)), plan)
+    assert ids.new == {id_of(plan.input)}
+    ids.number(replace(plan, input=plan.input.left), plan)
+    assert ids.new == set()
+    ids.number(replace(plan, count=4), plan)
+    assert ids.new == {id_of(plan)}
 
 
 def test_ids_take_no_part_in_comparisons() -> None:
