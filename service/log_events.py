@@ -56,7 +56,7 @@ LOG_EVENTS = (
         "worker_blocked_by_plannings",
         "error",
         "worker",
-        "Abandoned plannings do not end: as many as the worker may have, or one for ten times "
+        "The worker has reached its limit of abandoned plannings, or one has not ended after more than ten times "
         "`EVENKEEL_SPARK_TASK_KILL_SECONDS`. The worker takes no further job, and ends when its jobs have ended.",
     ),
     LogEvent("spark_start_killed", "error", "worker", "Spark took too long to start and was ended."),

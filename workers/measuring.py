@@ -22,6 +22,7 @@ from service.store.publication import AttemptMetrics
 from workers.engine.budget import PlanningBudget
 from workers.engine.plan.explain import text_of
 from workers.engine.planner import apply_rules
+from workers.engine.rules.prune_union_branches import without_excluded_branches
 from workers.engine.rules.rule import RuleContext
 from workers.engine.spark.engine import PlannedQuery, TableInput
 from workers.engine.spark.late_statistics import LateStatistics
@@ -66,7 +67,9 @@ def measure(
     except Exception:  # noqa: BLE001 - the result is there, and what is reported of the run must not lose it
         _log.warning("metrics_missing", exc_info=True)
         return AttemptMetrics(execution_ms, (), None, None)
-    saved = estimated_savings(planned.report.rules, planned.made.before, planned.statistics, estimates.choices)
+    # Spark drops such branches by itself.
+    read = without_excluded_branches(planned.made.before)
+    saved = estimated_savings(planned.report.rules, read, planned.statistics, estimates.choices)
     shown = tuple(each.model_copy(update={"detail": _shown(each.detail)}) for each in run_by.operators)
     figures = RunFigures(
         slots=planned.statistics.slots, run_by=run_by.model_copy(update={"operators": shown}), estimated=saved

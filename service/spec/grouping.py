@@ -90,6 +90,7 @@ class Grouped:
     def _over_tables(self, tree: Expression, source: Text) -> Expression:
         """`tree` with its names resolved; a name that is no column of a table stays, and equals no part of a key."""
         if isinstance(tree, Name):
+            # Resolving it would build an error with suggestions, which takes long.
             if tree.qualifier is None and tree.name.casefold() in self.names and not self.tables.has_column(tree.name):
                 return tree
             try:

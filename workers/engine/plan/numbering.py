@@ -31,8 +31,8 @@ class NodeIds:
         """`plan` with an id for each node, inputs first.
 
         The first node with an id keeps it; copies of it and nodes without an id get new ones. `new` has the ids of the
-        nodes that `before`, a plan with ids, does not have, or has with other fields. A node whose inputs alone were
-        replaced by as many others is not new.
+        nodes that are not in `before`, a plan with ids, or whose fields differ from those there. A node is not new if
+        only its inputs were replaced, by as many others.
         """
         originals = {} if before is None else {node.id: node for node in walk_up(before)}
         taken: set[int] = set()

@@ -7,19 +7,62 @@ from dataclasses import dataclass, replace
 
 from service.spec.query import JoinKind
 from service.spec.scalar import Scalar
-from service.spec.scalar_trees import read_scalar
-from service.spec.tree import Boolean, Cast, Comparison, Connective, Expression, InList, Name, Negation, Null, Number
-from service.spec.tree import String as Text
-from workers.engine.plan.nodes import Aggregate, Deduplicate, Filter, Join, Named, Node, Project, Sort, Union, inputs_of
-from workers.engine.plan.schema import ONE_SIDED, names_of
+from service.spec.scalar_trees import columns_by_name, conjuncts_of, read_scalar
+from service.spec.tree import (
+    Boolean,
+    Cast,
+    Comparison,
+    Connective,
+    Expression,
+    InList,
+    Name,
+    Negation,
+    Null,
+    Number,
+    String,
+)
+from service.spec.types import UNKNOWN as UNKNOWN_OF_TABLE
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Deduplicate,
+    Filter,
+    Join,
+    Limit,
+    Named,
+    Node,
+    Project,
+    Sort,
+    Union,
+    inputs_of,
+)
+from workers.engine.plan.scalars import conjunction
+from workers.engine.plan.schema import ONE_SIDED, UNKNOWN, names_of, output_of
 from workers.engine.plan.transform import transform_up, with_inputs
 from workers.engine.rules.rule import Match, RuleContext, Skip
 
 Value = str | int | bool | None
 """A constant; None is NULL."""
 
-Allowed = Mapping[str, tuple[frozenset[Value], ...]]
-"""By column: sets of constants, of each of which the column's value must be one."""
+
+@dataclass(frozen=True)
+class Requirement:
+    """A condition requires that `column`, by the name that it has there, is one of `values`."""
+
+    column: str
+    values: frozenset[Value]
+
+    def admits(self, value: Value) -> bool:
+        """Whether the constant may meet it. Values of different types are not compared here."""
+        is_comparable = value is None or all(type(one) is type(value) for one in self.values)
+        return not is_comparable or value in self.values
+
+    def is_met_by(self, value: Value) -> bool:
+        """Whether the constant is known to meet it."""
+        return value is not None and any(one == value and type(one) is type(value) for one in self.values)
+
+
+Required = Mapping[str, tuple[Requirement, ...]]
+"""By column: what a condition above requires of it."""
 
 _BOTH = (True, True)
 _FILTERED_SIDES = {
@@ -31,11 +74,15 @@ _FILTERED_SIDES = {
     JoinKind.RIGHT: (True, False),
     JoinKind.FULL: (False, False),
 }
-"""Of the left and the right side: whether a row for which the join's condition is never true changes nothing."""
+"""For the left and the right side: whether the join's result does not depend on rows for which its condition is never
+true."""
+
+_KEPT_SIDES = {JoinKind.LEFT: (True, False), JoinKind.RIGHT: (False, True), JoinKind.FULL: (False, False)}
+"""For the left and the right side: whether the join emits their values alone, and no NULLs in their place."""
 
 
 class PruneUnionBranches:
-    """Drops the branches of a UNION in which a condition can be true of no row.
+    """Drops the branches of a UNION where a condition above it is true for no row.
 
     >>> first, second = (Scan(name, name, ((Field(f"{name}.n", BIGINT), "n"),)) for name in ("web", "shop"))
     >>> def branch(scan, kind):
@@ -52,13 +99,12 @@ class PruneUnionBranches:
           Scan shop AS shop [shop.n]
     >>> ctx = RuleContext(JobSettings(), Statistics({}, {}, slots=4))
     >>> print(text_of(PruneUnionBranches().rewrite(Match(before, "PRUNED", ""), ctx)))
-    Filter t.kind = 'shop'
-      Project 'shop' AS t.kind, shop.n AS t.n
-        Scan shop AS shop [shop.n]
+    Project 'shop' AS t.kind, shop.n AS t.n
+      Scan shop AS shop [shop.n]
 
     A common table expression that unites several sources, each with a constant that names it, is often read several
     times, for one source each time. Spark drops such branches too, but after it has analysed all of them, and after the
-    other rules have counted their rows.
+    other rules have counted their rows. A term of the condition that all rows of the branches left meet is removed.
 
     Fires when:
         - a condition of WHERE, HAVING or ON requires, by `=` or IN, that a column is one of some constants; and
@@ -67,12 +113,15 @@ class PruneUnionBranches:
 
     Does not fire when:
         - the column, or what it is compared with, is computed, or the two constants are of different types;
+        - only Spark knows the type of a column of the UNION: it depends on all branches;
         - LIMIT, or an aggregate that does not group by the column, stands between the condition and the UNION;
-        - the condition is in ON, and the join emits the rows of that side that have no partner: it says so then.
+        - the condition is in ON, and the join emits the rows of that side that have no partner: the trace gives this
+          reason.
 
     Why the result is the same:
         The condition leaves out every row of the branch. A row of an outer join that has lost its partners has NULL in
-        the column, and the condition leaves it out too. One branch stays where all could be dropped.
+        the column, and the condition leaves it out too. If all branches could be dropped, the first one stays. A row of
+        a dropped branch can no longer raise an error, as when Spark drops the branch.
 
     Settings read:
         none
@@ -82,30 +131,31 @@ class PruneUnionBranches:
 
     def match(self, node: Node, ctx: RuleContext) -> Match[Filter | Join] | Skip | None:
         """As the class says; None, untraced, where no branch is dropped."""
-        del ctx
         if not isinstance(node, Filter | Join):
             return None
         pruning = _Pruning()
-        if _prune_below(node, pruning) is not node:
+        if _pruned(node, pruning) is not node:
             return Match(node, "PRUNED", pruning.reason())
-        return _refusal(node) if isinstance(node, Join) else None
+        return _refusal(node, ctx.above) if isinstance(node, Join) else None
 
     def rewrite(self, match: Match[Filter | Join], ctx: RuleContext, /) -> Node:
         """The node over the branches that are left."""
         del ctx
-        return _prune_below(match.node, _Pruning())
+        return _pruned(match.node, _Pruning())
 
 
 def without_excluded_branches(plan: Node) -> Node:
     """`plan` as the rule leaves it."""
-    return transform_up(plan, lambda node: _prune_below(node, _Pruning()) if isinstance(node, Filter | Join) else node)
+    return transform_up(plan, lambda node: _pruned(node, _Pruning()) if isinstance(node, Filter | Join) else node)
 
 
-def _refusal(node: Join) -> Skip | None:
-    """Why branches that the condition of a join excludes are read; None where it excludes none."""
+def _refusal(node: Join, above: tuple[Scalar, ...]) -> Skip | None:
+    """Why branches that the condition of a join excludes are read; None where it excludes none, or a condition above
+    the join excludes them too.
+    """
     pruning = _Pruning()
-    _prune_below(replace(node, kind=JoinKind.INNER), pruning)
-    if not pruning.dropped:
+    _pruned(replace(node, kind=JoinKind.INNER), pruning)
+    if not pruning.dropped or any(_dropped_by(condition, node) for condition in above):
         return None
     return Skip(
         f"The condition in ON excludes {pruning.branches()}, but the join is {node.kind.name}: it also emits rows that "
@@ -113,15 +163,30 @@ def _refusal(node: Join) -> Skip | None:
     )
 
 
-def _prune_below(node: Filter | Join, pruning: _Pruning) -> Node:
-    """`node` with the branches dropped that its own condition excludes."""
+def _dropped_by(condition: Scalar, node: Node) -> bool:
+    pruning = _Pruning()
+    pruning.prune(node, _required_by(condition))
+    return bool(pruning.dropped)
+
+
+def _pruned(node: Filter | Join, pruning: _Pruning) -> Node:
+    """`node` without the branches that its own condition excludes; the same object where there are none."""
     if isinstance(node, Filter):
-        return with_inputs(node, (pruning.prune(node.input, _allowed_by(node.condition)),))
+        below = pruning.prune(node.input, _required_by(node.condition))
+        if not pruning.dropped:
+            return node
+        rest = _unmet(node.condition, (below,))
+        return below if rest is None else replace(node, input=below, condition=rest)
     if node.residual is None:
         return node
-    allowed = _allowed_by(node.residual)
-    sides = zip(inputs_of(node), _FILTERED_SIDES[node.kind], strict=True)
-    return with_inputs(node, tuple(pruning.prune(side, allowed) if filtered else side for side, filtered in sides))
+    required = _required_by(node.residual)
+    left, right = (
+        pruning.prune(side, required) if is_filtered else side
+        for side, is_filtered in zip(inputs_of(node), _FILTERED_SIDES[node.kind], strict=True)
+    )
+    if not pruning.dropped:
+        return node
+    return replace(node, left=left, right=right, residual=_unmet(node.residual, (left, right)))
 
 
 @dataclass
@@ -138,120 +203,160 @@ class _Pruning:
     def reason(self) -> str:
         """Why they are not read, as a sentence."""
         is_or_are, them = ("is", "it") if self.dropped == 1 else ("are", "them")
-        columns = " and ".join(sorted(self.columns))
+        columns = ", ".join(sorted(self.columns))
         return f"{self.branches()} {is_or_are} not read: the condition on {columns} excludes {them}."
 
-    def prune(self, node: Node, allowed: Allowed) -> Node:
-        """`node` without branches whose rows all have another value in a column of `allowed`; the same object where
-        there are none.
-        """
-        allowed = {name: sets for name, sets in allowed.items() if name in names_of(node)}
-        if not allowed:
+    def prune(self, node: Node, required: Required) -> Node:
+        """`node` without branches no row of which meets what is required; the same object where there are none."""
+        required = {name: needed for name, needed in required.items() if name in names_of(node)}
+        if not required:
             return node
         if isinstance(node, Union):
-            return self._of_union(node, allowed)
-        return with_inputs(
-            node,
-            tuple(
-                self.prune(child, below)
-                for child, below in zip(inputs_of(node), _allowed_below(node, allowed), strict=True)
-            ),
-        )
+            return self._of_union(node, required)
+        below = zip(inputs_of(node), _required_below(node, required), strict=True)
+        return with_inputs(node, tuple(self.prune(child, needed) for child, needed in below))
 
-    def _of_union(self, node: Union, allowed: Allowed) -> Node:
-        excluded = [_excluding(branch, allowed) for branch in node.inputs]
-        kept = [branch for branch, column in zip(node.inputs, excluded, strict=True) if column is None]
-        kept = kept or [node.inputs[0]]
-        self.dropped += len(node.inputs) - len(kept)
-        if len(kept) < len(node.inputs):
-            self.columns |= {column for column in excluded if column is not None}
-        pruned = tuple(self.prune(branch, allowed) for branch in kept)
+    def _of_union(self, node: Union, required: Required) -> Node:
+        kept = list(node.inputs)
+        if all(_is_typed(branch) for branch in node.inputs):
+            excluding = [_excluding(branch, required) for branch in node.inputs]
+            kept = [branch for branch, column in zip(node.inputs, excluding, strict=True) if column is None]
+            kept = kept or [node.inputs[0]]
+            self.dropped += len(node.inputs) - len(kept)
+            if len(kept) < len(node.inputs):
+                self.columns |= {column for column in excluding if column is not None}
+        pruned = tuple(self.prune(branch, required) for branch in kept)
         if len(pruned) == 1:
             return pruned[0]
         return with_inputs(node, pruned) if len(pruned) == len(node.inputs) else replace(node, inputs=pruned)
 
 
-def _allowed_below(node: Node, allowed: Allowed) -> tuple[Allowed, ...]:
-    """For each input of `node`: what its rows must have so that the rows of `node` have what is allowed."""
+def _is_typed(node: Node) -> bool:
+    return all(field.type not in (UNKNOWN, UNKNOWN_OF_TABLE) for field in output_of(node))
+
+
+def _required_below(node: Node, required: Required) -> tuple[Required, ...]:
+    """For each input of `node`: what its rows must meet so that the rows of `node` meet what is required."""
     match node:
         case Project():
-            return (_renamed(node.items, allowed),)
+            return (_renamed(node.items, required),)
         case Aggregate() if not node.grouping_sets:
-            return (_renamed(node.keys, allowed),)
+            return (_renamed(node.keys, required),)
         case Filter() | Sort() | Deduplicate():
-            return (allowed,)
+            return (required,)
         case Join():
-            return (allowed, {} if node.kind in ONE_SIDED else allowed)
+            return (required, {} if node.kind in ONE_SIDED else required)
         case _:
             return tuple({} for _ in inputs_of(node))
 
 
-def _renamed(items: tuple[Named, ...], allowed: Allowed) -> Allowed:
-    below: dict[str, tuple[frozenset[Value], ...]] = {}
+def _renamed(items: tuple[Named, ...], required: Required) -> Required:
+    below: dict[str, tuple[Requirement, ...]] = {}
     for item in items:
         column = item.expression.column
-        if column is not None and item.name in allowed:
-            below[column] = (*below.get(column, ()), *allowed[item.name])
+        if column is not None and item.name in required:
+            below[column] = (*below.get(column, ()), *required[item.name])
     return below
 
 
-def _excluding(node: Node, allowed: Allowed) -> str | None:
-    """The column whose value in all rows of `node` is one that is not allowed; None where there may be other rows."""
-    items = node.items if isinstance(node, Project) else node.keys if isinstance(node, Aggregate) else ()
-    for item in items:
-        if item.name in allowed and not item.expression.columns and not _may_be(item.expression, allowed[item.name]):
-            return item.name
-    if isinstance(node, Aggregate) and node.grouping_sets:
-        return None
-    for child, below in zip(inputs_of(node), _allowed_below(node, allowed), strict=True):
-        column = _excluding(child, below) if below else None
-        if column is not None:
-            above = (item.name for item in items if item.expression.column == column)
-            return next(above, column)
-    return None
+def _excluding(node: Node, required: Required) -> str | None:
+    """The column of a condition that no row of `node` meets; None where a row may meet all."""
+    for item in _items(node):
+        constant = _constant(item.expression) if item.name in required else None
+        if constant is not None:
+            for requirement in required[item.name]:
+                if not requirement.admits(constant.value):
+                    return requirement.column
+    # What is true of all rows is true of some of them.
+    below = (required,) if isinstance(node, Limit) else _required_below(node, required)
+    found = (_excluding(child, needed) for child, needed in zip(inputs_of(node), below, strict=True) if needed)
+    return next((column for column in found if column is not None), None)
 
 
-def _may_be(constant: Scalar, sets: tuple[frozenset[Value], ...]) -> bool:
-    """Whether the constant may be in all of the sets. Values of different types are not compared."""
-    tree = read_scalar(constant)
-    value = None if tree is None else _value_of(tree)
-    if value is None:
-        return True
-    return all(value.value in values for values in sets if value.is_comparable_with(values))
+def _unmet(condition: Scalar, inputs: tuple[Node, ...]) -> Scalar | None:
+    """The terms of `condition` that rows of `inputs` may not meet; None where there are none."""
+    fields = tuple(field for node in inputs for field in output_of(node))
+    rest: Scalar | None = None
+    for term in conjuncts_of(condition, columns_by_name(fields)):
+        if not _is_met(term, inputs):
+            rest = conjunction(rest, term)
+    return rest
+
+
+def _is_met(term: Scalar, inputs: tuple[Node, ...]) -> bool:
+    tree = read_scalar(term)
+    if tree is None or isinstance(tree, Connective):
+        return False
+    required = _required_by(term)
+    return bool(required) and all(
+        any(_meets(node, name, requirement) for node in inputs)
+        for name, requirements in required.items()
+        for requirement in requirements
+    )
+
+
+def _meets(node: Node, name: str, requirement: Requirement) -> bool:
+    """Whether the column `name` of all rows that `node` emits is known to meet the requirement."""
+    if name not in names_of(node):
+        return False
+    match node:
+        case Union():
+            return all(_meets(branch, name, requirement) for branch in node.inputs)
+        case Join():
+            sides = zip(inputs_of(node), _KEPT_SIDES.get(node.kind, _BOTH), strict=True)
+            return any(_meets(side, name, requirement) for side, is_kept in sides if is_kept)
+        case Project() | Aggregate():
+            item = next((item for item in _items(node) if item.name == name), None)
+            if item is None or (isinstance(node, Aggregate) and node.grouping_sets):
+                return False
+            constant, column = _constant(item.expression), item.expression.column
+            if constant is not None:
+                return requirement.is_met_by(constant.value)
+            return column is not None and _meets(node.input, column, requirement)
+        case Filter() | Sort() | Deduplicate() | Limit():
+            return _meets(node.input, name, requirement)
+        case _:
+            return False
+
+
+def _items(node: Node) -> tuple[Named, ...]:
+    return node.items if isinstance(node, Project) else node.keys if isinstance(node, Aggregate) else ()
 
 
 @dataclass(frozen=True)
-class _Known:
+class _Constant:
     value: Value
 
-    def is_comparable_with(self, values: frozenset[Value]) -> bool:
-        return self.value is None or all(type(value) is type(self.value) for value in values)
+
+def _constant(expression: Scalar) -> _Constant | None:
+    tree = None if expression.columns else read_scalar(expression)
+    return None if tree is None else _constant_of(tree)
 
 
-def _value_of(tree: Expression) -> _Known | None:
+def _constant_of(tree: Expression) -> _Constant | None:
     """The constant that a tree is; None for what is no constant or of a type whose values are not compared here."""
     match tree:
         case Null():
-            return _Known(None)
-        case Boolean(value) | Text(value):
-            return _Known(value)
+            return _Constant(None)
+        case Boolean(value) | String(value):
+            return _Constant(value)
         case Number(text) if tree.is_integer:
-            return _Known(int(text))
+            return _Constant(int(text))
         case Negation(Number(text) as number) if number.is_integer:
-            return _Known(-int(text))
+            return _Constant(-int(text))
         case Cast(operand, type_):
-            # A constant that gives the branches of a UNION one type.
-            known = _value_of(operand)
+            # As where the branches of a UNION are given one type.
+            known = _constant_of(operand)
             is_same = known is not None and (known.value is None or (type_.is_integral and type(known.value) is int))
             return known if is_same else None
         case _:
             return None
 
 
-def _allowed_by(condition: Scalar) -> Allowed:
+def _required_by(condition: Scalar) -> Required:
     """What a condition requires of columns that it compares with constants."""
     tree = read_scalar(condition)
-    allowed: dict[str, tuple[frozenset[Value], ...]] = {}
+    required: dict[str, tuple[Requirement, ...]] = {}
     for term in () if tree is None else _terms(tree):
         match term:
             case Comparison("=", Name(_, name), other) | Comparison("=", other, Name(_, name)):
@@ -260,12 +365,13 @@ def _allowed_by(condition: Scalar) -> Allowed:
                 pass
             case _:
                 continue
-        known = [_value_of(item) for item in items]
-        if all(value is not None for value in known):
+        constants = [_constant_of(item) for item in items]
+        known = [constant for constant in constants if constant is not None]
+        if len(known) == len(items):
             # Nothing equals NULL.
-            values = frozenset(value.value for value in known if value is not None and value.value is not None)
-            allowed[name] = (*allowed.get(name, ()), values)
-    return allowed
+            values = frozenset(constant.value for constant in known if constant.value is not None)
+            required[name] = (*required.get(name, ()), Requirement(name, values))
+    return required
 
 
 def _terms(tree: Expression) -> Iterator[Expression]:

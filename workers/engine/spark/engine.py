@@ -83,8 +83,7 @@ class Engine:
         """
         built = build(query)
         check()
-        # Nothing need be known of branches that are not read.
-        known = self._statistics(without_excluded_branches(built), tables, settings, check)
+        known = self._statistics(built, tables, settings, check)
         statistics = replace(known, hashes_blocks=may_hash_blocks(built))
         check()
         if crashes and (has_joins(built) or _tells_values_apart(built)):
@@ -147,7 +146,9 @@ class Engine:
     def _statistics(
         self, built: Node, tables: Mapping[str, TableInput], settings: JobSettings, check: Callable[[], None]
     ) -> Statistics:
+        """Sizes of all tables; of the branches that are read, what the rules need to know of keys and conditions."""
         scans, memory = scans_of(built), task_memory(self._session, self._slots)
+        built = without_excluded_branches(built)
         if is_all_forced(built, settings):
             return replace(sizes_alone(scans, tables, self._slots, NOT_READ), task_memory=memory)
         is_open = undecided(built, settings)
@@ -171,7 +172,7 @@ class Engine:
         """Begins to read, while the query runs, what its skew report needs; None where it was read before."""
         if (None, NOT_READ) not in planned.statistics.warnings:
             return None
-        before, slots, cache = planned.made.before, self._slots, self._cache
+        before, slots, cache = without_excluded_branches(planned.made.before), self._slots, self._cache
         keys, scans = statistics_keys(before), scans_of(before)
         return LateStatistics(lambda: gather_statistics(keys, scans, tables, slots, cache=cache))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from service.spec.compile import compile_job
@@ -156,7 +158,43 @@ def test_it_says_why_an_outer_join_keeps_a_branch() -> None:
     )
 
 
-def test_it_is_not_about_a_plan_in_which_it_drops_nothing() -> None:
+@pytest.mark.parametrize(
+    ("sql", "left"),
+    [
+        ("SELECT s.n FROM sales s WHERE s.kind = 's'", []),
+        ("SELECT s.n FROM sales s WHERE s.kind IN ('w', 's')", []),
+        ("SELECT s.n FROM sales s WHERE s.kind = 's' AND s.n > 1 AND s.level = 2", ["s.n > 1"]),
+        ("SELECT s.n FROM sales s WHERE s.kind = 'x'", ["s.kind = 'x'"]),
+        ("SELECT s.n FROM users u LEFT JOIN sales s ON s.uid = u.uid AND s.kind = 's'", []),
+        # The join makes the column NULL for users without a sale.
+        ("SELECT s.n FROM users u LEFT JOIN sales s ON s.uid = u.uid WHERE s.kind = 's'", ["s.kind = 's'"]),
+        ("SELECT s.n FROM users u RIGHT JOIN sales s ON s.uid = u.uid WHERE s.kind = 's'", []),
+    ],
+)
+def test_terms_that_all_rows_meet_are_removed(sql: str, left: list[str]) -> None:
+    """Else the estimates would take them for ones that keep a part of the rows."""
+    after = without_excluded_branches(plan_of(sql))
+    filters = [str(node.condition) for node in walk_up(after) if isinstance(node, Filter)]
+    residuals = [str(node.residual) for node in walk_up(after) if isinstance(node, Join) and node.residual is not None]
+    assert [*filters, *residuals] == left
+
+
+def test_the_trace_names_the_column_of_the_condition() -> None:
+    plan = plan_of("SELECT y.k FROM (SELECT x.kind AS k FROM (SELECT kind FROM sales) x) y WHERE y.k = 's'")
+    node = next(node for node in walk_up(plan) if isinstance(node, Filter))
+    match = RULE.match(node, CONTEXT)
+    assert isinstance(match, Match)
+    assert match.reason == "2 branches of UNION are not read: the condition on y.k excludes them."
+
+
+def test_a_condition_above_makes_that_of_the_join_no_matter() -> None:
+    plan = plan_of("SELECT s.n FROM sales s FULL JOIN users u ON s.uid = u.uid AND s.kind = 's' WHERE s.kind = 's'")
+    above = next(node for node in walk_up(plan) if isinstance(node, Filter))
+    assert RULE.match(above.input, CONTEXT) is not None
+    assert RULE.match(above.input, replace(CONTEXT, above=(above.condition,))) is None
+
+
+def test_a_plan_without_excluded_branches_stays_the_same() -> None:
     plan = plan_of("SELECT s.uid FROM sales s JOIN users u ON u.uid = s.uid WHERE s.n = 1")
     assert without_excluded_branches(plan) is plan
     assert all(RULE.match(node, CONTEXT) is None for node in walk_up(plan))
