@@ -1,8 +1,9 @@
-"""Fixtures of the whole suite: one Spark session a test process, hypothesis without randomness."""
+"""Fixtures of the whole suite, its tiers, and the profiles of Hypothesis."""
 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,14 +34,40 @@ structlog.configure(
     ]
 )
 
-settings.register_profile(
-    "evenkeel",
-    derandomize=True,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-settings.load_profile("evenkeel")
+FIXED, RANDOM = "fixed", "random"
+"""The profiles of Hypothesis: the same inputs in every run, or other ones in each, by a seed that the run prints."""
+
+for _name in (FIXED, RANDOM):
+    settings.register_profile(
+        _name,
+        derandomize=_name == FIXED,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+settings.load_profile(FIXED)
+
+SERVERS = frozenset({"spark", "spark_cluster", "postgres", "postgres_databases", "redis_server", "object_store"})
+"""Fixtures that start a server or a JVM."""
+
+TWINS = ("tests/service/store/", "tests/service/jobs/")
+"""Where the tests of PostgreSQL, which repeat those of SQLite, are of the slow tier."""
+
+NEEDS_PROCESSES = ("tests/e2e/", "tests/clients/", "tests/deployment/", "tests/conformance/", "tests/benchmarks/")
+"""Folders without a quick test."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Chooses the seed of a randomised run, which the processes of the run share."""
+    if config.getoption("hypothesis_profile", None) == RANDOM and config.getoption("hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = str(secrets.randbelow(2**32))
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Says how to repeat a randomised run."""
+    seed = config.getoption("hypothesis_seed", None)
+    return None if seed is None else f"hypothesis: repeat with --hypothesis-seed={seed}"
 
 
 @pytest.fixture(scope="session")
@@ -93,13 +120,27 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         yield url
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with long or slow tests come first: at the end no test process is to work alone for minutes."""
-    weight: dict[Path, int] = {}
+    """Marks the tiers that follow from what a test needs, and puts files that start processes first: at the end no
+    test process is to work alone for minutes.
+    """
     for item in items:
-        own = 2 if item.get_closest_marker("long") else 1 if item.get_closest_marker("slow") else 0
-        weight[item.path] = max(weight.get(item.path, 0), own)
-    items.sort(key=lambda item: -weight[item.path])
+        if isinstance(item, pytest.Function):
+            _mark_tier(item)
+    starts_processes = {item.path for item in items if not item.get_closest_marker("quick")}
+    items.sort(key=lambda item: item.path not in starts_processes)
+
+
+def _mark_tier(item: pytest.Function) -> None:
+    on_postgres = hasattr(item, "callspec") and item.callspec.params.get("database_url") == POSTGRESQL
+    if on_postgres and item.nodeid.startswith(TWINS) and not item.get_closest_marker("one_database"):
+        item.add_marker(pytest.mark.slow)
+    if getattr(item.function, "is_hypothesis_test", False):
+        item.add_marker(pytest.mark.property)
+    is_heavy = any(item.get_closest_marker(name) for name in ("slow", "spark", "e2e"))
+    if not (is_heavy or on_postgres or SERVERS & {*item.fixturenames} or item.nodeid.startswith(NEEDS_PROCESSES)):
+        item.add_marker(pytest.mark.quick)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from tests.support.withstood import README, ROOT, Withstood, marks, table, with_table
+from tests.support.withstood import Withstood, marks, table
 
 MARKED = """
 @pytest.mark.withstands("a cut", how="with scissors", times=3, guaranteed="it heals")
-@pytest.mark.long
+@pytest.mark.slow
 def test_cut() -> None: ...
 """
 
@@ -20,11 +19,6 @@ def marks_of(directory: Path, text: str) -> list[Withstood]:
     (directory / "tests").mkdir()
     (directory / "tests" / "test_one.py").write_text(text)
     return list(marks(directory))
-
-
-def test_the_readme_has_what_the_tests_have() -> None:
-    text = README.read_text(encoding="utf-8")
-    assert with_table(text) == text, "python -m tests.support.withstood --write"
 
 
 def test_a_mark_becomes_a_row(tmp_path: Path) -> None:
@@ -39,14 +33,3 @@ def test_a_mark_becomes_a_row(tmp_path: Path) -> None:
 def test_a_mark_that_cannot_be_read_is_told(tmp_path: Path, old: str, new: str) -> None:
     with pytest.raises(ValueError, match="test_cut"):
         marks_of(tmp_path, MARKED.replace(old, new))
-
-
-def test_every_test_that_the_readme_names_exists() -> None:
-    named = set(re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", README.read_text(encoding="utf-8")))
-    assert len(named) > 50
-    missing = [
-        f"{path}::{name}"
-        for path, name in sorted(named)
-        if not re.search(rf"^ *(async )?def {name}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
-    ]
-    assert missing == []

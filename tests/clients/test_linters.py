@@ -11,7 +11,7 @@ import yaml
 
 from tests.support.node import run_node
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "openapi.yaml"

@@ -24,7 +24,7 @@ from tests.support.tables import parquet
 if TYPE_CHECKING:
     from tests.clients.python.situations import Situation
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 USAGE = Path(__file__).parent / "python"
 NOT_PROVOKED: dict[str, str] = {}

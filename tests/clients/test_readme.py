@@ -17,7 +17,7 @@ from tests.support import readme
 from tests.support.node import node_packages, run_node
 from tests.support.production import Production
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 ADDRESS, KEY = "http://localhost:8080", "ek_…"

@@ -11,7 +11,7 @@ import pytest
 from tests.clients.typescript_client import TYPESCRIPT, check_types, generate_types, run_program
 from tests.support.production import Production
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 JOURNEY = TYPESCRIPT / "journey.ts"
 

@@ -18,7 +18,7 @@ from tests.clients.specification import documented
 from tests.clients.typescript_client import TYPESCRIPT, check_types, generate_types, run_program
 from tests.support.production import Production
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 PROVOCATIONS = TYPESCRIPT / "provocations.ts"
 NOT_PROVOKED = {"host_not_allowed": "fetch does not let a program choose the Host"}

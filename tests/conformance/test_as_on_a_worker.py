@@ -20,7 +20,7 @@ from tests.conformance.broad_queries import GROUPS, QUERIES
 from tests.conformance.combinations import Settings, alone
 from tests.conformance.laboratory import Laboratory
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 
 IS_WIDE = "EVENKEEL_CONFORMANCE" in os.environ
 _SOME = {"distinct": 4, "eager": 4, "rows of joins": 3, "whole queries": 1, "plain aggregates": 1}

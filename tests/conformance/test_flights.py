@@ -15,7 +15,7 @@ from service.cli.demo.landing import land
 from tests.conformance.beside_duckdb import BesideDuckDB, rules_for
 from tests.conformance.combinations import ALL_FORCED, Settings
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 
 REPORTS = 50_000
 TIMES = 1000

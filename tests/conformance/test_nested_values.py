@@ -33,7 +33,7 @@ from tests.conformance.combinations import Settings, all_together, alone
 from tests.conformance.laboratory import Laboratory, interpreted, parquet, table_input
 from workers.engine.spark.engine import Engine
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 
 ROWS, SEED = 90, 20_130_102
 IS_WIDE = "EVENKEEL_CONFORMANCE" in os.environ

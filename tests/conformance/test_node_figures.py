@@ -179,7 +179,7 @@ def test_rows_are_those_of_the_node_by_itself(
     check(spark, tables, case, tmp_path / "out")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("case", THOROUGH, ids=lambda case: f"{case[0][:60]} {case[1]}")
 def test_rows_of_every_kind_of_plan(
     spark: SparkSession, tables: dict[str, TableInput], tmp_path: Path, case: tuple[str, dict[str, Any], set[str]]

@@ -24,8 +24,6 @@ from tests.conformance.combinations import Settings
 from tests.conformance.laboratory import table_input
 from tests.conformance.refusals import Facts, facts_of, refused
 
-pytestmark = pytest.mark.slow
-
 PHASES = frozenset({"ONE_PHASE", "TWO_PHASE"})
 OTHERS = {
     "SELECT t.id, u.v FROM f t CROSS JOIN u": Facts(("CROSS",)),

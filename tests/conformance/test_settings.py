@@ -35,7 +35,7 @@ from tests.conformance.laboratory import Laboratory, interpreted, parquet
 from tests.conformance.refusals import facts_of, refused
 from workers.engine.rules.rulebook import RULES
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 
 WIDTH = os.environ.get("EVENKEEL_CONFORMANCE", "some")
 TEXTS = QUERIES[::7] if WIDTH == "some" else QUERIES

@@ -11,7 +11,7 @@ from service.spec.ddl import parse_schema
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 
-pytestmark = [pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SCHEMAS = {
     "t": parse_schema("a BIGINT, b STRING, c DOUBLE, d DECIMAL(10,2), e TIMESTAMP, f BOOLEAN, g BINARY", ""),

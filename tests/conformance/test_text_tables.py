@@ -20,7 +20,7 @@ from tests.conformance.broad_queries import GROUPS
 from tests.conformance.combinations import Settings, all_together, alone
 from tests.conformance.laboratory import Laboratory, interpreted
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 
 IS_WIDE = "EVENKEEL_CONFORMANCE" in os.environ
 _SOME = {"distinct": 3, "plain aggregates": 1, "eager": 3, "rows of joins": 2, "whole queries": 1, "overflows": 1}

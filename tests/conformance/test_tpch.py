@@ -15,7 +15,7 @@ from service.spec.errors import SpecError
 from tests.conformance.beside_duckdb import BesideDuckDB
 from tests.conformance.tpch_workload import QUERIES, accepted, generate, specified
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SCALE = os.environ.get("EVENKEEL_TPCH_SCALE", "0.1")
 

@@ -20,7 +20,7 @@ from tests.support.compose_stack import ComposeStack
 from tests.support.processes import wait_for
 from tests.support.tables import write_orders
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 
 # Whatever a URL, a shell, a configuration file and SQL would each read otherwise.
 PASSWORDS = {
@@ -52,7 +52,7 @@ def stack(tmp_path: Path) -> Iterator[ComposeStack]:
         running.close()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_services_run_a_job_and_stop_when_told(stack: ComposeStack) -> None:
     assert set(ORDER) == set(stack.services)
     for name in set(ORDER) - {"migrate"}:

@@ -15,7 +15,7 @@ import pytest
 from tests.support.service import Service
 from tests.support.tables import parquet
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 
 ORDERS = {"o": parquet("orders")}
 COUNT = "SELECT COUNT(*) AS n FROM o"

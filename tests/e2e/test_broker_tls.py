@@ -13,7 +13,7 @@ from tests.support.servers import running_postgres, running_redis
 from tests.support.tables import parquet, write_orders
 from tests.support.tls import behind_tls, server_context, write_ca
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 PASSWORD = "geheim-8d1f"
 JOB = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}

@@ -18,7 +18,7 @@ from tests.support.burst import rows_of, wait_until_ended, write_pairs, write_sm
 from tests.support.chaos import Chaos, Clients, Expected
 from tests.support.production import Production, Servers, running_production, running_servers
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SEED = 6
 SECONDS = 240.0

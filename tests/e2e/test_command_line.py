@@ -22,7 +22,7 @@ from tests.support.processes import wait_for
 from tests.support.production import Production, running_production
 from tests.support.tables import ENDLESS, parquet, write_endless, write_orders
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,7 +16,7 @@ from tests.support.client import JobClient
 from tests.support.production import Production, running_production, running_servers
 from tests.support.tables import parquet, write_orders
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SEED = 20
 SECONDS = 400

@@ -18,7 +18,7 @@ from tests.support.processes import wait_for
 from tests.support.service import Service
 from tests.support.tables import ENDLESS, parquet
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 QUERY = "SELECT o.category, COUNT(DISTINCT o.uid) AS users FROM o GROUP BY o.category ORDER BY o.category"

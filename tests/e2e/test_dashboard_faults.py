@@ -12,7 +12,7 @@ from tests.support.processes import wait_for
 from tests.support.service import Service
 from tests.support.tables import parquet
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 Open = Callable[..., Watched]
 LIST = "**/v1/jobs?*"

@@ -14,7 +14,7 @@ from tests.support.processes import wait_for
 from tests.support.service import Service, running_service
 from tests.support.tables import parquet, write_orders
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 JOB = {"name": "seen", "tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
 

@@ -17,7 +17,7 @@ from tests.support.finished_jobs import add_finished
 from tests.support.service import Service
 from tests.support.tables import parquet
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 Open = Callable[..., Watched]
 ROWS = 250

@@ -11,12 +11,12 @@ import pytest
 from tests.support.processes import end, family, start_python, wait_for, wait_until_gone
 from tests.support.service import ENVIRONMENT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 
 _SECONDS = 240
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_demos_at_once_verify_every_number_and_leave_nothing(tmp_path: Path, at_once: int) -> None:
     logs = [tmp_path / f"{number}.log" for number in range(at_once)]
@@ -43,7 +43,7 @@ def test_demos_at_once_verify_every_number_and_leave_nothing(tmp_path: Path, at_
     assert list(tmp_path.glob("evenkeel-demo-*")) == [], "temporary directories are left"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
     log = tmp_path / "demo.log"
     demo = start_python(

@@ -27,7 +27,7 @@ from tests.support.feeding import Feeder, Row, declare_over_http, over_http
 from tests.support.production import Api, Production, running_production
 from tests.support.streaming import ENVIRONMENT, Instant, StreamJob, Strikes, stream_job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 _log = logging.getLogger(__name__)
 

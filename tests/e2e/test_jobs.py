@@ -16,7 +16,7 @@ from tests.support.processes import wait_for
 from tests.support.service import Service
 from tests.support.tables import ENDLESS, USERS, parquet
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 
 PER_CATEGORY = {
     "name": "orders-per-category",

@@ -12,7 +12,7 @@ from tests.support.processes import wait_for
 from tests.support.service import Service, running_service
 from tests.support.shapes import ACCEPTED, MANY_JOINS, TABLE, sql
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 TABLES = {TABLE: {"format": "parquet", "path": "t.parquet"}}
 SECONDS = 600

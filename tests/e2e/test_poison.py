@@ -16,7 +16,7 @@ from tests.support.processes import wait_for
 from tests.support.tables import ENDLESS, ONE_KEY, parquet, write_endless, write_orders
 from tests.support.worker import Fleet, fleet, jvm_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ENVIRONMENT = {
     "EVENKEEL_SPARK_MASTER": "local[2]",
@@ -227,7 +227,7 @@ def test_a_heap_that_is_exhausted(workers: Fleet) -> None:
     times=1,
     guaranteed="it waits, is tried again, and SUCCEEDS; no lost attempt is charged to it",
 )
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_job_that_fails_for_what_passes_is_tried_again(workers: Fleet) -> None:
     worker = workers.running_worker()
     assert_next_job_runs(workers)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.processes import end, free_port, start_python, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 
 SENDERS = 4
 BATCHES = 40
@@ -100,7 +100,7 @@ def uids(sender: int, number: int) -> range:
     times=1,
     guaranteed="every row is there once",
 )
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_row_is_there_once(server: Server) -> None:
     chance = random.Random(SEED)
     declared = httpx.put(f"{server.address}/v1/streams/clicks", json={"schema": "uid BIGINT"}, trust_env=False)

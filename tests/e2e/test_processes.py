@@ -16,7 +16,7 @@ from tests.support.processes import end, family, start_python, wait_for, wait_un
 from tests.support.service import ENVIRONMENT, Service, running_service
 from tests.support.tables import ENDLESS, parquet, write_endless, write_orders
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 
 COUNT = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
 
@@ -31,7 +31,7 @@ def start_job(service: Service) -> dict[int, str]:
     return processes
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_interrupted_service_leaves_nothing(tmp_path: Path) -> None:
     with running_service(tmp_path) as service:
         processes = start_job(service)

@@ -34,7 +34,7 @@ from tests.support.processes import wait_for
 from tests.support.production import Production, Servers, running_production, running_servers
 from tests.support.traffic import traffic
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 
 WORKERS = 3
 _BURST = 500
@@ -75,7 +75,7 @@ def issues(client: JobClient) -> set[str]:
     guaranteed="each runs exactly once",
 )
 @pytest.mark.timeout(1200)
-@pytest.mark.long
+@pytest.mark.slow
 def test_jobs_submitted_at_once_each_run_exactly_once(production: Production) -> None:
     unkeyed = _BURST * 4 // 5
     before = {path.name for path in production.results.iterdir()}
@@ -99,7 +99,7 @@ def test_jobs_submitted_at_once_each_run_exactly_once(production: Production) ->
     times=1,
     guaranteed="requests get 503 with Retry-After, no job is lost or runs twice, no client misses an event",
 )
-@pytest.mark.long
+@pytest.mark.slow
 def test_postgresql_restarted_under_load(production: Production, servers: Servers) -> None:
     with traffic(production, "postgresql") as clients:
         clients.start_slow(WORKERS)
@@ -132,7 +132,7 @@ def test_postgresql_restarted_under_load(production: Production, servers: Server
     times=1,
     guaranteed="submissions go on; every job runs once",
 )
-@pytest.mark.long
+@pytest.mark.slow
 def test_redis_restarted_under_load_and_its_messages_lost(production: Production, servers: Servers) -> None:
     with traffic(production, "redis") as clients:
         clients.start_slow(WORKERS)
@@ -158,7 +158,7 @@ def test_redis_restarted_under_load_and_its_messages_lost(production: Production
     times=1,
     guaranteed="submissions go on; every job runs once",
 )
-@pytest.mark.long
+@pytest.mark.slow
 def test_redis_that_answers_nobody_for_a_minute(production: Production, servers: Servers) -> None:
     with traffic(production, "silence") as clients:
         clients.start_slow(WORKERS)
@@ -187,7 +187,7 @@ def test_redis_that_answers_nobody_for_a_minute(production: Production, servers:
     times=10,
     guaranteed="every job runs once",
 )
-@pytest.mark.long
+@pytest.mark.slow
 def test_redis_flushed_under_load(production: Production, servers: Servers) -> None:
     with traffic(production, "flush") as clients, servers.redis.client() as redis:
         clients.start_slow(WORKERS)
@@ -206,7 +206,7 @@ def test_redis_flushed_under_load(production: Production, servers: Servers) -> N
     guaranteed="requests get 503 with Retry-After in bounded time, no job is lost or runs twice; all recover by "
     "themselves",
 )
-@pytest.mark.long
+@pytest.mark.slow
 def test_postgresql_that_answers_nobody_for_a_minute(production: Production, servers: Servers) -> None:
     with traffic(production, "stall") as clients:
         clients.start_slow(WORKERS)
@@ -236,7 +236,7 @@ def test_postgresql_that_answers_nobody_for_a_minute(production: Production, ser
     times=1,
     guaranteed="a worker's sweeper sends the message; the job runs once",
 )
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_api_killed_between_commit_and_message(production: Production, servers: Servers) -> None:
     api, other = production.apis
     known = {job_id for (job_id,) in production.all(select(JobRow.id))}
@@ -267,7 +267,7 @@ def test_an_api_killed_between_commit_and_message(production: Production, server
     times=60,
     guaranteed="one attempt",
 )
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_job_rung_for_over_and_over_runs_once(
     production: Production, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,7 +299,7 @@ pathlib.Path(__file__).with_name("jumped").touch()
     times=1,
     guaranteed="it keeps its leases, which are by the clock of the database; every job runs once, none is lost",
 )
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_worker_whose_clock_jumps_keeps_its_jobs(production: Production) -> None:
     directory = production.directory / "jumping"
     directory.mkdir()
@@ -327,7 +327,7 @@ def test_a_worker_whose_clock_jumps_keeps_its_jobs(production: Production) -> No
     times=2,
     guaranteed="what was accepted runs once; clients that repeat their request lose nothing",
 )
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_api_restarted_under_load_loses_nothing(production: Production) -> None:
     with traffic(production, "api") as clients:
         clients.start_slow(1)

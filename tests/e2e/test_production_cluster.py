@@ -17,7 +17,7 @@ from tests.support.spark_cluster import SparkCluster, running_cluster
 from tests.support.tables import ENDLESS, write_endless
 from tests.support.traffic import traffic
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ENVIRONMENT = {
     # One executor with one core each, so that there is one for both.

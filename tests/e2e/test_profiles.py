@@ -20,7 +20,7 @@ import pytest
 from tests.support.processes import wait_for
 from tests.support.service import Service, running_service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SEED = 20
 ROWS = 120_000

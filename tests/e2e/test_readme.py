@@ -17,7 +17,7 @@ from tests.support import readme
 from tests.support.processes import end, free_port, wait_for
 from tests.support.service import ENVIRONMENT, running_service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 COMMANDS = Path(sys.executable).parent
 _DEMO_SECONDS = 400

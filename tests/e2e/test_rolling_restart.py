@@ -19,7 +19,7 @@ from tests.support.service import Service, running_service
 from tests.support.tables import parquet, write_orders
 from tests.support.worker import TENANT, Fleet, fleet
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 
 ENVIRONMENT = {
     "EVENKEEL_SPARK_MASTER": "local[1]",
@@ -58,7 +58,7 @@ def id_of(workers: Fleet, process: subprocess.Popen[bytes]) -> str:
     times=1,
     guaranteed="no job is lost or runs twice",
 )
-@pytest.mark.long
+@pytest.mark.slow
 def test_no_job_is_lost_or_runs_twice(tmp_path: Path) -> None:
     with fleet(tmp_path, {**ENVIRONMENT, "EVENKEEL_WORKER_DRAIN_SECONDS": "100"}) as workers:
         write_orders(workers.data)
@@ -88,7 +88,7 @@ def test_no_job_is_lost_or_runs_twice(tmp_path: Path) -> None:
             assert attempts == [(1, "SUCCEEDED")], workers.logs()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_drained_worker_ends_after_its_job_and_up_starts_another(tmp_path: Path) -> None:
     # The drain time is for those that are told to stop; one that was asked to has no deadline.
     with running_service(tmp_path, {**ENVIRONMENT, "EVENKEEL_WORKER_DRAIN_SECONDS": "0"}) as service:

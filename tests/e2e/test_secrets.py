@@ -14,7 +14,7 @@ from tests.support.servers import PostgresServer
 from tests.support.service import running_service
 from tests.support.tables import parquet, write_orders
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SECRET = "hush-5f2c9d41"
 """Part of every secret that the service is given."""

@@ -28,7 +28,7 @@ from tests.support.processes import wait_for
 from tests.support.production import Api, Production, Servers, running_production, running_servers
 from tests.support.streaming import ENVIRONMENT, StreamJob, Strikes, stream_job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 _log = logging.getLogger(__name__)
 

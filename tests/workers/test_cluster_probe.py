@@ -16,7 +16,7 @@ from service.cli.cluster_checkup import check_cluster
 from service.settings import Settings
 from tests.support.spark_cluster import SparkCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 @pytest.fixture

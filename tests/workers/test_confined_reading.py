@@ -166,7 +166,7 @@ def test_a_link_out_of_the_roots_stops_a_running_stream(
 )
 @pytest.mark.parametrize(
     "swapped",
-    ["readable", pytest.param("unreadable", marks=pytest.mark.long), pytest.param("static", marks=pytest.mark.long)],
+    ["readable", pytest.param("unreadable", marks=pytest.mark.slow), pytest.param("static", marks=pytest.mark.slow)],
 )
 def test_what_was_read_through_a_link_is_not_kept(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swapped: str

@@ -33,7 +33,6 @@ def found_by(scenario: str, scratch: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow
 def test_session(tmp_path: Path) -> None:
     # A blank in the path must not end an option of the JVM.
     found = found_by("session", tmp_path / "spark scratch")
@@ -60,7 +59,6 @@ def test_session(tmp_path: Path) -> None:
     times=1,
     guaranteed="it is ended and replaced",
 )
-@pytest.mark.slow
 def test_a_driver_that_hangs_is_replaced(tmp_path: Path) -> None:
     found = found_by("hang", tmp_path)
     assert (found["kept_in_time"], found["kept_once"], found["given_up"]) == (True, True, True)
@@ -75,7 +73,7 @@ def test_a_driver_that_hangs_is_replaced(tmp_path: Path) -> None:
     times=1,
     guaranteed="the next start succeeds",
 )
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_jvm_lost_while_it_starts_is_replaced(tmp_path: Path) -> None:
     found = found_by("starts", tmp_path)
     assert (found["killed"], found["hung"], found["given_up_in_time"]) == (1, 1, False)
@@ -102,7 +100,6 @@ def test_a_start_after_the_scratch_directory_was_removed_makes_another(tmp_path:
     times=1,
     guaranteed="the JVM ends too",
 )
-@pytest.mark.slow
 def test_the_driver_ends_with_a_killed_worker(tmp_path: Path) -> None:
     done = run("orphan", tmp_path)
     assert done.returncode == -9

@@ -16,7 +16,7 @@ from tests.support.worker import Fleet, fleet
 _PATIENCE = 300
 """Seconds; a start of Spark takes five of them, and a minute where the machine is busy with others."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 PAIRS = {
     "name": "pairs",

@@ -12,7 +12,7 @@ from tests.support.node import run_node
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.slow
 
 
 def test_the_scripts_tests_pass() -> None:

@@ -119,7 +119,6 @@ serve(port=0)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.withstands(
     "a directory whose listing hangs while the API stops",
     kind="fault",

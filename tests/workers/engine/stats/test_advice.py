@@ -423,7 +423,6 @@ MEASURED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("measured", MEASURED)
 def test_advice_changes_the_plan_and_the_verdict_is_what_was_measured(measured: str) -> None:
     stages = MEASURED[measured]

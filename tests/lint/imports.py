@@ -1,4 +1,4 @@
-"""Modules import only what `MAY_IMPORT` allows them: checked in the source, without importing it."""
+"""Modules import only what `MAY_IMPORT` allows them. The check reads the source and imports none of it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).parents[2]
+from tests.lint.sources import PACKAGES
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # The vocabulary: pure values.
@@ -29,10 +27,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "service.spark_settings": ("service.spark_settings", "service.spec"),
     "service.store": ("service.store", "service.spec", "service.settings"),
     "service.datasets": ("service.datasets", "service.spec", "service.settings", "service.data_settings"),
-    # Posted rows: texts and files, and in `recovery` what the database knows of them.
+    # Posted rows: texts and files; `recovery` reads the database too.
     "service.ingest": ("service.ingest", "service.spec", "service.datasets", "service.errors"),
     "service.ingest.recovery": ("service.ingest", "service.datasets", "service.store"),
-    # The commands of the API run where nothing of the service does.
+    # The commands that call the API run on machines without a service.
     "service.cli.client": (
         "service.cli.client",
         "service.cli.amounts",
@@ -42,7 +40,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.spec",
         "service.__version__",
     ),
-    # Nothing in the service knows of the workers.
+    # The service does not import the workers.
     "service": ("service",),
     # The engine, from the bottom up.
     "workers.engine.errors": (),
@@ -67,7 +65,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.spec",
     ),
     "workers.engine": ("workers.engine", "service.spec", "service.datasets"),
-    # Who writes a managed table, and who reads it, put rows together alike.
+    # The writer of a managed table merges rows as its reader does.
     "workers.engine.streaming.sinks": (
         "workers.engine",
         "service.spec",
@@ -101,27 +99,52 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.__version__",
     ),
 }
-"""For the longest prefix that a module has: what of our own packages it may import."""
+"""What a module may import of the product's packages: the entry of the longest prefix of its name decides."""
 
 PYSPARK = ("workers.engine.spark", "workers.engine.streaming", "workers.spark_session")
 """Where `pyspark` may be imported."""
 
 PY4J = (*PYSPARK, "workers.cancellation", "workers.failures", "workers.watchdog")
-"""Where the bridge to the JVM may be: whoever cancels in a JVM, or tells a dead one from a failed query."""
+"""Where `py4j`, the bridge to the JVM, may be imported: to cancel calls, and to recognise a lost JVM."""
 
 NOT_IN_A_PURE_ENGINE = frozenset({"time", "random", "os", "socket", "threading", "subprocess"})
-"""Clocks, chance and the world: none of the planner's business."""
+"""Modules that make a plan depend on more than its inputs."""
 
 CLOCKS = frozenset({"now", "today", "utcnow"})
-"""What datetime reads the clock by. Its types are values like others: a hot key may be a date."""
+"""Methods of `datetime` that read the clock. Its types are allowed: a hot key may be a date."""
 
 PURE = ("workers.engine.plan", "workers.engine.stats", "workers.engine.rules", "workers.engine.planner")
 
 
-def modules() -> Iterator[tuple[str, Path]]:
-    for package in ("service", "workers"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            parts = path.relative_to(ROOT).with_suffix("").parts
+def check(root: Path) -> Iterator[str]:
+    """A sentence for every import in the product's packages below `root` that is not allowed."""
+    for module, path in _modules(root):
+        imported = list(imports_of(module, path))
+        layer = max((prefix for prefix in MAY_IMPORT if is_within(module, prefix)), key=len, default=None)
+        if layer is None:
+            yield f"{module}: no entry of MAY_IMPORT covers it."
+            continue
+        ours = (name for name in imported if is_within(name, "service", "workers", "tests"))
+        yield from (f"{module}: it may not import {name}." for name in ours if not is_within(name, *MAY_IMPORT[layer]))
+        for library, places in (("pyspark", PYSPARK), ("py4j", PY4J)):
+            if not is_within(module, *places) and any(is_within(name, library) for name in imported):
+                yield f"{module}: it may not import {library}; {', '.join(places)} may."
+        if is_within(module, *PURE):
+            yield from _impurities(module, path, imported)
+
+
+def _impurities(module: str, path: Path, imported: list[str]) -> Iterator[str]:
+    for name in sorted({name.split(".")[0] for name in imported} & NOT_IN_A_PURE_ENGINE):
+        yield f"{module}: the planner may not import {name}."
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for name in sorted({node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & CLOCKS):
+        yield f"{module}: the planner may not read the clock (.{name})."
+
+
+def _modules(root: Path) -> Iterator[tuple[str, Path]]:
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
@@ -138,32 +161,5 @@ def imports_of(module: str, path: Path) -> Iterator[str]:
 
 
 def is_within(module: str, *prefixes: str) -> bool:
+    """Whether the module is one of `prefixes`, or is in one."""
     return any(module == prefix or module.startswith(prefix + ".") for prefix in prefixes)
-
-
-MODULES = dict(modules())
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_what_stands_below_it(module: str) -> None:
-    layer = max((prefix for prefix in MAY_IMPORT if is_within(module, prefix)), key=len)
-    ours = [name for name in imports_of(module, MODULES[module]) if is_within(name, "service", "workers", "tests")]
-    assert [name for name in ours if not is_within(name, *MAY_IMPORT[layer])] == []
-
-
-@pytest.mark.parametrize("module", [module for module in MODULES if not is_within(module, *PYSPARK)])
-def test_spark_is_imported_in_its_own_places_alone(module: str) -> None:
-    assert [name for name in imports_of(module, MODULES[module]) if is_within(name, "pyspark")] == []
-
-
-@pytest.mark.parametrize("module", [module for module in MODULES if not is_within(module, *PY4J)])
-def test_the_bridge_to_the_jvm_is_imported_in_its_own_places_alone(module: str) -> None:
-    assert [name for name in imports_of(module, MODULES[module]) if is_within(name, "py4j")] == []
-
-
-@pytest.mark.parametrize("module", [module for module in MODULES if is_within(module, *PURE)])
-def test_the_planner_has_no_clock_no_chance_and_no_world(module: str) -> None:
-    imported = {name.split(".")[0] for name in imports_of(module, MODULES[module])}
-    assert imported & NOT_IN_A_PURE_ENGINE == set()
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
-    assert {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & CLOCKS == set()

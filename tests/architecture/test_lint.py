@@ -1,0 +1,82 @@
+"""Each check of `tests.lint` finds a violation that is planted into a tree of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lint import generated, imports, layout, rules, words
+from tests.lint.__main__ import ROOT
+
+Check = Callable[[Path], Iterator[str]]
+
+
+def planted(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("check", "path", "text", "expected"),
+    [
+        (imports.check, "service/spec/one.py", "from workers import runner", "may not import workers.runner"),
+        (imports.check, "service/spec/one.py", "from ..store import jobs", "may not import service.store.jobs"),
+        (imports.check, "workers/runner.py", "def f():\n    import pyspark", "may not import pyspark"),
+        (imports.check, "workers/engine/plan/one.py", "import time", "may not import time"),
+        (imports.check, "workers/engine/rules/one.py", "x = datetime.now()", "may not read the clock"),
+        (layout.check, "service/one.py", '"""Doc."""\n' + "x = 1\n" * 600, "more than 600 lines"),
+        (layout.check, "service/one.py", "x = 1\n", "no docstring"),
+        (layout.check, "service/one.py", '"""Doc."""\n# TODO: more\n', "unfinished work"),
+        (layout.check, "tests/service/gone/test_one.py", "", "no package service/gone"),
+    ],
+)
+def test_a_violation_is_found(tmp_path: Path, check: Check, path: str, text: str, expected: str) -> None:
+    (violation,) = check(planted(tmp_path, {path: text}))
+    assert expected in violation
+
+
+@pytest.mark.parametrize(
+    ("check", "path", "text"),
+    [
+        (imports.check, "workers/engine/spark/one.py", "import pyspark, time"),
+        (imports.check, "workers/engine/stats/one.py", "from datetime import date"),
+        (layout.check, "service/one.py", '"""Doc."""\nx = "TODO"\n# TODO(#12): more\n'),
+        (layout.check, "service/empty/__init__.py", ""),
+    ],
+)
+def test_what_is_allowed_is_not_reported(tmp_path: Path, check: Check, path: str, text: str) -> None:
+    assert list(check(planted(tmp_path, {path: text}))) == []
+
+
+def test_a_word_may_not_be_used_more_often(tmp_path: Path) -> None:
+    root = planted(tmp_path, {"service/one.py": "# They are told.\n", "tests/lint/words.json": json.dumps({"told": 1})})
+    assert list(words.check(root)) == []
+    planted(root, {"service/two.py": "def told_of() -> None: ...\n"})
+    (violation,) = words.check(root)
+    assert violation.startswith('"told" is used 2 times, 1 before.')
+
+
+def test_a_document_that_is_out_of_date_is_found(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = f"{readme}\nSee service/gone.py and `tests/e2e/test_jobs.py::test_gone`.\n".replace(
+        "| `agg_phase` |", "| `x` |"
+    )
+    found = list(generated.check(planted(tmp_path, {"README.md": text, "openapi.yaml": ""})))
+    assert any("readme_tables --write" in one for one in found)
+    assert any("evenkeel openapi" in one for one in found)
+    assert "README.md: there is no file service/gone.py." in found
+    assert "README.md: there is no test tests/e2e/test_jobs.py::test_gone." in found
+
+
+def test_a_rule_without_a_test_is_found(tmp_path: Path) -> None:
+    rulebook = (ROOT / rules.RULES_FOLDER / "rulebook.py").read_text(encoding="utf-8")
+    folder = str(rules.RULES_FOLDER)
+    found = list(rules.check(planted(tmp_path, {f"{folder}/rulebook.py": rulebook, f"{folder}/stray.py": ""})))
+    assert f"stray: a module of {folder} and a rule of the rulebook belong together." in found
+    assert "join_strategy: tests/golden/join_strategy has no case." in found

@@ -1,0 +1,29 @@
+"""Documents that are made from the code are up to date, and name files and tests that exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from service.cli.openapi import openapi_yaml
+from service.cli.readme_tables import with_tables
+from tests.support.withstood import with_table
+
+
+def check(root: Path) -> Iterator[str]:
+    """A sentence for every document below `root` that is out of date, with the command that writes it."""
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    if with_tables(readme) != readme:
+        yield "README.md: its tables are out of date. Run python -m service.cli.readme_tables --write"
+    if with_table(readme) != readme:
+        yield "README.md: its table of faults is out of date. Run python -m tests.support.withstood --write"
+    if (root / "openapi.yaml").read_text(encoding="utf-8") != openapi_yaml():
+        yield "openapi.yaml: it is out of date. Run evenkeel openapi -o openapi.yaml"
+    for name in sorted(set(re.findall(r"\b(?:service|workers|tests|migrations)/[\w/]+\.\w+", readme))):
+        if not (root / name).exists():
+            yield f"README.md: there is no file {name}."
+    for path, test in sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", readme))):
+        text = (root / path).read_text(encoding="utf-8") if (root / path).exists() else ""
+        if not re.search(rf"^ *(async )?def {test}\(", text, re.MULTILINE):
+            yield f"README.md: there is no test {path}::{test}."

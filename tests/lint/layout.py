@@ -1,0 +1,42 @@
+"""The layout of the tree: sizes of files, docstrings of modules, places of tests, no unfinished work."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.lint.sources import PACKAGES, product_files, test_files
+
+MAX_LINES = 600
+"""Lines of a product file. A longer one has more than one subject."""
+
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b(?!\(#\d+\))")
+"""Unfinished work belongs into an issue; `TODO(#12)` names it."""
+
+
+def check(root: Path) -> Iterator[str]:
+    """A sentence for every file below `root` that breaks the layout."""
+    sources, tests = product_files(root), test_files(root)
+    for source in sources:
+        text = (root / source).read_text(encoding="utf-8")
+        if len(text.splitlines()) > MAX_LINES:
+            yield f"{source}: it has more than {MAX_LINES} lines."
+        if text.strip() and not text.lstrip().startswith(('"""', 'r"""')):
+            yield f"{source}: it has no docstring."
+    for test in tests:
+        package = test.parent.relative_to("tests")
+        if package.parts[:1] and package.parts[0] in PACKAGES and not (root / package).is_dir():
+            yield f"{test}: there is no package {package.as_posix()}, which it would be about."
+    for path in (*sources, *tests):
+        for comment in _comments_of((root / path).read_text(encoding="utf-8")):
+            if UNFINISHED.search(comment):
+                yield f"{path}: unfinished work without an issue: {comment}"
+
+
+def _comments_of(text: str) -> Iterator[str]:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
