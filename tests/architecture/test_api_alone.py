@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 IMPORT_WITHOUT = """
@@ -26,6 +28,7 @@ for module in pkgutil.walk_packages(service.__path__, "service."):
 """
 
 
+@pytest.mark.not_quick
 def test_every_module_of_the_service_is_imported_without_spark_pandas_and_workers() -> None:
     done = subprocess.run(
         [sys.executable, "-c", IMPORT_WITHOUT], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False

@@ -156,6 +156,7 @@ class TestAudit:
             check=False,
         )
 
+    @pytest.mark.not_quick
     @pytest.mark.parametrize(
         ("known", "code", "told"),
         [
@@ -174,6 +175,7 @@ class TestAudit:
         assert told in done.stdout + done.stderr
         assert done.returncode == code
 
+    @pytest.mark.not_quick
     def test_it_fails_without_a_network(self, tmp_path: Path) -> None:
         done = self.audit(tmp_path, {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""})
         assert done.returncode != 0

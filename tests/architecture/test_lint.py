@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lint import generated, imports, layout, rules, words
+from tests.lint import generated, imports, layout, log_events, rules, words
 from tests.lint.__main__ import ROOT
 
 Check = Callable[[Path], Iterator[str]]
@@ -62,6 +62,7 @@ def test_a_word_may_not_be_used_more_often(tmp_path: Path) -> None:
     assert violation.startswith('"told" is used 2 times, 1 before.')
 
 
+@pytest.mark.not_quick
 def test_a_document_that_is_out_of_date_is_found(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     text = f"{readme}\nSee service/gone.py and `tests/e2e/test_jobs.py::test_gone`.\n".replace(
@@ -80,3 +81,10 @@ def test_a_rule_without_a_test_is_found(tmp_path: Path) -> None:
     found = list(rules.check(planted(tmp_path, {f"{folder}/rulebook.py": rulebook, f"{folder}/stray.py": ""})))
     assert f"stray: a module of {folder} and a rule of the rulebook belong together." in found
     assert "join_strategy: tests/golden/join_strategy has no case." in found
+
+
+def test_a_log_event_that_is_not_documented_or_not_written_is_found(tmp_path: Path) -> None:
+    text = "_log.error('made_up')\nlog = _log.info if quiet else _log.warning\nlog('job_lost')\n"
+    found = list(log_events.check(planted(tmp_path, {"service/one.py": text})))
+    assert "log event made_up: an error is not documented." in found
+    assert "log event attempt_failed: no code writes it at level error." in found

@@ -79,7 +79,8 @@ def test_every_setting_gives_sparks_answer(laboratory: Laboratory, text: str) ->
 
 
 def test_every_rule_is_made_to_fire(laboratory: Laboratory) -> None:
-    missing = {rule.name for rule in RULES}
+    # No setting forces that one; test_union_branches makes it fire.
+    missing = {rule.name for rule in RULES} - {"prune_union_branches"}
     for text in (text for name, texts in GROUPS.items() for text in texts if name != "nested"):
         if missing:
             missing -= laboratory.plans(text, alone(laboratory.choices(text))).fired

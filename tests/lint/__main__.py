@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.lint import generated, imports, layout, rules, words
+from tests.lint import generated, imports, layout, log_events, rules, words
 
 ROOT = Path(__file__).parents[2]
-CHECKS = (imports, layout, rules, generated, words)
+CHECKS = (imports, layout, rules, log_events, generated, words)
 
 
 def main() -> int:

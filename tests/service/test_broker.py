@@ -57,6 +57,7 @@ def test_short_jobs_keep_the_name_that_the_version_before_listens_to() -> None:
 
 
 class TestFault:
+    @pytest.mark.not_quick
     def test_none_while_redis_answers(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         with running_redis(tmp_path, "secret") as server:
             assert broker_fault(at(monkeypatch, server.url)) is None

@@ -69,6 +69,7 @@ def receive(folder: Path, done: Path) -> list[int]:
             found.append(int(message.payload[0][0]))
 
 
+@pytest.mark.not_quick
 def test_every_message_arrives_once_and_whole(tmp_path: Path) -> None:
     done = tmp_path / "done"
     # Bound once before: within one process, kombu takes a binding for made as soon as it is begun.

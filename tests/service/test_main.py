@@ -49,6 +49,7 @@ def test_explanations_that_a_killed_process_left_are_removed(settings: Settings)
         assert session.connection().exec_driver_sql("SELECT COUNT(*) FROM jobs").scalar_one() == 1
 
 
+@pytest.mark.not_quick
 def test_neither_spark_nor_pandas_is_imported() -> None:
     script = (
         "import sys; import service.main; from service.settings import Settings; service.main.create_app(Settings());"

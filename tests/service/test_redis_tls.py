@@ -92,6 +92,7 @@ def test_a_message_goes_there_and_comes_back(server: RedisServer, monkeypatch: p
     assert PASSWORD.encode() in front.heard
 
 
+@pytest.mark.not_quick
 @pytest.mark.withstands(
     "somebody else answers as Redis",
     kind="attack",
@@ -130,6 +131,7 @@ def test_a_ca_of_the_system_does_not_count_beside_our_own(
         assert read(Settings()) == "job-2"
 
 
+@pytest.mark.not_quick
 @pytest.mark.withstands(
     "the check of certificates turned off",
     kind="attack",

@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from sqlalchemy import select
 
 from service.spec.status import AttemptStatus, JobStatus
@@ -61,6 +62,7 @@ def contend(url: str) -> list[tuple[str, int]]:
     return [(job_id, fence) for text in told for job_id, fence in json.loads(text)]
 
 
+@pytest.mark.not_quick
 def test_every_job_ends_once(database_url: str) -> None:
     with closing(Database(database_url)) as database:
         job_ids = insert_jobs(database)

@@ -117,6 +117,7 @@ def listener(redis_here: RedisServer, tmp_path: Path, monkeypatch: pytest.Monkey
     own.stop()
 
 
+@pytest.mark.not_quick
 def test_the_last_word_counts_in_whatever_order_orders_are_carried_out(listener: Listener) -> None:
     for number in range(20):
         with listener.held_up():
@@ -137,6 +138,7 @@ def test_the_last_word_counts_in_whatever_order_orders_are_carried_out(listener:
         wait_for("both queues", lambda: len(listener.hears()) == 2)
 
 
+@pytest.mark.not_quick
 def test_a_connection_that_breaks_under_the_order_loses_no_queue(listener: Listener, redis_here: RedisServer) -> None:
     listener.consumption.listen(False)
     wait_for("silence", lambda: not listener.hears())
@@ -155,6 +157,7 @@ def test_a_connection_that_breaks_under_the_order_loses_no_queue(listener: Liste
     wait_for(f"{ids}", listener.has(ids))
 
 
+@pytest.mark.not_quick
 def test_a_new_connection_keeps_silent_where_it_is_to(listener: Listener, redis_here: RedisServer) -> None:
     listener.consumption.listen(False)
     wait_for("silence", lambda: not listener.hears())

@@ -100,6 +100,7 @@ def test_an_order_after_a_request_makes_it_hand_back(bench: Bench) -> None:
     assert "ended" not in bench.done, "the signal has ended it"
 
 
+@pytest.mark.not_quick
 def test_a_runner_that_does_not_end_is_not_waited_for(bench: Bench) -> None:
     with bench.at_hand.holding(attempt()):
         bench.departure.order()
@@ -116,6 +117,7 @@ class Hung:
         threading.Event().wait()
 
 
+@pytest.mark.not_quick
 def test_a_driver_that_hangs_keeps_no_job_from_being_handed_back(bench: Bench) -> None:
     with bench.at_hand.holding(job := attempt()):
         job.driver = Hung()  # type: ignore[assignment]
@@ -134,6 +136,7 @@ departure.force_exit("w1")
 """
 
 
+@pytest.mark.not_quick
 def test_a_process_ends_although_a_thread_of_it_does_not(tmp_path: Path) -> None:
     log = tmp_path / "log"
     process = start_python(["-c", HANGS], log=log, cwd=tmp_path)

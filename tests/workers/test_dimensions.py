@@ -388,6 +388,7 @@ def test_a_version_that_nothing_can_be_planned_with_is_held_back(job: Job) -> No
     assert dimensions.told(versions(1))[0]["not_taken"] is None
 
 
+@pytest.mark.not_quick
 def test_what_a_mini_batch_ran_with_is_null_once_it_is_forgotten(job: Job) -> None:
     dimensions = job.opened()
     for number in range(KEPT + 1):

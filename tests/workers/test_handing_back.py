@@ -74,6 +74,7 @@ def ended(database: Database, claimed: Claim) -> list[tuple[str, str]]:
         return [(row.status, (row.error or {}).get("code", "")) for row in attempts_of(session, claimed.job_id)]
 
 
+@pytest.mark.not_quick
 def test_a_database_that_restarts_is_waited_for(tmp_path: Path) -> None:
     with (
         running_postgres(tmp_path) as server,

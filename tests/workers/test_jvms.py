@@ -42,6 +42,7 @@ def processes() -> Iterator[Processes]:
     started.end()
 
 
+@pytest.mark.not_quick
 def test_a_script_ends_with_what_it_began_and_nothing_is_left_of_it(processes: Processes, tmp_path: Path) -> None:
     script = processes.start("sh", "-c", "sleep 600 & echo begun; wait", "sh", f"spark.local.dir={tmp_path}")
     (launcher,) = script.children()

@@ -33,6 +33,7 @@ def found_by(scenario: str, scratch: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.not_quick
 def test_session(tmp_path: Path) -> None:
     # A blank in the path must not end an option of the JVM.
     found = found_by("session", tmp_path / "spark scratch")
@@ -53,6 +54,7 @@ def test_session(tmp_path: Path) -> None:
     assert found["left_in_scratch"] == []
 
 
+@pytest.mark.not_quick
 @pytest.mark.withstands(
     "a Spark driver hangs",
     how="SIGSTOP of the JVM",
@@ -81,6 +83,7 @@ def test_a_jvm_lost_while_it_starts_is_replaced(tmp_path: Path) -> None:
     assert (found["stopped"], found["left_running"], found["left_in_scratch"]) == (1, [], [])
 
 
+@pytest.mark.not_quick
 def test_a_start_that_stop_did_not_wait_for_launches_no_jvm(tmp_path: Path) -> None:
     found = found_by("late", tmp_path / "scratch")
     assert found["waiting"]
@@ -88,12 +91,14 @@ def test_a_start_that_stop_did_not_wait_for_launches_no_jvm(tmp_path: Path) -> N
     assert (found["launched"], found["left_in_scratch"]) == (False, [])
 
 
+@pytest.mark.not_quick
 def test_a_start_after_the_scratch_directory_was_removed_makes_another(tmp_path: Path) -> None:
     found = found_by("swept", tmp_path / "scratch")
     assert (found["launches"], found["owned"]) == ([1, 2, 3], [[True], [True], [True]])
     assert found["left_in_scratch"] == []
 
 
+@pytest.mark.not_quick
 @pytest.mark.withstands(
     "a worker dies and its JVM does not notice",
     how="`kill -9` of the worker process alone",

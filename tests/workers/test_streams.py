@@ -180,6 +180,7 @@ watched.supervisor.close()
 """
 
 
+@pytest.mark.not_quick
 def test_a_look_that_hangs_does_not_keep_the_process_from_ending(tmp_path: Path) -> None:
     log = tmp_path / "log"
     process = start_python(["-c", HANGS], environment={"PYTHONPATH": str(ROOT)}, log=log, cwd=tmp_path)

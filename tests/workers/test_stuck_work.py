@@ -332,6 +332,7 @@ def looked(bench: Bench, seconds: float) -> int:
     return bench.left
 
 
+@pytest.mark.not_quick
 @pytest.mark.one_database
 def test_a_worker_that_abandoned_plannings_block_leaves(bench: Bench, database: Database) -> None:
     release = threading.Event()
@@ -347,6 +348,7 @@ def test_a_worker_that_abandoned_plannings_block_leaves(bench: Bench, database: 
     assert looked(bench, 100 * PATIENCE) == 1
 
 
+@pytest.mark.not_quick
 @pytest.mark.one_database
 def test_a_worker_does_not_leave_while_the_end_of_the_driver_would_end_the_plannings(
     bench: Bench, database: Database
@@ -361,6 +363,7 @@ def test_a_worker_does_not_leave_while_the_end_of_the_driver_would_end_the_plann
     wait_for("the end of the plannings", lambda: not bench.at_hand.abandoned.all())
 
 
+@pytest.mark.not_quick
 @pytest.mark.one_database
 def test_the_time_of_a_planning_in_the_jvm_does_not_count(bench: Bench, database: Database) -> None:
     release, returned = threading.Event(), threading.Event()
@@ -401,6 +404,7 @@ def test_a_worker_leaves_for_one_planning_that_hangs_for_long(bench: Bench, data
     wait_for("the end of the planning", lambda: not bench.at_hand.abandoned.all())
 
 
+@pytest.mark.not_quick
 @pytest.mark.one_database
 def test_plannings_that_end_in_time_do_not_make_a_worker_leave(bench: Bench, database: Database) -> None:
     for number in range(3):

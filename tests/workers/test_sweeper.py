@@ -223,6 +223,7 @@ def test_after_a_pause_others_may_renew_first(database: Database, clock: ManualC
     assert status(database) == "CRASHED"
 
 
+@pytest.mark.not_quick
 @pytest.mark.withstands(
     "the database's clock jumps",
     how="the injected clock, a day ahead and a day back, amid a job",

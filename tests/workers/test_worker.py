@@ -73,6 +73,7 @@ def counts(database: Database) -> dict[tuple[str, str], int]:
         return {(queue, status): count for queue, status, count in rows}
 
 
+@pytest.mark.not_quick
 def test_one_message_a_thread_is_enough_for_all_jobs_of_its_queues(settings: Settings, database: Database) -> None:
     jobs = submit(database, "short", JOBS)
     submit(database, "long", 3, Queue.LONG)
@@ -119,6 +120,7 @@ def test_it_listens_while_spark_is_there_and_it_is_not_to_leave(
     assert said[4:] == [False], "also where the order to leave was lost"
 
 
+@pytest.mark.not_quick
 def test_it_takes_nothing_while_too_many_abandoned_plannings_go_on(
     settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

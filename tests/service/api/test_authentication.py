@@ -342,6 +342,7 @@ def test_an_open_stream_of_events_ends_with_its_key(api: Api, bearer: Bearer, mo
     assert "QUEUED" in api.client.get(f"/v1/jobs/{job_id}/events", headers=headers).text
 
 
+@pytest.mark.not_quick
 def test_whoever_waited_is_told_nothing_once_the_key_is_revoked(
     api: Api, bearer: Bearer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ def test_another_body_than_json_is_refused(api: Api, media_type: str) -> None:
     assert answer.json()["code"] == "unsupported_media_type"
 
 
+@pytest.mark.not_quick
 def test_a_merge_patch_is_for_patches_alone(api: Api) -> None:
     headers = {"Content-Type": "application/merge-patch+json"}
     answer = api.client.post("/v1/jobs", content=json.dumps(SPEC), headers=headers)
@@ -132,6 +133,7 @@ def test_a_key_given_twice_is_refused(api: Api, given: str) -> None:
     assert "agg_phase" in answer.json()["detail"]
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("content", [b"<a/>", b" " * 20_001, b"{", b"{}"])
 def test_where_no_body_is_read_none_is_judged(api: Api, content: bytes) -> None:
     headers = {"Content-Type": "text/plain"}

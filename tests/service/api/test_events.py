@@ -96,6 +96,7 @@ def test_more_events_than_fit_at_once(api: Api) -> None:
     assert statuses(events)[-1] == "FAILED"
 
 
+@pytest.mark.not_quick
 def test_pages_of_json(api: Api) -> None:
     job_id = lifecycle.insert(api.database)
     path, accept = f"/v1/jobs/{job_id}/events", {"Accept": "application/json"}

@@ -128,6 +128,7 @@ class TestSubmit:
         assert {answer.status_code for answer in answers} == {202}
         assert len({answer.json()["id"] for answer in answers}) == 1
 
+    @pytest.mark.not_quick
     def test_many_at_once_all_succeed(self, api: Api) -> None:
         with ThreadPoolExecutor(16) as pool:
             answers = list(pool.map(lambda index: api.submit(name=f"job-{index}"), range(48)))
@@ -178,6 +179,7 @@ class TestList:
         assert [job["name"] for job in jobs] == ["mine"]
         assert "spec" not in jobs[0]
 
+    @pytest.mark.not_quick
     def test_filters(self, api: Api) -> None:
         one = lifecycle.insert(api.database, name="orders-1")
         two = lifecycle.insert(api.database, name="orders-2")
@@ -415,6 +417,7 @@ class TestGet:
         assert job["error"] is None
         assert job["finished_at"].endswith("Z")
 
+    @pytest.mark.not_quick
     def test_a_failed_job_tells_why(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
         lifecycle.fail(api.database, lifecycle.claim(api.database, job_id))
@@ -487,6 +490,7 @@ class TestWait:
         assert answer.status_code == 304
         assert answer.headers["preference-applied"] == "wait=0"
 
+    @pytest.mark.not_quick
     def test_an_unchanged_job_is_304_at_the_end(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
         tag = api.client.get(f"/v1/jobs/{job_id}").headers["etag"]
@@ -510,6 +514,7 @@ class TestWait:
         answer = api.client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=20", "If-None-Match": tag})
         assert code(answer) == "job_not_found"
 
+    @pytest.mark.not_quick
     def test_hundreds_wait_while_others_are_served(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
         threads = threading.active_count()
@@ -710,6 +715,7 @@ class TestStateOfANewerVersion:
         assert api.client.delete(f"/v1/jobs/{job_id}").status_code == 204
         assert not (api.settings.results_dir / job_id).exists()
 
+    @pytest.mark.not_quick
     def test_it_can_be_compared_with(self, api: Api, job_id: str) -> None:
         other = api.submit(compare_with=job_id).json()["id"]
         lifecycle.run_whole(api.database, other, api.settings.results_dir, RESULT)

@@ -44,6 +44,7 @@ def admits(document: dict[str, Any], schema: dict[str, Any], value: Any) -> bool
     return bool(Draft202012Validator({**schema, "components": document["components"]}).is_valid(value))
 
 
+@pytest.mark.not_quick
 def test_configuration_does_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
     before = openapi_yaml()
     monkeypatch.setenv("EVENKEEL_API_MAX_WAIT_SECONDS", "1")
@@ -51,6 +52,7 @@ def test_configuration_does_not_change_it(monkeypatch: pytest.MonkeyPatch) -> No
     assert openapi_yaml() == before
 
 
+@pytest.mark.not_quick
 def test_operations_read_well_in_clients(document: dict[str, Any]) -> None:
     assert {operation["operationId"] for _, _, operation in operations(document)} == {
         "submit_job",

@@ -196,6 +196,7 @@ class TestMetrics:
         assert labels['method="GET",route="/healthz",status="200"'] == 1
         assert any(label.startswith('method="other"') for label in labels)
 
+    @pytest.mark.not_quick
     @pytest.mark.parametrize("path", ["/openapi.json"])
     def test_the_specification_is_served(self, api: Api, path: str) -> None:
         assert api.client.get(path).status_code == 200

@@ -261,6 +261,7 @@ class TestFigures(_Metrics):
         at_many = self.metrics(api, job_id, 100_000)
         assert (at_many["savings"]["simulated"]["slots"], at_many["slots"]) == (100_000, 5)
 
+    @pytest.mark.not_quick
     def test_are_sent_once(self, api: Api) -> None:
         path = f"/v1/jobs/{self.ran(api, timed(1010))}/metrics"
         tag = api.client.get(path).headers["ETag"]

@@ -122,6 +122,7 @@ def audited(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [line for line in told if line["event"] == "audit"]
 
 
+@pytest.mark.not_quick
 @pytest.mark.one_database
 @pytest.mark.parametrize("path", ["/healthz", "/v1/jobs", "/v1/jobs/x", "/nothing", "/openapi.json"])
 def test_every_answer_tells_browsers_to_keep_it_to_themselves(api: Api, path: str) -> None:

@@ -52,6 +52,7 @@ def finished(api: Api, table: pa.Table, files: int = 1) -> str:
     return f"/v1/jobs/{job_id}/result"
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("page_size", [1, 3, 7, 20, 1_000_000])
 @pytest.mark.parametrize("files", [1, 3, 7])
 def test_pages_hold_every_row_once_and_in_order(api: Api, page_size: int, files: int) -> None:
@@ -178,6 +179,7 @@ def test_files_that_are_gone_are_told(api: Api, accept: str) -> None:
     assert answer.json()["code"] == "result_missing"
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("accept", ["application/json", "text/csv", "application/vnd.apache.parquet"])
 @pytest.mark.parametrize("keep", [0, 40, -1])
 def test_files_that_are_damaged_are_told(api: Api, accept: str, keep: int) -> None:

@@ -230,6 +230,7 @@ class TestRoutes:
             assert len(tried) == 1
         return len(tried)
 
+    @pytest.mark.not_quick
     def test_a_route_is_declared_repeatable_or_never_repeated(
         self, routes: dict[str, APIRoute], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -287,6 +288,7 @@ def own_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresS
         yield server
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("retry_seconds", [60])
 @pytest.mark.one_database
 def test_requests_wait_for_a_restart(settings: Settings, own_postgres: PostgresServer) -> None:
@@ -305,6 +307,7 @@ def test_requests_wait_for_a_restart(settings: Settings, own_postgres: PostgresS
             assert client.get("/v1/jobs").json()["jobs"][0]["status"] == "CANCELLED"
 
 
+@pytest.mark.not_quick
 @pytest.mark.one_database
 def test_a_long_outage_is_503_at_once(settings: Settings, own_postgres: PostgresServer) -> None:
     with closing(Database(own_postgres.create_database("long"))) as database:

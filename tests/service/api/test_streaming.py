@@ -196,6 +196,7 @@ class TestResuming:
         stream = read(api, job_id, "/stream")
         assert (stream["generation"], stream["last_batch"], stream["layout"]) == (1, 0, LAYOUT)
 
+    @pytest.mark.not_quick
     def test_from_scratch(self, api: Api) -> None:
         job_id = stopped(api)
         assert post(api, job_id, "resume", {"from": "scratch"}).status_code == 202
@@ -372,6 +373,7 @@ class TestChangingSettings:
         told = api.submit(mode="continuous", settings={"distinct_method": "bitmap"})
         assert (answer.status_code, answer.json()["code"]) == (told.status_code, told.json().get("code"))
 
+    @pytest.mark.not_quick
     @pytest.mark.parametrize("verb", ["resume", "settings"])
     def test_a_query_that_was_accepted_before_a_limit_existed_stays_accepted(self, api: Api, verb: str) -> None:
         job_id = submitted(api)

@@ -144,6 +144,7 @@ class TestDeclaring:
         refused(declare(api, schema=schema), 422, "invalid_schema")
         assert api.client.get("/v1/streams").json()["streams"] == []
 
+    @pytest.mark.not_quick
     @pytest.mark.one_database
     @pytest.mark.parametrize("name", ["_a", "-a", "a.b", "a:b", "a[1]", "a b", "a" * 101, "%2e%2e", "ä"])
     def test_a_name_that_no_path_should_have(self, api: Api, name: str) -> None:
@@ -385,6 +386,7 @@ class TestCrashes:
         assert uids(api) == []
         return new
 
+    @pytest.mark.not_quick
     def test_after_the_file_nothing_was_promised(self, api: Api, clicks: str) -> None:
         self.written(api)
         assert show_hidden(api.database, api.settings.streams_dir, now=LATER - 1e12) == Recovered(0, 0)

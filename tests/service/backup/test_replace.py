@@ -85,6 +85,7 @@ def test_a_database_of_a_newer_version_stays(copy: Path, here: Installation, rep
     assert number(here, "SELECT count(*) FROM jobs") == 5
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("revision", [None, "0001", "base"])
 def test_empty_ones_of_any_revision_are_taken(copy: Path, elsewhere: Installation, revision: str | None) -> None:
     upgrade(elsewhere.database)

@@ -53,6 +53,7 @@ def test_a_key_for_what_is_wanted() -> None:
     assert read_secret(made["key"]) is not None
 
 
+@pytest.mark.not_quick
 def test_the_list_tells_of_each_without_its_secret() -> None:
     secret = keys("create", "[red]nightly[/red]").output.strip()
     keys("create", "gone", "--tenant", "sales")
@@ -65,6 +66,7 @@ def test_the_list_tells_of_each_without_its_secret() -> None:
     assert "gone" not in keys("list", "--tenant", "default").output
 
 
+@pytest.mark.not_quick
 def test_a_key_is_revoked_by_its_id_or_itself() -> None:
     first, second = (keys("create", name).output.strip() for name in ("one", "other"))
     secret = read_secret(second)
@@ -74,6 +76,7 @@ def test_a_key_is_revoked_by_its_id_or_itself() -> None:
     assert [key["live"] for key in listed()] == [False, False]
 
 
+@pytest.mark.not_quick
 def test_the_last_admin_key_too() -> None:
     key = keys("create", "admin", "--scope", "admin").output.strip()
     assert keys("revoke", key).exit_code == 0

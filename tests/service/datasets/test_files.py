@@ -220,6 +220,7 @@ def told(path: str, tree: Path) -> str:
     return path.replace("TREE/", f"{tree}/").replace("URI/", f"file://{tree}/")
 
 
+@pytest.mark.not_quick
 @pytest.mark.withstands(
     "path traversal and symlinks",
     kind="attack",

@@ -341,6 +341,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.not_quick
 @pytest.mark.withstands(
     "a Parquet file with a hostile schema",
     kind="attack",
@@ -408,6 +409,7 @@ def test_odd_names_are_names(tmp_path: Path, write: Callable[..., Path], name: s
     assert read(tmp_path).names == (name,)
 
 
+@pytest.mark.not_quick
 def test_wide_files_are_compared_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten thousand columns of 64 files: compared each with each that would be half an hour."""
     content = file_of(group(MAX_COLUMNS), *(element(b"c%d" % n) for n in range(MAX_COLUMNS)))

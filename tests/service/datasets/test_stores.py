@@ -41,6 +41,7 @@ def store_at(endpoint: str) -> Store:
     return open_store(parse_root("s3a://bucket"), settings)
 
 
+@pytest.mark.not_quick
 def test_a_store_that_hangs_that_ends_and_that_comes_back(tmp_path: Path) -> None:
     with running_object_store(tmp_path) as server:
         server.make_bucket("bucket")

@@ -91,6 +91,7 @@ def as_arrow(rows: list[dict[str, Any]]) -> bytes:
     return arrow(pa.Table.from_pylist(rows, arrow_schema(SCHEMA)))
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize(("media_type", "write"), [(NDJSON, as_ndjson), (CSV, as_csv), (ARROW, as_arrow)])
 @given(rows=st.lists(ROW, min_size=1, max_size=6))
 def test_what_is_written_is_read(

@@ -106,6 +106,7 @@ def test_what_is_wrong_with_a_table(client: TestClient, path: str, code: str) ->
     assert answer.json()["errors"][0]["pointer"] == "/tables/orders/path"
 
 
+@pytest.mark.not_quick
 def test_a_store_that_stops_is_503_until_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:

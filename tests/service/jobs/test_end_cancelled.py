@@ -75,6 +75,7 @@ def test_only_what_is_cancelling_and_has_no_worker_is_ended(database: Database, 
     assert shown(database, settings, lost).version == ended.version
 
 
+@pytest.mark.not_quick
 @pytest.mark.withstands(
     "no worker is left while a job is CANCELLING",
     how="its lease runs out beside the API alone, on both databases",

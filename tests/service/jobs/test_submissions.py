@@ -45,12 +45,14 @@ def client(settings: Settings) -> Iterator[TestClient]:
         yield client
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("shape", [*ACCEPTED, *MANY_JOINS])
 def test_a_large_query_is_accepted(client: TestClient, shape: str) -> None:
     answer = client.post("/v1/jobs", json={"tables": TABLES, **{**ACCEPTED, **MANY_JOINS}[shape]})
     assert answer.status_code == 202, answer.text
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("shape", REFUSED)
 def test_a_query_beyond_a_limit_is_refused(client: TestClient, shape: str) -> None:
     limit, found, part = REFUSED[shape]
@@ -73,6 +75,7 @@ def test_a_structure_without_end_is_refused_as_json(client: TestClient) -> None:
     assert "64" in answer.json()["detail"]
 
 
+@pytest.mark.not_quick
 @pytest.mark.withstands(
     "submissions that take long, more than the API has threads",
     kind="attack",
@@ -119,6 +122,7 @@ serve(port=0)
 """
 
 
+@pytest.mark.not_quick
 @pytest.mark.withstands(
     "a directory whose listing hangs while the API stops",
     kind="fault",
@@ -151,6 +155,7 @@ def test_a_submission_that_hangs_does_not_keep_the_api_from_ending(tmp_path: Pat
         end(api, 0)
 
 
+@pytest.mark.not_quick
 def test_polls_go_on_while_the_largest_queries_are_compiled(client: TestClient) -> None:
     job_id = client.post("/v1/jobs", json=SMALL).json()["id"]
     bodies = [{"tables": TABLES, **ACCEPTED[shape]} for shape in ("OR of 4,900", "OR of ANDs", "IN of 9,900 texts")]

@@ -223,6 +223,7 @@ class TestPostedRows:
         assert caught.value.code == "unknown_column"
         assert count(database, JobRow) == 0
 
+    @pytest.mark.not_quick
     def test_a_deletion_waits_for_a_job_that_is_being_stored(
         self, database: Database, doorbell: Doorbell, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from sqlalchemy import event, text
 from sqlalchemy.orm import Session
 
@@ -82,6 +83,7 @@ def test_a_job_that_is_gone_wakes(database: Database) -> None:
     assert asyncio.run(scenario()) is True
 
 
+@pytest.mark.not_quick
 def test_a_crowd_costs_one_question_a_round_and_nobody_none(database: Database) -> None:
     job_id = lifecycle.insert(database)
 

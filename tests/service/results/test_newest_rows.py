@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ def table(keys: list[tuple[Any, ...]], first: int) -> pa.Table:
     )
 
 
+@pytest.mark.not_quick
 @settings(max_examples=150)
 @given(base=ROWS, log=ROWS, size=st.integers(1, 5), width=st.integers(0, 3))
 def test_as_in_a_dict(base: list[tuple[Any, ...]], log: list[tuple[Any, ...]], size: int, width: int) -> None:

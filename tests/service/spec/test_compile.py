@@ -141,6 +141,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.not_quick
 @pytest.mark.withstands(
     "a structured query that is too deep or too long",
     kind="attack",
@@ -155,5 +156,6 @@ def test_a_hostile_structure_is_refused(name: str) -> None:
     assert caught.value.code == "query_too_deep"
 
 
+@pytest.mark.not_quick
 def test_a_large_list_of_values_is_taken() -> None:
     assert len(compile_job(job(query=selecting("name", where=IN_LIST)), SCHEMAS).select) == 1

@@ -49,6 +49,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.not_quick
 @pytest.mark.withstands(
     "SQL that is too deep or too long",
     kind="attack",

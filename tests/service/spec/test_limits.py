@@ -43,6 +43,7 @@ def test_a_refusal_has_the_number_the_limit_and_the_way_out() -> None:
     assert JOINS.detail().startswith("The query has more than 100 joins in one FROM; at most 100 (limit `joins`).")
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("shape", [*ACCEPTED, *MANY_JOINS])
 def test_a_large_query_is_compiled(shape: str) -> None:
     assert compile_job(job({**ACCEPTED, **MANY_JOINS}[shape]), SCHEMAS).select
@@ -67,6 +68,7 @@ REPEATED = {
 }
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("name", REPEATED)
 def test_nothing_is_looked_at_as_often_as_something_else_is_long(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts the steps of the compiler: a walk of everything for each part of it would take millions."""
@@ -121,11 +123,13 @@ def test_tables_with_many_columns_are_read_a_few_times_only() -> None:
     assert f"300100 {TABLE_COLUMNS.counts}; at most {TABLE_COLUMNS.most}" in str(error)
 
 
+@pytest.mark.not_quick
 def test_a_job_that_was_accepted_earlier_is_compiled() -> None:
     wide = {TABLE: parse_schema(f"a BIGINT, {listed('c# INT', 3_000)}", "/x")}
     assert compile_job(job(sql(joins(99))), wide, is_accepted=True).joins
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("shape", ACCEPTED_EARLIER)
 def test_a_query_that_was_accepted_before_a_limit_existed_is_compiled(shape: str) -> None:
     limit, part = ACCEPTED_EARLIER[shape]

@@ -138,6 +138,7 @@ def test_values_survive_the_way_through_the_canonical_text(spark: SparkSession) 
     assert list(row) == list(texts.values()) == list(plain or [])
 
 
+@pytest.mark.not_quick
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
 def test_a_rendered_string_reads_back(value: str) -> None:
     assert read_expression(Text(string_literal(value), "/x")) == String(value)

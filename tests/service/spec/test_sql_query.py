@@ -256,6 +256,7 @@ def test_a_structured_query_may_rename_the_columns_of_a_derived_table() -> None:
         assert (caught.value.code, caught.value.issues[0].pointer) == (code, "/query/source")
 
 
+@pytest.mark.not_quick
 def test_the_work_of_all_queries_together_is_bounded() -> None:
     listed = ", ".join(map(str, range(4000)))
     uses = " UNION ALL ".join(["SELECT uid FROM a"] * 20)
@@ -267,6 +268,7 @@ def test_the_work_of_all_queries_together_is_bounded() -> None:
     bound(f"SELECT uid FROM orders WHERE oid IN ({', '.join(map(str, range(9_500)))})")
 
 
+@pytest.mark.not_quick
 def test_stars_count_as_what_they_stand_for() -> None:
     wide = {"w": parse_schema(", ".join(f"column_{number} INT" for number in range(1000)), "/x")}
     with pytest.raises(SpecError, match="names, values, operators and columns"):
@@ -291,6 +293,7 @@ def test_a_limit_takes_no_look_at_the_whole_text(monkeypatch: pytest.MonkeyPatch
     assert compile_sql("SELECT uid FROM orders LIMIT 3", SCHEMAS).query.limit == 3
 
 
+@pytest.mark.not_quick
 def test_a_group_key_that_gets_too_long_is_told() -> None:
     alias = "a" * 250
     told = refused(f"SELECT {alias}.uid IN ({', '.join(['uid'] * 9000)}) AS x, COUNT(*) FROM orders {alias} GROUP BY 1")
@@ -446,6 +449,7 @@ def test_each_name_of_a_column_is_tried_once() -> None:
     assert lines < 100 * COLUMNS.most
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize(
     "listed", [", ".join(["uid"] * 9_900), ", ".join(["*"] * 1_025), "uid, " + "*, " * 204 + "oid, uid, ok, 1"]
 )

@@ -49,6 +49,7 @@ def error_of(server: PostgresServer, ask: Callable[[], object]) -> OperationalEr
     return error
 
 
+@pytest.mark.not_quick
 def test_a_pooled_connection_is_given_up(server: PostgresServer, database: Database) -> None:
     def read() -> None:
         one(database)
@@ -59,6 +60,7 @@ def test_a_pooled_connection_is_given_up(server: PostgresServer, database: Datab
     assert one(database) == 1
 
 
+@pytest.mark.not_quick
 def test_a_statement_is_given_up(server: PostgresServer, database: Database) -> None:
     def read() -> None:
         with database.read() as session:
@@ -71,6 +73,7 @@ def test_a_statement_is_given_up(server: PostgresServer, database: Database) -> 
     assert fault_of(error) is Fault.LOST
 
 
+@pytest.mark.not_quick
 def test_nobody_knows_of_a_commit_that_is_given_up(server: PostgresServer, database: Database) -> None:
     def write() -> None:
         with database.write() as session:

@@ -88,6 +88,7 @@ def tables(database: Database) -> set[str]:
     return set(inspect(database.engine).get_table_names()) & set(Base.metadata.tables)
 
 
+@pytest.mark.not_quick
 def test_upgrade_makes_the_declared_tables(database: Database) -> None:
     assert migrate.upgrade(database).standing is Standing.EMPTY
     assert migrate.read_schema(database) == migrate.Schema(migrate.head_revision(), Standing.CURRENT)
@@ -117,6 +118,7 @@ def test_every_difference_is_drift(database: Database, change: str) -> None:
     assert len(migrate.check_drift(database)) == 1
 
 
+@pytest.mark.not_quick
 def test_each_revision_can_be_taken_back_and_applied_again(database: Database) -> None:
     migrate.upgrade(database)
     for revision in migrate._behind(migrate.head_revision()):
@@ -193,6 +195,7 @@ def test_a_newer_database_that_does_not_is_refused(
     assert migrate.current_revision(database) == NEXT
 
 
+@pytest.mark.not_quick
 def test_processes_upgrade_at_once(url: str) -> None:
     script = (
         "import sys; from service.store.migrate import upgrade; from service.store.session import Database;"

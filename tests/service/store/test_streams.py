@@ -321,6 +321,7 @@ class TestRest:
 class TestLostAttempts:
     """How many attempts a stream may lose."""
 
+    @pytest.mark.not_quick
     def test_they_count_since_it_last_got_on(self, database: Database, clock: Clock, stream_id: str) -> None:
         for batch_id in range(4):
             held = opened(database, stream_id)

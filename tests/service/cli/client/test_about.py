@@ -18,6 +18,7 @@ pytestmark = pytest.mark.one_database
 Evenkeel = Callable[..., Result]
 
 
+@pytest.mark.not_quick
 def test_workers(served: Served, evenkeel: Evenkeel) -> None:
     assert "No worker" in evenkeel("workers").stderr
     lifecycle.beat(served.database)
@@ -31,6 +32,7 @@ def test_nobody_in_particular(served: Served, evenkeel: Evenkeel) -> None:
     assert "none is asked for" in told
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("authentication", ["on"])
 def test_the_bearer_of_a_key(
     served: Served, evenkeel: Evenkeel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -24,6 +24,7 @@ STREAM = json.dumps(
 )
 
 
+@pytest.mark.not_quick
 def test_a_job_is_cancelled_and_deleted(served: Served, evenkeel: Evenkeel) -> None:
     job_id = lifecycle.insert(served.database)
     assert evenkeel("delete", job_id).exit_code == 11
@@ -35,6 +36,7 @@ def test_a_job_is_cancelled_and_deleted(served: Served, evenkeel: Evenkeel) -> N
     assert evenkeel("job", job_id).exit_code == 8
 
 
+@pytest.mark.not_quick
 def test_a_stream_is_stopped_and_resumed(served: Served, evenkeel: Evenkeel) -> None:
     arriving = served.settings.data_roots[0] / "arriving"
     arriving.mkdir()

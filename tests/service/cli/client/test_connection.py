@@ -50,6 +50,7 @@ def test_the_key_goes_to_no_other_host(status: int) -> None:
     assert other.url in error.message
 
 
+@pytest.mark.not_quick
 @pytest.mark.withstands(
     "an answer to a submission is lost",
     how="the connection breaks after the job was posted, twice",
@@ -76,6 +77,7 @@ def test_what_must_not_happen_twice_is_sent_once(call: Callable[[Service], objec
     assert len(service.seen) == 1
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_service_is_asked_again_when_it_says(status: int) -> None:
     told: list[str] = []

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.one_database
 Evenkeel = Callable[..., Result]
 
 
+@pytest.mark.not_quick
 def test_a_list_is_filtered_and_cut(served: Served, evenkeel: Evenkeel) -> None:
     ids = [lifecycle.insert(served.database, name=f"job {number}") for number in range(3)]
     lifecycle.fail(served.database, lifecycle.claim(served.database, ids[0]))

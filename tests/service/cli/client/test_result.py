@@ -52,6 +52,7 @@ def test_the_first_rows_in_a_table(job_id: str, evenkeel: Evenkeel) -> None:
     assert "2,497 more of 2,500 rows" in result.stderr
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("ending", ["csv", "json", "arrow", "parquet"])
 def test_a_file_has_all_rows(job_id: str, evenkeel: Evenkeel, tmp_path: Path, ending: str) -> None:
     file = tmp_path / f"rows.{ending}"
@@ -85,6 +86,7 @@ def test_formulas_are_escaped_unless_wanted(job_id: str, evenkeel: Evenkeel, tmp
     assert '"=name' in file.read_text()
 
 
+@pytest.mark.not_quick
 def test_a_pipe_gets_the_bytes(job_id: str, served: Served) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "service.cli", "result", job_id, "--format", "parquet"],
@@ -95,6 +97,7 @@ def test_a_pipe_gets_the_bytes(job_id: str, served: Served) -> None:
     assert pq.read_table(pa.BufferReader(done.stdout)).num_rows == 2500
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("options", [(), ("--json",), ("--format", "csv")], ids=" ".join)
 @pytest.mark.parametrize("sink", ["/dev/full", "a pipe that is closed"])
 def test_what_cannot_be_written_is_told_apart(
@@ -114,6 +117,7 @@ def test_what_cannot_be_written_is_told_apart(
     assert done.returncode == 74
 
 
+@pytest.mark.not_quick
 def test_a_pipe_that_is_named_gets_the_bytes(job_id: str, served: Served) -> None:
     command = [sys.executable, "-m", "service.cli", "result", job_id, "-o", "/dev/stdout", "--format", "parquet"]
     done = subprocess.run(command, capture_output=True, check=True, timeout=60)
@@ -132,6 +136,7 @@ def test_no_rows(served: Served, evenkeel: Evenkeel) -> None:
     assert json.loads(evenkeel("result", job_id, "--json").stdout)["rows"] == []
 
 
+@pytest.mark.not_quick
 @pytest.mark.withstands(
     "a download that breaks off",
     how="the connection breaks amid a result that is saved over a file, each time",
@@ -161,6 +166,7 @@ def test_a_download_that_broke_off_begins_again(
     assert (tmp_path / "rows.csv").read_text() == '{"a": 1}'
 
 
+@pytest.mark.not_quick
 def test_a_download_that_breaks_off_late_begins_again_too(
     evenkeel: Evenkeel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_the_same_key_is_the_same_job(served: Served, evenkeel: Evenkeel) -> Non
     assert (other.exit_code, "[idempotency_key_reused]" in other.stderr) == (2, True)
 
 
+@pytest.mark.not_quick
 def test_a_mistake_is_shown_at_its_place(served: Served, evenkeel: Evenkeel, tmp_path: Path) -> None:
     file = tmp_path / "bad.sql"
     file.write_text("SELECT\n  COUNT(o.ammount)\nFROM o")

@@ -105,6 +105,7 @@ def waiting(served: Served, tmp_path: Path, *arguments: str) -> subprocess.Popen
     return process
 
 
+@pytest.mark.not_quick
 def test_interrupted_the_job_goes_on(served: Served, tmp_path: Path) -> None:
     job_id = lifecycle.insert(served.database)
     process = waiting(served, tmp_path, "job", job_id, "--wait")
@@ -119,6 +120,7 @@ def test_interrupted_the_job_goes_on(served: Served, tmp_path: Path) -> None:
         assert Service(connection).job(job_id)["status"] == "QUEUED"
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_the_job_is_cancelled_where_that_is_wanted(
     served: Served, tmp_path: Path, number: signal.Signals

@@ -126,6 +126,7 @@ def test_rows_are_not_told_where_they_are_counted_twice() -> None:
     assert [each.rows for each in found] == [None, 3, None, 40, 50]
 
 
+@pytest.mark.not_quick
 def test_no_more_than_so_many_are_told() -> None:
     count = MOST_OPERATORS + 5
     nodes = [node(number, "Project") for number in range(count)]

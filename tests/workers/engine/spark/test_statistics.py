@@ -83,6 +83,7 @@ def test_null_and_the_text_null_are_two_keys(parquet_table: Tables, scan_of: Sca
     assert [key.value for key in known[("t.b", "t.a")].hot_keys if key.is_null] == ["1, NULL"]
 
 
+@pytest.mark.not_quick
 def test_a_file_sorted_by_its_key_and_read_in_part_is_not_representative(parquet_table: Tables, scan_of: Scans) -> None:
     # The hot key is behind what is read of a group of 3 million rows.
     rows = pa.array(range(3_000_000))
@@ -284,6 +285,7 @@ def test_shares_of_conditions(parquet_table: Tables, text_table: Tables, scan_of
     assert known.selectivities == pytest.approx(shares, rel=0.05)
 
 
+@pytest.mark.not_quick
 def test_a_column_read_in_part_tells_nothing_of_a_condition(parquet_table: Tables, scan_of: Scans) -> None:
     table = parquet_table(pa.table({"uid": pa.array(range(3_000_000))}), group_rows=3_000_000)
     condition = Scalar("`t.uid` > 2000000", ("t.uid",), BOOLEAN)

@@ -42,6 +42,7 @@ def test_the_widest_place_counts(tmp_path: Path) -> None:
     assert widths(*files) == {"s": MARGIN * 100}
 
 
+@pytest.mark.not_quick
 def test_a_row_group_has_several_places_where_there_are_few(tmp_path: Path) -> None:
     short, long = ["ab"] * ROWS, ["x" * 5_000] * (3 * ROWS)
     for name, texts in (("middle", [*short, *long, *short]), ("end", [*short, *long])):

@@ -423,6 +423,7 @@ MEASURED = {
 }
 
 
+@pytest.mark.not_quick
 @pytest.mark.parametrize("measured", MEASURED)
 def test_advice_changes_the_plan_and_the_verdict_is_what_was_measured(measured: str) -> None:
     stages = MEASURED[measured]

@@ -111,6 +111,7 @@ def outcome(node_id: int, *, is_wrong: bool) -> ChoiceOutcome:
     )
 
 
+@pytest.mark.not_quick
 def test_every_rule_that_weighs_ways_has_sparks_own_among_them() -> None:
     """By the golden plans: whatever a rule weighs, Spark's own way is told by the name that is known here."""
     weighed, told = set(), set()

@@ -237,6 +237,7 @@ def test_files_that_no_recent_version_has_are_removed(path: Path, tmp_path: Path
     assert rows_at(path) == [("a", 1)]
 
 
+@pytest.mark.not_quick
 def test_the_log_of_the_table_is_kept_short_and_remembers(path: Path, tmp_path: Path) -> None:
     sink = sink_at(path, fence=7)
     for batch_id in range(101):

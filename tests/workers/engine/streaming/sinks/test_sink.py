@@ -177,6 +177,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "LEAST_FILES", 2)
 
 
+@pytest.mark.not_quick
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("final", [None, FINAL], ids=["rows", "parts"])
 @settings(max_examples=15)
@@ -185,6 +186,7 @@ def test_managed(tmp_path: Path, final: FinalLevel | None, steps: list[tuple[str
     run(managed(tmp_path, final), tmp_path, steps, final)
 
 
+@pytest.mark.not_quick
 @settings(max_examples=15)
 @given(steps=STEPS)
 def test_delta(tmp_path: Path, steps: list[tuple[str, list[Row]]]) -> None:
