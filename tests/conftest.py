@@ -53,7 +53,19 @@ SERVERS = frozenset({"spark", "spark_cluster", "postgres", "postgres_databases",
 TWINS = ("tests/service/store/", "tests/service/jobs/")
 """Where the tests of PostgreSQL, which repeat those of SQLite, are of the slow tier."""
 
-NEEDS_PROCESSES = ("tests/e2e/", "tests/clients/", "tests/deployment/", "tests/conformance/", "tests/benchmarks/")
+NOT_QUICK = tuple(
+    f"tests/{folder}/"
+    for folder in (
+        "e2e",
+        "clients",
+        "deployment",
+        "conformance",
+        "benchmarks",
+        # Each of these tests makes an application or runs a command: a tenth of a second, for two thousand tests.
+        "service/api",
+        "service/cli",
+    )
+)
 """Folders without a quick test."""
 
 
@@ -133,13 +145,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _mark_tier(item: pytest.Function) -> None:
-    on_postgres = hasattr(item, "callspec") and item.callspec.params.get("database_url") == POSTGRESQL
+    on_postgres = hasattr(item, "callspec") and POSTGRESQL in item.callspec.params.values()
     if on_postgres and item.nodeid.startswith(TWINS) and not item.get_closest_marker("one_database"):
         item.add_marker(pytest.mark.slow)
     if getattr(item.function, "is_hypothesis_test", False):
         item.add_marker(pytest.mark.property)
     is_heavy = any(item.get_closest_marker(name) for name in ("slow", "not_quick", "spark", "e2e"))
-    if not (is_heavy or on_postgres or SERVERS & {*item.fixturenames} or item.nodeid.startswith(NEEDS_PROCESSES)):
+    if not (is_heavy or on_postgres or SERVERS & {*item.fixturenames} or item.nodeid.startswith(NOT_QUICK)):
         item.add_marker(pytest.mark.quick)
 
 
