@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from service.settings import Settings
+from service.store.session import Clock, Database, database_clock
 from tests.support.class_archive import class_archive, reading
 from tests.support.databases import POSTGRESQL, SQLITE, PostgresDatabases, SqliteDatabases
 from tests.support.servers import PostgresServer, RedisServer, running_postgres, running_redis
@@ -145,7 +148,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _mark_tier(item: pytest.Function) -> None:
-    on_postgres = hasattr(item, "callspec") and POSTGRESQL in item.callspec.params.values()
+    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    on_postgres = any(isinstance(value, str) and value == POSTGRESQL for value in given)
     if on_postgres and item.nodeid.startswith(TWINS) and not item.get_closest_marker("one_database"):
         item.add_marker(pytest.mark.slow)
     if getattr(item.function, "is_hypothesis_test", False):
@@ -172,6 +176,48 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         one = metafunc.definition.get_closest_marker("one_database")
         kinds = (SQLITE, POSTGRESQL) if one is None else one.args or (SQLITE,)
         metafunc.parametrize("database_url", kinds, indirect=True)
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory, `state` below the test's own, that settings take as the state directory."""
+    directory = tmp_path / "state"
+    directory.mkdir(exist_ok=True)
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(directory))
+    return directory
+
+
+@pytest.fixture(name="settings")
+def _settings(state_dir: Path) -> Settings:
+    """The default settings with `state_dir`."""
+    return Settings()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The clock of `database`: the database's own. Tests that change the time replace it with a `ManualClock`."""
+    return database_clock
+
+
+@pytest.fixture
+def database(database_url: str, clock: Clock) -> Iterator[Database]:
+    """The empty, migrated database of `database_url`."""
+    with closing(Database(database_url, clock)) as database:
+        yield database
+
+
+@pytest.fixture
+def sqlite_database(sqlite_databases: SqliteDatabases, tmp_path: Path, clock: Clock) -> Iterator[Database]:
+    """An empty, migrated SQLite database: `state/evenkeel.db` below the test's directory."""
+    with sqlite_databases.new(tmp_path) as url, closing(Database(url, clock)) as database:
+        yield database
+
+
+@pytest.fixture
+def postgres_database(postgres_databases: PostgresDatabases, clock: Clock) -> Iterator[Database]:
+    """An empty, migrated PostgreSQL database."""
+    with postgres_databases.new() as url, closing(Database(url, clock)) as database:
+        yield database
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from service.spec.compile import compile_job
-from service.spec.ddl import parse_schema
-from service.spec.job import JobSpec
 from tests.benchmarks.planning import growth
 from tests.benchmarks.planning_cases import COLUMNS, SHAPES, TABLES, VARIANTS, Variant, planning_case
+from tests.support.compiled import compiled
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Join, Scan
 from workers.engine.plan.transform import walk_up
@@ -19,9 +17,7 @@ from workers.engine.plan.transform import walk_up
 @pytest.mark.parametrize("joins", [5, 37])
 def test_a_case_is_an_accepted_query_of_so_many_joins(shape: str, variant: Variant, joins: int) -> None:
     case = planning_case(shape, variant, joins)
-    tables = {name: {"format": "csv", "path": name, "schema": COLUMNS} for name in TABLES}
-    spec = JobSpec.model_validate({"name": "planning", "tables": tables, "sql": case.sql})
-    plan = build(compile_job(spec, dict.fromkeys(TABLES, parse_schema(COLUMNS, "/"))))
+    plan = build(compiled(dict.fromkeys(TABLES, COLUMNS), case.sql, name="planning"))
     found = [node for node in walk_up(plan) if isinstance(node, Join)]
     assert len(found) == joins
     assert sum(len(join.keys) for join in found) == case.conditions

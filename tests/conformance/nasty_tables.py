@@ -145,6 +145,13 @@ def write(root: Path, name: str, rows: list[Row], schema: pa.Schema, files: int 
         pq.write_table(table.slice(number * step, step), directory / f"part-{number}.parquet")
 
 
+def write_all(root: Path) -> Path:
+    """Writes every table as Parquet files below `root`, and returns `root`."""
+    for name, rows in contents().items():
+        write(root, name, rows, SCHEMAS[name])
+    return root
+
+
 _DDL = {
     pa.int8(): "TINYINT",
     pa.int16(): "SMALLINT",

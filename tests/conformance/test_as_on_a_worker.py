@@ -35,9 +35,7 @@ _CHOICES = 3
 @pytest.fixture(scope="module")
 def laboratory(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
     """The nasty tables, as files."""
-    root = tmp_path_factory.mktemp("nasty")
-    for name, rows in nasty_tables.contents().items():
-        nasty_tables.write(root, name, rows, nasty_tables.SCHEMAS[name])
+    root = nasty_tables.write_all(tmp_path_factory.mktemp("nasty"))
     found = Laboratory(spark, root, nasty_tables.AS_PARQUET, cached=False, one_by_one=True)
     yield found
     found.close()

@@ -17,6 +17,7 @@ from service.spec.types import BIGINT, BOOLEAN, INT, STRING, TINYINT, Field, Typ
 from tests.conformance.conftest import FACTS, SEED, assert_same_rows, facts
 from tests.conformance.test_rules import KNOWN, cases
 from tests.golden.test_golden import CASES, planned, read
+from tests.support.plan_parts import COUNT
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -47,7 +48,6 @@ LEFT = Scan("left", "l", ((Field("l.k", BIGINT), "k"), (Field("l.v", STRING), "v
 RIGHT = Scan("right", "r", ((Field("r.k", BIGINT), "k"), (Field("r.v", STRING), "v")))
 ON = ((column("l.k", BIGINT), column("r.k", BIGINT)),)
 LESS = Scalar("`l.v` <= `r.v`", ("l.v", "r.v"), BOOLEAN)
-COUNT = Call(AggregateFunction.COUNT, (), Field("n", BIGINT))
 PARITY = Scalar("`l.k` % 2", ("l.k",), BIGINT)
 
 

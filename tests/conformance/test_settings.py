@@ -46,9 +46,7 @@ _ALONE, _TOGETHER = (1, 1) if WIDTH == "some" else (2, 1)
 @pytest.fixture(scope="module")
 def laboratory(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
     """The nasty tables, as files and in memory."""
-    root = tmp_path_factory.mktemp("nasty")
-    for name, rows in nasty_tables.contents().items():
-        nasty_tables.write(root, name, rows, nasty_tables.SCHEMAS[name])
+    root = nasty_tables.write_all(tmp_path_factory.mktemp("nasty"))
     with interpreted(spark):
         found = Laboratory(spark, root, nasty_tables.AS_PARQUET, cached=True, thorough=WIDTH not in {"some", "sampled"})
         yield found

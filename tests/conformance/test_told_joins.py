@@ -88,9 +88,7 @@ TEXTS = {
 @pytest.fixture(scope="module")
 def laboratory(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
     """The nasty tables, as files and in memory."""
-    root = tmp_path_factory.mktemp("nasty")
-    for name, rows in nasty_tables.contents().items():
-        nasty_tables.write(root, name, rows, nasty_tables.SCHEMAS[name])
+    root = nasty_tables.write_all(tmp_path_factory.mktemp("nasty"))
     with interpreted(spark):
         found = Laboratory(spark, root, nasty_tables.AS_PARQUET, cached=True, thorough=IS_WIDE)
         yield found

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
 
 from tests.support.browser import Watched, running_browser
+from tests.support.production import Servers, running_servers
 from tests.support.service import Service, running_service
 from tests.support.tables import write_endless, write_orders
 
@@ -43,3 +45,10 @@ def open_tab(browser: Browser, service: Service) -> Iterator[Callable[..., Watch
             tab.check()
         finally:
             tab.close()
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    """A PostgreSQL and a Redis of the test's own."""
+    with running_servers(tmp_path) as running:
+        yield running

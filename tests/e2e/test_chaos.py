@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select
@@ -16,7 +15,7 @@ from service.spec.status import JobStatus
 from service.store.tables import AttemptRow, JobEventRow, JobRow, OutboxRow
 from tests.support.burst import rows_of, wait_until_ended, write_pairs, write_small
 from tests.support.chaos import Chaos, Clients, Expected
-from tests.support.production import Production, Servers, running_production, running_servers
+from tests.support.production import Production, Servers, running_production
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -25,12 +24,6 @@ SECONDS = 240.0
 WORKERS = 3
 
 _log = logging.getLogger(__name__)
-
-
-@pytest.fixture
-def servers(tmp_path: Path) -> Iterator[Servers]:
-    with running_servers(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect
 from tests.support.browser import DESKTOP, PHONE, Watched
 from tests.support.processes import wait_for
 from tests.support.service import Service
-from tests.support.tables import ENDLESS, parquet
+from tests.support.tables import ENDLESS, parquet, write_hot
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -260,12 +260,7 @@ def test_the_advice_is_taken_with_one_click(open_tab: Open, service: Service) ->
 
 
 def test_the_skew_page_agrees_with_what_was_measured(open_tab: Open, service: Service) -> None:
-    directory = service.data / "self"
-    directory.mkdir()
-    numbers = range(60_000)
-    table = pa.table({"k": [7 if one % 3 else one for one in numbers], "g": [one % 20 for one in numbers]})
-    for part in range(4):
-        pq.write_table(table.slice(part * 15_000, 15_000), directory / f"{part}.parquet")
+    write_hot(service.data, "self")
     sql = "SELECT a.g AS ag, b.g AS bg, COUNT(*) AS n FROM t a JOIN t b ON a.k = b.k GROUP BY a.g, b.g"
     settings = {"join.ship": "REPARTITION"}
     job_id = service.submit({"name": "self", "tables": {"t": parquet("self")}, "sql": sql, "settings": settings})

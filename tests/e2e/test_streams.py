@@ -25,7 +25,7 @@ from service.spec.status import AttemptStatus, JobStatus
 from service.store.tables import StreamBatchRow
 from tests.support.feeding import WINDOWS, Feeder, Group, Window, declare_over_http, groups_of, over_http
 from tests.support.processes import wait_for
-from tests.support.production import Api, Production, Servers, running_production, running_servers
+from tests.support.production import Api, Production, Servers, running_production
 from tests.support.streaming import ENVIRONMENT, StreamJob, Strikes, stream_job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -46,12 +46,6 @@ def production(tmp_path: Path) -> Iterator[Production]:
     """An API and two workers, both with their Spark up: one takes over at once. On SQLite and the embedded broker."""
     environment = {**ENVIRONMENT, "EVENKEEL_DATA_SINK_ROOTS": str(tmp_path / SINKS)}
     with running_production(tmp_path, None, apis=1, workers=2, environment=environment) as running:
-        yield running
-
-
-@pytest.fixture
-def servers(tmp_path: Path) -> Iterator[Servers]:
-    with running_servers(tmp_path) as running:
         yield running
 
 

@@ -21,13 +21,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.spec.bound import BoundQuery
-from service.spec.compile import compile_job
 from service.spec.ddl import parse_schema
-from service.spec.job import JobSpec
 from service.spec.options import JobSettings
 from service.spec.reports import HotKey, RuleOutcome, RuleTrace
 from service.spec.scalar import Scalar
 from service.spec.types import DataType
+from tests.support.compiled import compiled
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.literals import literal
 from workers.engine.plan.schema import output_of
@@ -109,9 +108,7 @@ def read(path: Path) -> tuple[Given, Expected | None]:
 
 
 def bound(given: Given) -> BoundQuery:
-    tables = {name: {"format": "csv", "path": name, "schema": table.columns} for name, table in given.tables.items()}
-    spec = JobSpec.model_validate({"name": "golden", "tables": tables, "sql": given.sql})
-    return compile_job(spec, {name: parse_schema(table.columns, "/") for name, table in given.tables.items()})
+    return compiled({name: table.columns for name, table in given.tables.items()}, given.sql, name="golden")
 
 
 def statistics(given: Given) -> Statistics:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from service.spec.bound import BoundQuery
-from service.spec.compile import compile_job
-from service.spec.ddl import parse_schema
-from service.spec.job import JobSpec
 from service.spec.options import JobSettings
 from service.spec.reports import HotKey
+from tests.support.compiled import compiled
 from workers.engine.plan.builder import build
 from workers.engine.plan.keys import statistics_keys
 from workers.engine.plan.nodes import Join, Node, Scan
@@ -33,9 +31,7 @@ NESTED = (
 
 
 def bound(sql: str) -> BoundQuery:
-    table = {"format": "csv", "path": "t", "schema": COLUMNS}
-    spec = JobSpec.model_validate({"name": "large", "tables": {"t": table}, "sql": sql})
-    return compile_job(spec, {"t": parse_schema(COLUMNS, "/")})
+    return compiled({"t": COLUMNS}, sql, name="large")
 
 
 def known(built: Node) -> Statistics:

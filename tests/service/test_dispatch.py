@@ -22,12 +22,6 @@ from tests.support.servers import running_redis
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
-    return Settings()
-
-
-@pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A Redis that nobody runs."""
     with socket.socket() as unused:

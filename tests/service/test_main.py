@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
@@ -12,15 +11,16 @@ from fastapi.testclient import TestClient
 from service.main import create_app
 from service.settings import Settings
 from service.store import jobs
-from service.store.migrate import SchemaMismatchError, upgrade
+from service.store.migrate import SchemaMismatchError
 from service.store.session import Database
 from tests.support import lifecycle
+from tests.support.clocks import ManualClock
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
-    return Settings()
+def clock() -> ManualClock:
+    """The time at which tests insert jobs: a second after the epoch, long ago for the application."""
+    return ManualClock(1_000)
 
 
 def test_an_empty_database_is_refused(settings: Settings) -> None:
@@ -28,8 +28,7 @@ def test_an_empty_database_is_refused(settings: Settings) -> None:
         pass
 
 
-def test_starts_stops_and_starts_again(settings: Settings) -> None:
-    upgrade(Database(settings.database_url))
+def test_starts_stops_and_starts_again(settings: Settings, sqlite_database: Database) -> None:
     app = create_app(settings)
     for _ in range(2):
         with TestClient(app, base_url="http://localhost") as client:
@@ -37,14 +36,12 @@ def test_starts_stops_and_starts_again(settings: Settings) -> None:
             assert client.get("/v1/jobs").json()["jobs"] == []
 
 
-def test_explanations_that_a_killed_process_left_are_removed(settings: Settings) -> None:
-    database = Database(settings.database_url, clock=lambda _: 1_000)
-    upgrade(database)
-    lifecycle.insert(database, kind=jobs.EXPLAIN)
-    kept = lifecycle.insert(database)
+def test_explanations_that_a_killed_process_left_are_removed(settings: Settings, sqlite_database: Database) -> None:
+    lifecycle.insert(sqlite_database, kind=jobs.EXPLAIN)
+    kept = lifecycle.insert(sqlite_database)
     with TestClient(create_app(settings)):
         pass
-    with database.read() as session:
+    with sqlite_database.read() as session:
         assert set(jobs.read_versions(session, [kept])) == {kept}
         assert session.connection().exec_driver_sql("SELECT COUNT(*) FROM jobs").scalar_one() == 1
 

@@ -15,9 +15,12 @@ from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
+from sqlalchemy import event, func, select
+from sqlalchemy.engine import Connection
 
 from service.store.migrate import upgrade
 from service.store.session import Database
+from service.store.tables import Base
 from tests.support.servers import PostgresServer
 
 SQLITE = "sqlite"
@@ -117,6 +120,23 @@ class PostgresDatabases:
                     _fill(connection, table, rows)
             connection.execute("SELECT setval(seqrelid, seqstart, false) FROM pg_sequence")
         return True
+
+
+def count_rows(database: Database, table: type[Base]) -> int:
+    """Counts the rows of a table."""
+    with database.read() as session:
+        return session.scalar(select(func.count()).select_from(table)) or 0
+
+
+def lose_answer_of_commit(database: Database, *, done: bool = True) -> None:
+    """Breaks the connection of the next commit: after the server has made it, or before."""
+
+    def lose(connection: Connection) -> None:
+        if done:
+            connection.connection.commit()
+        connection.connection.dbapi_connection.close()  # type: ignore[union-attr]
+
+    event.listen(database.engine, "commit", lose, once=True)
 
 
 def _shape(connection: psycopg.Connection) -> Any:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from service.spec.modes import Mode
 from service.spec.problem import Problem
+from service.spec.queues import Queue
 from service.spec.reports import (
     PlanReport,
     PlanTree,
@@ -25,10 +28,14 @@ from service.store.jobs import NewJob
 from service.store.leases import Claim
 from service.store.publication import AttemptMetrics, Ending, PublishedResult
 from service.store.session import Database
+from service.store.tables import JobRow
 
 TENANT = "default"
-WORKER = "worker-1"
+WORKER = "w1"
 LEASE_MS = 30_000
+
+AddJob = Callable[..., str]
+"""The type of the fixture `add_job`."""
 
 SPEC: dict[str, Any] = {
     "name": "orders-per-user",
@@ -77,27 +84,52 @@ FAILURE = Problem(
 )
 
 
-def insert(database: Database, *, name: str = "job", kind: str = jobs.RUN, tenant: str = TENANT) -> str:
-    """A QUEUED job; gives its id."""
+def insert(
+    database: Database,
+    job_id: str | None = None,
+    *,
+    name: str = "job",
+    kind: str = jobs.RUN,
+    tenant: str = TENANT,
+    spec: Mapping[str, Any] | None = None,
+    max_attempts: int = 3,
+    timeout_ms: int = 3_600_000,
+    queue: Queue = Queue.SHORT,
+    mode: Mode = Mode.BATCH,
+) -> str:
+    """Stores a QUEUED job and returns its id. Nothing of the job is checked."""
     new = NewJob(
-        id=str(uuid.uuid4()),
+        id=job_id or str(uuid.uuid4()),
         tenant=tenant,
         kind=kind,
         name=name,
-        spec={**SPEC, "name": name},
+        spec={**SPEC, "name": name} if spec is None else dict(spec),
         request_id=None,
-        max_attempts=3,
-        timeout_ms=3_600_000,
+        max_attempts=max_attempts,
+        timeout_ms=timeout_ms,
+        queue=queue,
+        mode=mode,
     )
     with database.write() as session:
         jobs.insert_job(session, new, database.now(session))
     return new.id
 
 
-def claim(database: Database, job_id: str, *, lease_ms: int = LEASE_MS) -> Claim:
-    """QUEUED -> PLANNING."""
+def row_of(database: Database, job_id: str) -> JobRow:
+    """Returns the row of a job."""
+    with database.read() as session:
+        return session.get_one(JobRow, job_id)
+
+
+def try_claim(database: Database, job_id: str, worker: str = WORKER, *, lease_ms: int = LEASE_MS) -> Claim | None:
+    """QUEUED -> PLANNING. Returns None where the job cannot be claimed."""
     with database.write() as session:
-        held = leases.claim(session, job_id, WORKER, database.now(session), lease_ms)
+        return leases.claim(session, job_id, worker, database.now(session), lease_ms)
+
+
+def claim(database: Database, job_id: str, worker: str = WORKER, *, lease_ms: int = LEASE_MS) -> Claim:
+    """QUEUED -> PLANNING."""
+    held = try_claim(database, job_id, worker, lease_ms=lease_ms)
     assert held is not None
     return held
 

@@ -6,8 +6,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ import boto3
 import httpx
 from botocore.config import Config
 
+from service.datasets.roots import Root
 from tests.support.servers import _Server
 
 KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
+Roots = Callable[..., tuple[Root, ...]]
+"""The type of the fixture `roots`."""
+
 _REQUEST = re.compile(r"(DELETE|GET|HEAD|POST|PUT) (\S+) HTTP/1")
 _SERVE = "import sys; from moto.server import main; main(sys.argv[1:])"
 
@@ -91,6 +96,18 @@ class ObjectStore(_Server):
             return httpx.get(f"{self.endpoint}/moto-api/", timeout=1).status_code < 500
         except httpx.HTTPError:
             return False
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """An empty bucket of a test's own."""
+
+    server: ObjectStore
+    name: str
+
+    def put(self, *keys: str, **contents: bytes) -> None:
+        """Objects of five bytes by their keys."""
+        self.server.put(self.name, {**dict.fromkeys(keys, b"12345"), **contents})
 
 
 @contextmanager

@@ -98,3 +98,21 @@ def end(process: subprocess.Popen[bytes], seconds: float = 30) -> int:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         return process.wait(10)
+
+
+def outputs_at_once(commands: Sequence[Sequence[str]], directory: Path, seconds: float) -> list[str]:
+    """Runs commands that print `here` and wait for a line of input, gives them one when all are ready, and returns
+    what else each printed.
+    """
+    pipe = subprocess.PIPE
+    processes = [subprocess.Popen(each, cwd=directory, stdin=pipe, stdout=pipe, text=True) for each in commands]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    found = [process.communicate(timeout=seconds)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes)
+    return found

@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 
 from service.spark_settings import SparkSettings
 from service.store.leases import Claim
+from tests.support.clocks import ManualSeconds
 from tests.support.processes import wait_for
 from workers.attempt import Attempt, AttemptsAtHand
 from workers.engine.spark.driver import Driver
@@ -112,7 +113,7 @@ def _reasons(runtime: SparkRuntime, lost: Driver, other: Driver) -> list[str | N
 def hang(runtime: SparkRuntime) -> dict[str, Any]:
     """A JVM that is stopped (SIGSTOP) is given up after its time, and its attempts with it."""
     driver = runtime.driver()
-    at_hand, clock = AttemptsAtHand(), _Clock()
+    at_hand, clock = AttemptsAtHand(), ManualSeconds()
     watch = DriverWatch(runtime, at_hand, 10.0, clock)
     attempt = Attempt(_claim(), 0.0)
     attempt.driver = driver
@@ -146,7 +147,7 @@ def starts(runtime: SparkRuntime) -> dict[str, Any]:
     with _interrupted_start(runtime, signal.SIGKILL) as errors:
         pass
     found["killed"] = len(errors)
-    clock = _Clock()
+    clock = ManualSeconds()
     watch = DriverWatch(runtime, AttemptsAtHand(), 10.0, clock)
     with _interrupted_start(runtime, signal.SIGSTOP) as errors:
         watch.watch()
@@ -251,14 +252,6 @@ def orphan(runtime: SparkRuntime) -> dict[str, Any]:
     _tell({"jvm": runtime.driver().process.pid})
     os.kill(os.getpid(), signal.SIGKILL)
     return {}
-
-
-class _Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def _claim() -> Claim:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.store import jobs, leases, stream_orders, streams
@@ -16,16 +15,11 @@ from service.store.session import Database
 from service.store.streams import BatchFacts, Stream
 from service.store.sweeping import Sweep, sweep
 from service.store.tables import JobRow
+from tests.support import lifecycle
+from tests.support.clocks import ManualClock
 
-LEASE = 30_000
 FACTS = BatchFacts(rows_in=10, rows_out=4, elapsed_ms=7, sink_version=3, metrics={"state_rows": 4})
 T = TypeVar("T")
-
-
-class Clock(Protocol):
-    """Milliseconds that a test sets."""
-
-    ms: int
 
 
 def writing(database: Database, step: Callable[[Session, int], T]) -> T:
@@ -34,25 +28,12 @@ def writing(database: Database, step: Callable[[Session, int], T]) -> T:
         return step(session, database.now(session))
 
 
-def taken(database: Database, job_id: str, worker: str = "w1") -> Claim:
-    """The job, claimed by a worker."""
-    claim = writing(database, lambda session, now: leases.claim(session, job_id, worker, now, LEASE))
-    assert claim is not None
-    return claim
-
-
-def opened(database: Database, job_id: str, worker: str = "w1") -> Claim:
+def opened(database: Database, job_id: str, worker: str = lifecycle.WORKER) -> Claim:
     """The job, claimed, its stream opened and RUNNING."""
-    claim = taken(database, job_id, worker)
+    claim = lifecycle.claim(database, job_id, worker)
     writing(database, lambda session, now: streams.open_stream(session, claim, now))
     assert writing(database, lambda session, now: leases.mark_running(session, claim, now))
     return claim
-
-
-def row_of(database: Database, job_id: str) -> JobRow:
-    """The job as it stands."""
-    with database.read() as session:
-        return session.scalars(select(JobRow).where(JobRow.id == job_id)).one()
 
 
 def stream_of(database: Database, job_id: str) -> Stream:
@@ -100,9 +81,9 @@ def resume(database: Database, job_id: str, *, from_scratch: bool = False) -> No
     )
 
 
-def lose_lease(database: Database, clock: Clock) -> Sweep:
+def lose_lease(database: Database, clock: ManualClock) -> Sweep:
     """What a sweep finds once every lease is over."""
-    clock.ms += LEASE
+    clock.ms += lifecycle.LEASE_MS
     return writing(database, lambda session, now: sweep(session, now, ring_again_ms=10_000, free={}))
 
 

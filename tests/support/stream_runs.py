@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,13 +12,12 @@ from sqlalchemy import update
 from service.results.json_values import json_rows
 from service.results.stream_result import open_stream_result, result_directory
 from service.store import stream_orders
-from service.store.stream_state import Stream, find_stream
+from service.store.stream_state import Stream
 from service.store.tables import JobRow
+from tests.support.bench import Bench
 from tests.support.processes import wait_for
+from tests.support.stored_streams import stream_of
 from tests.support.tables import parquet
-
-if TYPE_CHECKING:
-    from tests.workers.conftest import Bench
 
 PER_USER = {
     "name": "per-user",
@@ -33,10 +32,7 @@ FIRST = [[0, 100, 7], [1, 100, 7], [2, 100, 7]]
 
 def stream(bench: Bench, job_id: str) -> Stream:
     """How far it is."""
-    with bench.database.read() as session:
-        found = find_stream(session, job_id)
-    assert found is not None
-    return found
+    return stream_of(bench.database, job_id)
 
 
 def rows(bench: Bench, job_id: str) -> list[list[Any]]:

@@ -47,6 +47,16 @@ def write_endless(root: Path) -> None:
     (directory / "part.csv").write_text("".join(f"1,{v}\n" for v in range(400_000)))
 
 
+def write_hot(root: Path, name: str) -> None:
+    """`name/`: 60,000 rows in 4 Parquet files, two of three with the key 7, in 20 groups."""
+    directory = root / name
+    directory.mkdir()
+    numbers = range(60_000)
+    table = pa.table({"k": [7 if one % 3 else one for one in numbers], "g": [one % 20 for one in numbers]})
+    for part in range(FILES):
+        pq.write_table(table.slice(part * 15_000, 15_000), directory / f"{part}.parquet")
+
+
 def parquet(name: str) -> dict[str, str]:
     """A table of a job's body."""
     return {"format": "parquet", "path": f"{name}/"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from sqlalchemy import delete, select, update
@@ -15,6 +15,7 @@ from service.store import leases
 from service.store.attempts import attempts_of
 from service.store.jobs import EXPLAIN, RUN
 from service.store.tables import JobRow, PlanRow
+from tests.support.bench import Bench
 from tests.support.hanging import Hang, HangInJvm, LoopInPython, LoopWithChecks, WaitInPython
 from tests.support.processes import wait_for
 from tests.support.tables import parquet
@@ -24,9 +25,6 @@ from workers.engine.planner import plan_query
 from workers.engine.spark import engine
 from workers.loops import Loop
 from workers.planning import TooManyPlanningsError
-
-if TYPE_CHECKING:
-    from tests.workers.conftest import Bench
 
 pytestmark = pytest.mark.spark
 

@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import update
 
 from service.spec.modes import Mode
 from service.spec.status import JobStatus
-from service.store import leases
-from service.store.jobs import NewJob, insert_job
 from service.store.session import Database
 from service.store.tables import JobRow
+from tests.support import lifecycle
+from tests.support.drivers import Cancelled, Hung
 from tests.support.processes import wait_for
 from workers.attempt import Attempt, AttemptsAtHand, AttemptStopped, StopReason
 from workers.cancellation import CancellationWatch, cancel_stopped
 from workers.planning import PlanningThreads
-
-
-@dataclass
-class Cancelled:
-    """A driver that notes whose Spark jobs it was to cancel."""
-
-    tags: list[str] = field(default_factory=list)
-
-    def cancel(self, tag: str) -> None:
-        """See `Driver`."""
-        self.tags.append(tag)
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    with closing(Database(database_url)) as database:
-        yield database
 
 
 @pytest.fixture
@@ -47,12 +28,9 @@ def driver() -> Cancelled:
 @pytest.fixture
 def attempt(database: Database, driver: Cancelled) -> Attempt:
     """A stream that worker w1 runs."""
-    with database.write() as session:
-        now = database.now(session)
-        insert_job(session, NewJob("job-1", "default", "run", "a job", {}, None, 3, 0, mode=Mode.CONTINUOUS), now)
-        claim = leases.claim(session, "job-1", "w1", now, 60_000)
-        assert claim is not None
-        assert leases.mark_running(session, claim, now)
+    lifecycle.insert(database, "job-1", timeout_ms=0, mode=Mode.CONTINUOUS)
+    claim = lifecycle.claim(database, "job-1", lease_ms=60_000)
+    lifecycle.run(database, claim)
     attempt = Attempt(claim, 100.0)
     attempt.driver = driver  # type: ignore[assignment]
     attempt.streams = True
@@ -115,15 +93,6 @@ def test_the_time_limit_of_a_run_is_kept(database: Database, attempt: Attempt, d
         watch.cancel_spark_jobs()
     assert attempt.reason is StopReason.TIMED_OUT
     assert driver.tags == [attempt.tag]
-
-
-class Hung(Cancelled):
-    """A driver that does not answer."""
-
-    def cancel(self, tag: str) -> None:
-        """See `Driver`."""
-        super().cancel(tag)
-        threading.Event().wait()
 
 
 @pytest.mark.one_database

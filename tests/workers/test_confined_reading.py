@@ -21,6 +21,7 @@ from service.spec.job import TableSource
 from service.spec.status import JobStatus
 from service.spec.types import BIGINT, Field, Schema
 from service.store.stream_state import StoppedBecause
+from tests.support.bench import Bench
 from tests.support.object_store import ObjectStore
 from tests.support.stream_runs import FIRST, PER_USER, add_orders, resume, rows, run, stream, supervised
 from tests.support.tables import USERS, parquet
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from service.store.tables import JobRow
-    from tests.workers.conftest import Bench
 
 pytestmark = pytest.mark.spark
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from service.store.leases import Claim
+from tests.support.drivers import Hung
 from tests.support.processes import start_python, wait_for
 from workers.attempt import Attempt, AttemptsAtHand, StopReason
 from workers.departure import Departure
@@ -107,14 +107,6 @@ def test_a_runner_that_does_not_end_is_not_waited_for(bench: Bench) -> None:
         wait_for("the driver's end", bench.has("driver killed"), 20)
         assert [given.error.code for given in bench.handed_back] == ["handed_back"]
         bench.departure.finish()
-
-
-class Hung:
-    """A driver that does not answer."""
-
-    def cancel(self, _tag: str) -> None:
-        """See `Driver`."""
-        threading.Event().wait()
 
 
 @pytest.mark.not_quick

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,13 +23,11 @@ from service.spec.status import AttemptStatus, JobStatus
 from service.store.publication import Ending
 from service.store.session import Database
 from tests.support import lifecycle
+from tests.support.bench import Bench
 from tests.support.databases import PostgresDatabases
 from tests.support.object_store import ObjectStore
 from workers.attempt import Attempt
 from workers.failures import HandBack, LeaseLost, verdict_of
-
-if TYPE_CHECKING:
-    from tests.workers.conftest import Bench
 
 pytestmark = pytest.mark.spark
 

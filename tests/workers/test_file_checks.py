@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +22,7 @@ from service.spec.status import JobStatus
 from service.spec.types import BIGINT, Field, Schema
 from service.store.leases import Claim
 from service.store.tables import JobRow
+from tests.support.bench import Bench
 from tests.support.object_store import running_object_store
 from workers.attempt import Attempt
 from workers.engine.plan.nodes import Scan, Union
@@ -29,9 +30,6 @@ from workers.engine.spark.engine import Engine, PlannedQuery
 from workers.engine.spark.sinks import WrittenResult
 from workers.engine.spark.sources import TableInput
 from workers.file_checks import same_files
-
-if TYPE_CHECKING:
-    from tests.workers.conftest import Bench
 
 pytestmark = pytest.mark.spark
 

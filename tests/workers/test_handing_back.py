@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from service.store.session import Database
 from service.store.sweeping import sweep
 from service.store.tables import JobRow
 from tests.support import lifecycle
-from tests.support.databases import PostgresDatabases
+from tests.support.databases import PostgresDatabases, lose_answer_of_commit
 from tests.support.servers import running_postgres
 from workers.attempt import AttemptsAtHand
 from workers.failures import HandBack
@@ -44,28 +43,8 @@ class NoDriver:
         raise AssertionError
 
 
-@pytest.fixture
-def database(postgres_databases: PostgresDatabases) -> Iterator[Database]:
-    with postgres_databases.new() as url, closing(Database(url)) as database:
-        yield database
-
-
 def claim(database: Database, worker: str = "w1", lease_ms: int = 30_000) -> Claim:
-    job_id = lifecycle.insert(database)
-    with database.write() as session:
-        taken = leases.claim(session, job_id, worker, database.now(session), lease_ms)
-    assert taken is not None
-    return taken
-
-
-def lose_the_answer(database: Database) -> None:
-    """The server makes the next commit, and the connection breaks before it could say so."""
-
-    def lose(connection: Connection) -> None:
-        connection.connection.commit()
-        connection.connection.dbapi_connection.close()  # type: ignore[union-attr]
-
-    event.listen(database.engine, "commit", lose, once=True)
+    return lifecycle.claim(database, lifecycle.insert(database), worker, lease_ms=lease_ms)
 
 
 def ended(database: Database, claimed: Claim) -> list[tuple[str, str]]:
@@ -97,48 +76,47 @@ def test_a_database_that_restarts_is_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [STOPPING, LOST])
 def test_what_was_done_without_an_answer_counts_as_done_and_is_rung_for(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: HandBack
+    settings: Settings, postgres_database: Database, given: HandBack
 ) -> None:
-    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
-    claimed = claim(database)
+    claimed = claim(postgres_database)
     rung: list[tuple[str, str]] = []
     runner = JobRunner(
-        Settings(),
-        database,
+        settings,
+        postgres_database,
         NoDriver(),
         AttemptsAtHand(),
         "w1",
         ring=lambda job_id, queue: rung.append((job_id, queue)),
         pause=lambda _: None,
     )
-    lose_the_answer(database)
+    lose_answer_of_commit(postgres_database)
     runner.hand_back(claimed, given)
     assert rung == [(claimed.job_id, claimed.queue)]
-    assert ended(database, claimed) == [(given.status.value, given.error.code)]
-    with database.read() as session:
+    assert ended(postgres_database, claimed) == [(given.status.value, given.error.code)]
+    with postgres_database.read() as session:
         assert session.get_one(JobRow, claimed.job_id).status == "QUEUED"
 
 
-def test_one_that_another_took_meanwhile_was_handed_back(database: Database) -> None:
-    claimed = claim(database)
-    lose_the_answer(database)
+def test_one_that_another_took_meanwhile_was_handed_back(postgres_database: Database) -> None:
+    claimed = claim(postgres_database)
+    lose_answer_of_commit(postgres_database)
 
     def take(_: float) -> None:
-        with database.write() as session:
-            assert leases.claim(session, claimed.job_id, "w2", database.now(session), 30_000) is not None
+        with postgres_database.write() as session:
+            assert leases.claim(session, claimed.job_id, "w2", postgres_database.now(session), 30_000) is not None
 
-    assert hand_back_job(database, claimed, STOPPING, seconds=60, pause=take) is JobStatus.QUEUED
+    assert hand_back_job(postgres_database, claimed, STOPPING, seconds=60, pause=take) is JobStatus.QUEUED
 
 
-def test_an_attempt_that_the_sweeper_ended_was_not_handed_back(database: Database) -> None:
-    claimed = claim(database, lease_ms=0)
-    with database.write() as session:
-        sweep(session, database.now(session), ring_again_ms=10_000, free={})
+def test_an_attempt_that_the_sweeper_ended_was_not_handed_back(postgres_database: Database) -> None:
+    claimed = claim(postgres_database, lease_ms=0)
+    with postgres_database.write() as session:
+        sweep(session, postgres_database.now(session), ring_again_ms=10_000, free={})
     failing = [OperationalError("UPDATE", None, ValueError("away"))]
 
     def fail(_: Connection) -> None:
         if failing:
             raise failing.pop()
 
-    event.listen(database.engine, "commit", fail)
-    assert hand_back_job(database, claimed, LOST, seconds=60, pause=lambda _: None) is None
+    event.listen(postgres_database.engine, "commit", fail)
+    assert hand_back_job(postgres_database, claimed, LOST, seconds=60, pause=lambda _: None) is None

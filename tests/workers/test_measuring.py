@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select
 from structlog.testing import capture_logs
@@ -23,11 +21,9 @@ from service.spec.reports import (
 )
 from service.store.plans import report_of
 from service.store.tables import PlanRow, StageMetricsRow
-from tests.support.tables import parquet
+from tests.support.bench import Bench
+from tests.support.tables import parquet, write_hot
 from workers.engine.spark.status_store import MonitorError
-
-if TYPE_CHECKING:
-    from tests.workers.conftest import Bench
 
 pytestmark = pytest.mark.spark
 
@@ -100,16 +96,6 @@ SELF_JOIN = {
 }
 
 
-def write_hot(bench: Bench) -> None:
-    """60,000 rows, two of three with the key 7, and 20 groups."""
-    directory = bench.settings.state_dir / "data" / "hot"
-    directory.mkdir()
-    numbers = range(60_000)
-    table = pa.table({"k": [7 if one % 3 else one for one in numbers], "g": [one % 20 for one in numbers]})
-    for part in range(4):
-        pq.write_table(table.slice(part * 15_000, 15_000), directory / f"{part}.parquet")
-
-
 def measured(bench: Bench, spec: dict[str, Any]) -> tuple[PlanReport, SkewReport, EstimateReport, RunFigures]:
     bench.runner.run(bench.submit(spec))
     with bench.database.read() as session:
@@ -123,7 +109,7 @@ def measured(bench: Bench, spec: dict[str, Any]) -> tuple[PlanReport, SkewReport
 
 
 def test_the_report_of_a_self_join_is_about_the_plan_that_ran(bench: Bench) -> None:
-    write_hot(bench)
+    write_hot(bench.settings.state_dir / "data", "hot")
     plan, skew, estimates, figures = measured(bench, SELF_JOIN)
     (eager,) = [trace for trace in plan.rules if trace.rule == "eager_aggregation"]
     assert eager.outcome is RuleOutcome.FIRED
@@ -144,7 +130,7 @@ def test_the_report_of_a_self_join_is_about_the_plan_that_ran(bench: Bench) -> N
 
 
 def test_the_report_of_a_group_on_one_task_advises_what_changes_it(bench: Bench) -> None:
-    write_hot(bench)
+    write_hot(bench.settings.state_dir / "data", "hot")
     sql = "SELECT t.k, COUNT(*) AS n FROM t GROUP BY t.k"
     _, skew, _, _ = measured(bench, {**SELF_JOIN, "sql": sql, "settings": {"agg_phase": "ONE_PHASE"}})
     (key,) = skew.keys

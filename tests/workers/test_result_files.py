@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from service.store.leases import Claim
+from tests.support.attempt_directories import attempts_left, write_attempts
 from workers.result_files import relative_path, remove_attempt, remove_older_attempts
 
 CLAIM = Claim(
@@ -22,37 +23,26 @@ CLAIM = Claim(
 )
 
 
-def write(results: Path, *fences: int) -> None:
-    for fence in fences:
-        directory = results / relative_path(replace(CLAIM, fence=fence))
-        directory.mkdir(parents=True)
-        (directory / "part-0.parquet").write_bytes(b"rows")
-
-
-def left(results: Path) -> list[str]:
-    return sorted(str(path.relative_to(results)) for path in results.glob("*/*"))
-
-
 def test_publication_leaves_the_newest_alone(tmp_path: Path) -> None:
-    write(tmp_path, 1, 2, 3, 4)
+    write_attempts(tmp_path, "job-1", 1, 2, 3, 4)
     remove_older_attempts(tmp_path, CLAIM)
-    assert left(tmp_path) == ["job-1/attempt-3", "job-1/attempt-4"]
+    assert attempts_left(tmp_path) == ["job-1/attempt-3", "job-1/attempt-4"]
 
 
 def test_publication_of_a_second_run_leaves_it_alone(tmp_path: Path) -> None:
-    write(tmp_path, 1, 3)
+    write_attempts(tmp_path, "job-1", 1, 3)
     for fence in (1, 3):
         (tmp_path / relative_path(replace(CLAIM, fence=fence), run=2)).mkdir()
     remove_older_attempts(tmp_path, CLAIM, relative_path(CLAIM, run=2))
-    assert left(tmp_path) == ["job-1/attempt-3-2"]
+    assert attempts_left(tmp_path) == ["job-1/attempt-3-2"]
     remove_attempt(tmp_path, CLAIM)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_last_attempt_takes_the_directory_along(tmp_path: Path) -> None:
-    write(tmp_path, 2, 3)
+    write_attempts(tmp_path, "job-1", 2, 3)
     remove_attempt(tmp_path, CLAIM)
-    assert left(tmp_path) == ["job-1/attempt-2"]
+    assert attempts_left(tmp_path) == ["job-1/attempt-2"]
     remove_attempt(tmp_path, replace(CLAIM, fence=2))
     assert list(tmp_path.iterdir()) == []
     remove_attempt(tmp_path, CLAIM)

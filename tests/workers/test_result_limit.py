@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from pydantic import ByteSize
@@ -13,28 +11,15 @@ from service.limit_settings import LimitSettings
 from service.spec import ends
 from service.store.leases import Claim
 from service.store.publication import Ending
+from tests.support.bench import Bench, SharedDriver
+from tests.support.drivers import Cancelled
 from tests.support.processes import wait_for
 from tests.support.tables import ENDLESS
-from tests.workers.conftest import SharedDriver
 from workers.attempt import Attempt, AttemptsAtHand, StopReason
 from workers.failures import verdict_of
 from workers.result_files import relative_path
 from workers.result_limit import ResultLimit
 from workers.runner import JobRunner
-
-if TYPE_CHECKING:
-    from tests.workers.conftest import Bench
-
-
-@dataclass
-class Cancelled:
-    """A driver that notes whose Spark jobs it was to cancel."""
-
-    tags: list[str] = field(default_factory=list)
-
-    def cancel(self, tag: str) -> None:
-        """See `Driver`."""
-        self.tags.append(tag)
 
 
 @pytest.fixture

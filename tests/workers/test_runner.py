@@ -25,6 +25,7 @@ from service.store.plans import report_of
 from service.store.publication import Ending
 from service.store.session import Database
 from service.store.tables import AttemptRow, JobEventRow, JobRow, PlanRow, StageMetricsRow
+from tests.support.bench import Bench, SharedDriver
 from tests.support.processes import wait_for
 from tests.support.tables import ENDLESS, USERS, parquet
 from workers.attempt import Attempt, StopReason
@@ -41,7 +42,6 @@ from workers.runner import JobRunner
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.workers.conftest import Bench
     from workers.engine.spark.driver import Driver
 
 pytestmark = pytest.mark.spark
@@ -118,17 +118,6 @@ def test_success(bench: Bench) -> None:
     assert bench.at_hand.all() == ()
 
 
-class _Shared:
-    """Hands out the driver of the suite's session."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-
-    def driver(self) -> Driver:
-        """Always the same."""
-        return self._driver
-
-
 class Flaky(Database):
     """Loses the answers of the writes of these numbers, counted from 1: they are made, and nobody is told."""
 
@@ -159,7 +148,7 @@ def run_flaky(bench: Bench, job_id: str, lost: Mapping[int, Exception]) -> list[
     """Runs the job on a database that loses answers; gives the pauses, none of which is made."""
     pauses: list[float] = []
     database = Flaky(bench.settings.database_url, lost)
-    settings, drivers = bench.settings, _Shared(bench.driver)
+    settings, drivers = bench.settings, SharedDriver(bench.driver)
     try:
         JobRunner(settings, database, drivers, bench.at_hand, "w1", bench.ring, pause=pauses.append).run(job_id)
     finally:
@@ -200,7 +189,7 @@ def test_a_database_away_for_good_is_no_end_of_the_job(bench: Bench, gone_from: 
     runner = JobRunner(
         bench.settings,
         database,
-        _Shared(bench.driver),
+        SharedDriver(bench.driver),
         bench.at_hand,
         "w1",
         bench.ring,
@@ -235,7 +224,7 @@ def test_a_worker_without_spark_takes_no_job_and_spends_no_attempt(bench: Bench)
     assert (job.status, job.fence, bench.rung) == ("QUEUED", 0, [])
 
 
-class ClosingDriver(_Shared):
+class ClosingDriver(SharedDriver):
     """The worker is told to take no more jobs while it waits for its driver."""
 
     def __init__(self, bench: Bench) -> None:

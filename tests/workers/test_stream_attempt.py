@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -18,14 +17,12 @@ from py4j.protocol import Py4JNetworkError
 from service.datasets.stores import StoreUnavailableError
 from service.spec.errors import SpecError
 from service.spec.job import TableSource
-from service.spec.modes import Mode
 from service.spec.status import AttemptStatus
-from service.store import leases, streams
-from service.store.jobs import NewJob, insert_job
 from service.store.leases import Claim
 from service.store.session import Database
-from service.store.stream_state import StoppedBecause, Stream, find_stream
+from service.store.stream_state import StoppedBecause
 from tests.support.processes import wait_for
+from tests.support.stored_streams import stream_of
 from workers.attempt import Attempt, StopReason
 from workers.batch_versions import BatchVersions
 from workers.dimension_versions import DimensionVersions
@@ -125,34 +122,10 @@ class Lane:
 
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    with closing(Database(database_url)) as database:
-        yield database
-
-
-@pytest.fixture
-def held(database: Database) -> Claim:
-    with database.write() as session:
-        now = database.now(session)
-        insert_job(session, NewJob("job-1", "default", "run", "a job", {}, None, 3, 0, mode=Mode.CONTINUOUS), now)
-        claim = leases.claim(session, "job-1", "w1", now, 60_000)
-        assert claim is not None
-        streams.open_stream(session, claim, now)
-    return claim
-
-
-@pytest.fixture
 def lane(tmp_path: Path, database: Database, driver: Driver, held: Claim) -> Iterator[Lane]:
     yield Lane(tmp_path, database, driver, held)
     for query in driver.root.streams.active:
         query.stop()
-
-
-def stream(database: Database) -> Stream:
-    with database.read() as session:
-        found = find_stream(session, "job-1")
-    assert found is not None
-    return found
 
 
 def verdict_of(started: StreamAttempt) -> Any:
@@ -174,8 +147,12 @@ def test_a_stream_that_has_caught_up_rests(lane: Lane, database: Database) -> No
     assert verdict_of(started) == Rest(StoppedBecause.CAUGHT_UP)
     started.close()
     assert (lane.sink.rows, lane.sink.closed) == (10, True)
-    assert (stream(database).last_batch, stream(database).rows_in, stream(database).rows_out) == (0, 10, 10)
-    metrics = stream(database).metrics
+    assert (
+        stream_of(database, "job-1").last_batch,
+        stream_of(database, "job-1").rows_in,
+        stream_of(database, "job-1").rows_out,
+    ) == (0, 10, 10)
+    metrics = stream_of(database, "job-1").metrics
     assert metrics is not None
     assert metrics["duration_ms"] > 0
 
@@ -183,9 +160,9 @@ def test_a_stream_that_has_caught_up_rests(lane: Lane, database: Database) -> No
 def test_a_stream_goes_on_until_it_is_asked_to_stop(lane: Lane, database: Database) -> None:
     started = lane.start(OFTEN)
     lane.add(3)
-    step_until(started, lambda: stream(database).rows_in == 3)
+    step_until(started, lambda: stream_of(database, "job-1").rows_in == 3)
     lane.add(4)
-    step_until(started, lambda: stream(database).rows_in == 7)
+    step_until(started, lambda: stream_of(database, "job-1").rows_in == 7)
     lane.attempt.stop(StopReason.STOP_REQUESTED)
     assert started.step() == Rest(StoppedBecause.STOPPED)
     assert started.wait(0.01)
@@ -250,9 +227,9 @@ def test_a_stream_takes_over_the_mini_batch_that_a_late_attempt_planned(
     (lane.checkpoint / log / "1").write_text("\n".join([version, *planned]))
     lane.add(4)
     assert started.wait(SECONDS)
-    step_until(started, lambda: stream(database).rows_in == 7)
+    step_until(started, lambda: stream_of(database, "job-1").rows_in == 7)
     lane.add(5)
-    step_until(started, lambda: stream(database).rows_in == 12)
+    step_until(started, lambda: stream_of(database, "job-1").rows_in == 12)
     assert (lane.sink.numbers, lane.sink.rows) == ([0, 1, 2], 12)
 
 

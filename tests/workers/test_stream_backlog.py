@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +15,11 @@ from service.spec.ddl import parse_schema
 from service.spec.job import JobSpec
 from service.store.ingest import NewBatch, find_stream, insert_batch, insert_stream
 from service.store.session import Database
+from tests.support.clocks import ManualSeconds
 from workers.stream_backlog import BacklogWatch, Occasion, Watched, WatchedDirectory, WatchedPosts, watched
 from workers.stream_inputs import Posted, find_inputs
 
 SOURCES = ("t",)
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    with closing(Database(database_url)) as database:
-        yield database
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def begin(checkpoint: Path, batch_id: int, *paths: str, source: int = 0) -> None:
@@ -65,7 +49,7 @@ def test_files_wait_until_a_mini_batch_has_taken_them(tmp_path: Path, database: 
         (rows / name).write_text("123")
     os.utime(rows / "deep" / "2.csv", (0, 0))
     (rows / "link.csv").symlink_to(elsewhere)
-    watch = BacklogWatch([directory_of(rows)], tmp_path / "checkpoint", database, SOURCES, Clock())
+    watch = BacklogWatch([directory_of(rows)], tmp_path / "checkpoint", database, SOURCES, ManualSeconds())
     found = tables(watch.look(Occasion.BATCH))["t"]
     assert (found["files"], found["bytes"], found["rows"]) == (3, 11, None)
     assert found["oldest_seconds"] == watch.oldest_waiting_seconds > 1e9
@@ -90,7 +74,7 @@ def test_a_directory_that_cannot_be_listed_is_not_known(tmp_path: Path, database
 
 @pytest.mark.one_database
 def test_looks_take_a_fiftieth_of_the_time(tmp_path: Path, database: Database) -> None:
-    clock = Clock()
+    clock = ManualSeconds()
     looks = []
 
     class Slow(WatchedDirectory):
@@ -109,7 +93,7 @@ def test_looks_take_a_fiftieth_of_the_time(tmp_path: Path, database: Database) -
 
 @pytest.mark.one_database
 def test_without_mini_batches_a_look_now_and_then_suffices(tmp_path: Path, database: Database) -> None:
-    clock = Clock()
+    clock = ManualSeconds()
     (tmp_path / "rows").mkdir()
     watch = BacklogWatch([directory_of(tmp_path / "rows")], tmp_path / "checkpoint", database, SOURCES, clock)
     assert tables(watch.look(Occasion.IDLE))["t"]["files"] == 0
@@ -125,7 +109,7 @@ def test_without_mini_batches_a_look_now_and_then_suffices(tmp_path: Path, datab
 def test_a_file_that_was_taken_does_not_wait_where_it_comes_back(tmp_path: Path, database: Database) -> None:
     rows = tmp_path / "rows"
     rows.mkdir()
-    watch = BacklogWatch([directory_of(rows)], tmp_path / "checkpoint", database, SOURCES, Clock())
+    watch = BacklogWatch([directory_of(rows)], tmp_path / "checkpoint", database, SOURCES, ManualSeconds())
     begin(tmp_path / "checkpoint", 0, f"file://{rows}/1.csv")
     assert tables(watch.look(Occasion.BATCH))["t"]["files"] == 0
     (rows / "1.csv").touch()
@@ -142,7 +126,7 @@ def test_directories_inside_each_other_are_told_apart(tmp_path: Path, database: 
         WatchedDirectory("outer", f"file://{outer}", lambda: local_arrivals(outer, Confines([outer]))),
         WatchedDirectory("inner", f"file://{inner}", lambda: local_arrivals(inner, Confines([inner]))),
     ]
-    watch = BacklogWatch(streams, tmp_path / "checkpoint", database, ("inner", "outer"), Clock())
+    watch = BacklogWatch(streams, tmp_path / "checkpoint", database, ("inner", "outer"), ManualSeconds())
     # The first log is that of the inner one, whose file lies in both.
     begin(tmp_path / "checkpoint", 0, f"file://{inner}/2.csv")
     begin(tmp_path / "checkpoint", 0, f"file://{outer}/1.csv", f"file://{inner}/2.csv", source=1)
@@ -162,7 +146,7 @@ def test_tables_over_one_directory_have_logs_of_their_own(tmp_path: Path, databa
     first, second, deep = directory_of(rows, "first"), directory_of(rows, "second"), directory_of(rows / "deep", "deep")
     # The plan reads the first table under two aliases. The fourth source lags.
     sources = ("first", "second", "first", "deep")
-    watch = BacklogWatch([first, second, deep], tmp_path / "checkpoint", database, sources, Clock())
+    watch = BacklogWatch([first, second, deep], tmp_path / "checkpoint", database, sources, ManualSeconds())
     begin(tmp_path / "checkpoint", 0, f"file://{rows}/1.csv", f"file://{rows}/deep/2.csv")
     begin(tmp_path / "checkpoint", 0, f"file://{rows}/1.csv", source=1)
     begin(tmp_path / "checkpoint", 0, f"file://{rows}/1.csv", source=2)
@@ -194,7 +178,7 @@ def test_posted_rows_wait_from_their_acceptance_on(tmp_path: Path, database: Dat
     )
     found = watched(spec, find_inputs(spec, (), {"clicks": posted}), (), "default")
     assert [type(one) for one in found] == [WatchedPosts]
-    watch = BacklogWatch(found, tmp_path / "checkpoint", database, ("c",), Clock())
+    watch = BacklogWatch(found, tmp_path / "checkpoint", database, ("c",), ManualSeconds())
     post(database, 1, 2, 3, 4)
     told = tables(watch.look(Occasion.BATCH))["c"]
     assert (told["files"], told["rows"], told["bytes"]) == (4, 10, 100)

@@ -10,44 +10,17 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from service.spec.modes import Mode
-from service.store import leases, streams
-from service.store.jobs import NewJob, insert_job
+from service.store import leases
 from service.store.leases import Claim
 from service.store.session import Database
-from service.store.stream_state import Stream, find_stream
 from service.store.tables import StreamBatchRow
+from tests.support.stored_streams import stream_of
 from workers.attempt import Attempt
 from workers.engine.streaming.batches import BatchDone
 from workers.engine.streaming.sinks.sink import FenceLostError
 from workers.stream_guard import StreamGuard
 
 LEASE_MS = 30_000
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    with closing(Database(database_url)) as database:
-        yield database
-
-
-@pytest.fixture
-def held(database: Database) -> Claim:
-    """A continuous job that worker w1 has opened."""
-    with database.write() as session:
-        now = database.now(session)
-        insert_job(session, NewJob("job-1", "default", "run", "a job", {}, None, 3, 0, mode=Mode.CONTINUOUS), now)
-        claim = leases.claim(session, "job-1", "w1", now, LEASE_MS)
-        assert claim is not None
-        streams.open_stream(session, claim, now)
-    return claim
-
-
-def stream(database: Database) -> Stream:
-    with database.read() as session:
-        found = find_stream(session, "job-1")
-    assert found is not None
-    return found
 
 
 def batch(database: Database, batch_id: int) -> StreamBatchRow | None:
@@ -75,7 +48,11 @@ def test_a_mini_batch_is_begun_and_done(database: Database, held: Claim) -> None
     assert done is not None
     assert done.committed_at is not None
     assert (done.rows_out, done.elapsed_ms, done.sink_version) == (4, 7, 3)
-    assert (stream(database).last_batch, stream(database).rows_out, stream(database).steady_fence) == (0, 4, 1)
+    assert (
+        stream_of(database, "job-1").last_batch,
+        stream_of(database, "job-1").rows_out,
+        stream_of(database, "job-1").steady_fence,
+    ) == (0, 4, 1)
 
 
 def test_one_that_the_sink_had_before_is_noted_once(database: Database, held: Claim) -> None:
@@ -83,7 +60,7 @@ def test_one_that_the_sink_had_before_is_noted_once(database: Database, held: Cl
     for rows in (4, None):
         guard.begin(0)
         guard.finish(BatchDone(0, rows, 7, 3))
-    assert (stream(database).last_batch, stream(database).rows_out) == (0, 4)
+    assert (stream_of(database, "job-1").last_batch, stream_of(database, "job-1").rows_out) == (0, 4)
 
 
 def test_an_attempt_without_its_lease_may_begin_and_note_nothing(database: Database, held: Claim) -> None:
@@ -94,7 +71,7 @@ def test_an_attempt_without_its_lease_may_begin_and_note_nothing(database: Datab
         guard.finish(BatchDone(0, 4, 7, 3))
     with pytest.raises(FenceLostError):
         guard.begin(1)
-    assert stream(database).last_batch is None
+    assert stream_of(database, "job-1").last_batch is None
     assert batch(database, 1) is None
 
 

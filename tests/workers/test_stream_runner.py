@@ -22,11 +22,11 @@ from service.store.jobs import EXPLAIN
 from service.store.plans import report_of
 from service.store.stream_state import StoppedBecause, find_stream
 from service.store.tables import JobRow, PlanRow
+from tests.support.bench import Bench, SharedDriver
 from tests.support.hanging import Hang, HangInJvm, LoopInPython, LoopWithChecks, WaitInPython
 from tests.support.processes import wait_for
 from tests.support.stream_runs import FIRST, PER_USER, add_orders, resume, rows, run, stream, supervised
 from tests.support.tables import USERS, parquet
-from tests.workers.conftest import SharedDriver
 from workers.attempt import StopReason
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
 from workers.engine.streaming.query import RunningStream
@@ -36,7 +36,6 @@ from workers.runner import JobRunner
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.workers.conftest import Bench
 
 pytestmark = pytest.mark.spark
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from service.store.jobs import NewJob, insert_job
 from service.store.leases import Claim
 from service.store.session import Database
 from service.store.stream_state import StoppedBecause
-from service.store.tables import Base, JobRow
+from service.store.tables import JobRow
 from tests.support.processes import start_python, wait_for
 from workers.attempt import Attempt, AttemptsAtHand, StopReason
 from workers.failures import Rest, Verdict
@@ -213,57 +213,54 @@ class Planning:
         return False
 
 
-def test_streams_that_are_being_planned_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
-    settings, driver = Settings(), Planning()
+def test_streams_that_are_being_planned_count(
+    settings: Settings, sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, driver = sqlite_database, Planning()
     tables = {"t": {"format": "rate", "rows_per_second": 1}}
     spec = {"name": "j", "tables": tables, "sql": "SELECT value FROM t", "mode": "continuous"}
-    with closing(Database(settings.database_url)) as database:
-        Base.metadata.create_all(database.engine)
+    with database.write() as session:
+        for number, queue in enumerate((Queue.STREAM, Queue.STREAM, Queue.SHORT)):
+            new = NewJob(f"job-{number}", "default", "run", "j", spec, None, 1, 0, queue=queue, mode=Mode.CONTINUOUS)
+            insert_job(session, new, number)
+
+    def statuses() -> list[str]:
+        with database.read() as session:
+            return list(session.scalars(select(JobRow.status).order_by(JobRow.id)))
+
+    runner = JobRunner(
+        settings, database, driver, AttemptsAtHand(), "w1", lambda *_: None, pause=lambda _: None, most_streams=1
+    )
+    seen: list[object] = []
+    claim = leases.claim
+
+    def claim_handed_back(session: Session, job_id: str, *given: Any) -> Claim | None:
+        session.execute(update(JobRow).where(JobRow.id == job_id).values(status="QUEUED"))
+        return claim(session, job_id, *given)
+
+    def handed_back_before_it_is_claimed(job_id: str) -> bool:
         with database.write() as session:
-            for number, queue in enumerate((Queue.STREAM, Queue.STREAM, Queue.SHORT)):
-                new = NewJob(
-                    f"job-{number}", "default", "run", "j", spec, None, 1, 0, queue=queue, mode=Mode.CONTINUOUS
-                )
-                insert_job(session, new, number)
-
-        def statuses() -> list[str]:
-            with database.read() as session:
-                return list(session.scalars(select(JobRow.status).order_by(JobRow.id)))
-
-        runner = JobRunner(
-            settings, database, driver, AttemptsAtHand(), "w1", lambda *_: None, pause=lambda _: None, most_streams=1
-        )
-        seen: list[object] = []
-        claim = leases.claim
-
-        def claim_handed_back(session: Session, job_id: str, *given: Any) -> Claim | None:
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(status="PLANNING"))
+        with monkeypatch.context() as patched:
+            patched.setattr(leases, "claim", claim_handed_back)
+            claimed = runner.run(job_id)
+        with database.write() as session:
             session.execute(update(JobRow).where(JobRow.id == job_id).values(status="QUEUED"))
-            return claim(session, job_id, *given)
+        return claimed
 
-        def handed_back_before_it_is_claimed(job_id: str) -> bool:
-            with database.write() as session:
-                session.execute(update(JobRow).where(JobRow.id == job_id).values(status="PLANNING"))
-            with monkeypatch.context() as patched:
-                patched.setattr(leases, "claim", claim_handed_back)
-                claimed = runner.run(job_id)
-            with database.write() as session:
-                session.execute(update(JobRow).where(JobRow.id == job_id).values(status="QUEUED"))
-            return claimed
+    def meanwhile() -> None:
+        driver.meanwhile = lambda: None
+        seen.append(runner.run("job-1"))
+        seen.append(handed_back_before_it_is_claimed("job-1"))
+        seen.append(runner.run_oldest([queue.value for queue in Queue]))
+        seen.append(runner.run_oldest([queue.value for queue in Queue]))
+        seen.append(statuses())
 
-        def meanwhile() -> None:
-            driver.meanwhile = lambda: None
-            seen.append(runner.run("job-1"))
-            seen.append(handed_back_before_it_is_claimed("job-1"))
-            seen.append(runner.run_oldest([queue.value for queue in Queue]))
-            seen.append(runner.run_oldest([queue.value for queue in Queue]))
-            seen.append(statuses())
-
-        driver.meanwhile = meanwhile
-        assert runner.run("job-0")
-        # Nobody's place is taken by the job of another queue, which alone was run.
-        assert seen == [False, False, True, False, ["PLANNING", "QUEUED", "STOPPED"]]
-        assert runner.run("job-1"), "there is room again"
+    driver.meanwhile = meanwhile
+    assert runner.run("job-0")
+    # Nobody's place is taken by the job of another queue, which alone was run.
+    assert seen == [False, False, True, False, ["PLANNING", "QUEUED", "STOPPED"]]
+    assert runner.run("job-1"), "there is room again"
 
 
 def test_a_stream_that_starts_on_a_worker_that_leaves_is_told_at_once(watched: Watched) -> None:

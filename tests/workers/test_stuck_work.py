@@ -7,7 +7,7 @@ from __future__ import annotations
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,12 @@ import pytest
 from py4j.protocol import Py4JError
 
 from service.spec.status import AttemptStatus, JobStatus
-from service.store import leases, publication
+from service.store import publication
 from service.store.attempts import attempts_of, crashed_attempts
-from service.store.jobs import NewJob, insert_job
 from service.store.leases import Claim
 from service.store.publication import Ending
 from service.store.session import Database
-from service.store.tables import JobRow
+from tests.support import lifecycle
 from tests.support.hanging import silent_gateway
 from tests.support.processes import wait_for
 from workers.attempt import Attempt, AttemptsAtHand, AttemptStopped, StopReason
@@ -118,23 +117,10 @@ def bench() -> Iterator[Bench]:
     bench.driver.kill()
 
 
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    with closing(Database(database_url)) as database:
-        yield database
-
-
-def insert(database: Database, job_id: str, max_attempts: int) -> None:
-    with database.write() as session:
-        job = NewJob(job_id, "default", "run", "a job", {}, None, max_attempts, 0)
-        insert_job(session, job, database.now(session))
-
-
 def claimed(database: Database, job_id: str) -> Claim:
-    with database.write() as session:
-        claim = leases.claim(session, job_id, "w1", database.now(session), 60_000)
-        assert claim is not None
-        assert leases.mark_running(session, claim, database.now(session))
+    """A claim of a job that is RUNNING."""
+    claim = lifecycle.claim(database, job_id, lease_ms=60_000)
+    lifecycle.run(database, claim)
     return claim
 
 
@@ -147,8 +133,7 @@ def ended(database: Database, bench: Bench, attempt: Attempt, verdict: Verdict) 
         assert isinstance(verdict, Ending)
         with database.write() as session:
             assert publication.publish(session, attempt.claim, verdict, database.now(session))
-    with database.read() as session:
-        return JobStatus(session.get_one(JobRow, attempt.claim.job_id).status)
+    return JobStatus(lifecycle.row_of(database, attempt.claim.job_id).status)
 
 
 def told(database: Database, job_id: str) -> list[tuple[str, str | None]]:
@@ -177,10 +162,10 @@ def test_others_are_given_time(stuck_seconds: float, are_others_at_work: bool, e
 def test_jobs_beside_one_that_is_deaf_spend_no_attempt_however_often(
     bench: Bench, database: Database, asked: StopReason
 ) -> None:
-    insert(database, "innocent", 2)
+    lifecycle.insert(database, "innocent", max_attempts=2, timeout_ms=0)
     for number in range(4):
         bench.next_driver()
-        insert(database, f"killer-{number}", 1)
+        lifecycle.insert(database, f"killer-{number}", max_attempts=1, timeout_ms=0)
         innocent = bench.on_driver(claimed(database, "innocent"))
         killer = bench.on_driver(claimed(database, f"killer-{number}"))
         killer.stop(asked)
@@ -197,7 +182,7 @@ def test_jobs_beside_one_that_is_deaf_spend_no_attempt_however_often(
 
 
 def test_tasks_of_a_job_that_has_ended_cost_the_jobs_beside_them_nothing(bench: Bench, database: Database) -> None:
-    insert(database, "innocent", 1)
+    lifecycle.insert(database, "innocent", max_attempts=1, timeout_ms=0)
     innocent = bench.on_driver(claimed(database, "innocent"))
     bench.driver.left = 2
     bench.later(0)
@@ -210,7 +195,7 @@ def test_tasks_of_a_job_that_has_ended_cost_the_jobs_beside_them_nothing(bench: 
 
 def test_an_attempt_whose_own_tasks_were_left_behind_is_spent(bench: Bench, database: Database) -> None:
     for job_id in ("own", "innocent"):
-        insert(database, job_id, 1)
+        lifecycle.insert(database, job_id, max_attempts=1, timeout_ms=0)
     own, innocent = (bench.on_driver(claimed(database, job_id)) for job_id in ("own", "innocent"))
     bench.driver.left, bench.driver.of_tags = 2, (own.tag,)
     bench.later(0)
@@ -229,7 +214,7 @@ def test_one_that_came_to_the_driver_as_it_was_ended_spends_none_either(
     bench: Bench, database: Database, finds_out: str
 ) -> None:
     for job_id in ("killer", "late"):
-        insert(database, job_id, 1)
+        lifecycle.insert(database, job_id, max_attempts=1, timeout_ms=0)
     killer, late = bench.on_driver(claimed(database, "killer")), bench.at_work(claimed(database, "late"))
     killer.stop(StopReason.CANCELLED)
     assert not bench.later(PATIENCE + 1)
@@ -245,7 +230,7 @@ def test_one_that_came_to_the_driver_as_it_was_ended_spends_none_either(
 
 @pytest.mark.one_database
 def test_a_driver_that_died_by_itself_costs_an_attempt(bench: Bench, database: Database) -> None:
-    insert(database, "a", 1)
+    lifecycle.insert(database, "a", max_attempts=1, timeout_ms=0)
     attempt = bench.on_driver(claimed(database, "a"))
     bench.driver.kill()
     assert ended(database, bench, attempt, verdict_of(CUT, attempt)) is JobStatus.CRASHED
@@ -253,7 +238,7 @@ def test_a_driver_that_died_by_itself_costs_an_attempt(bench: Bench, database: D
 
 @pytest.mark.one_database
 def test_who_waits_for_the_database_is_not_deaf(bench: Bench, database: Database) -> None:
-    insert(database, "a", 1)
+    lifecycle.insert(database, "a", max_attempts=1, timeout_ms=0)
     attempt = bench.on_driver(claimed(database, "a"))
     attempt.stop(StopReason.CANCELLED)
     bench.now += 5
@@ -268,7 +253,7 @@ def test_who_waits_for_the_database_is_not_deaf(bench: Bench, database: Database
 
 @pytest.mark.one_database
 def test_who_publishes_its_end_is_not_deaf(bench: Bench, database: Database) -> None:
-    insert(database, "a", 1)
+    lifecycle.insert(database, "a", max_attempts=1, timeout_ms=0)
     attempt = bench.on_driver(claimed(database, "a"))
     attempt.stop(StopReason.TIMED_OUT)
     attempt.settle()
@@ -282,7 +267,7 @@ def test_who_publishes_its_end_is_not_deaf(bench: Bench, database: Database) -> 
 @contextmanager
 def abandoned(bench: Bench, database: Database, plan: Callable[[], object], number: int = 0) -> Iterator[None]:
     """The planning of a job that was cancelled on the driver, which goes on inside."""
-    insert(database, f"planned-{number}", 1)
+    lifecycle.insert(database, f"planned-{number}", max_attempts=1, timeout_ms=0)
     attempt = bench.on_driver(claimed(database, f"planned-{number}"))
     attempt.stop(StopReason.CANCELLED)
     with pytest.raises(AttemptStopped):
@@ -306,7 +291,7 @@ def test_a_driver_that_does_not_answer_an_abandoned_planning_is_ended(bench: Ben
 
 @pytest.mark.one_database
 def test_jobs_beside_an_abandoned_planning_are_given_time(bench: Bench, database: Database) -> None:
-    insert(database, "innocent", 1)
+    lifecycle.insert(database, "innocent", max_attempts=1, timeout_ms=0)
     innocent = bench.on_driver(claimed(database, "innocent"))
     with silent_gateway() as gateway, abandoned(bench, database, lambda: gateway.jvm.java.lang.System.nanoTime()):
         bench.later(0)

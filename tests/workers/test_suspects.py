@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 
 import pytest
-from sqlalchemy.orm import Session
 
 from service.spec import ends
 from service.spec.modes import Mode
 from service.spec.queues import Queue
 from service.spec.status import AttemptStatus
 from service.store import leases, streams
-from service.store.jobs import NewJob, insert_job
 from service.store.leases import Claim
 from service.store.session import Database
 from service.store.suspects import is_at_last_chance, is_suspect
+from tests.support import lifecycle
 from tests.support.processes import wait_for
 from workers.attempt import Attempt, AttemptsAtHand, AttemptStopped, StopReason
 from workers.planning import PlanningThreads
@@ -27,32 +24,18 @@ from workers.suspects import Suspects
 pytestmark = pytest.mark.one_database
 
 LAST_CHANCES, ALL = str(is_at_last_chance()), str(is_suspect())
-LEASE = 30_000
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    with closing(Database(database_url)) as database:
-        yield database
 
 
 def claimed(database: Database, job_id: str, crashes: int, queue: Queue = Queue.SHORT) -> Claim:
     """A claim of a job of three attempts that lost some."""
     mode = Mode.CONTINUOUS if queue is Queue.STREAM else Mode.BATCH
-    with database.write() as session:
-        job = NewJob(job_id, "default", "run", "a job", {}, None, 3, 0, queue, mode=mode)
-        insert_job(session, job, database.now(session))
-        for _ in range(crashes):
-            lost = taken_in(session, database, job_id)
+    lifecycle.insert(database, job_id, timeout_ms=0, queue=queue, mode=mode)
+    for _ in range(crashes):
+        lost = lifecycle.claim(database, job_id)
+        with database.write() as session:
             error = ends.driver_lost("w1")
             leases.hand_back(session, lost, database.now(session), status=AttemptStatus.CRASHED, error=error)
-        return taken_in(session, database, job_id)
-
-
-def taken_in(session: Session, database: Database, job_id: str) -> Claim:
-    claim = leases.claim(session, job_id, "w1", database.now(session), LEASE)
-    assert claim is not None
-    return claim
+    return lifecycle.claim(database, job_id)
 
 
 def asked(suspects: Suspects, database: Database) -> str | None:

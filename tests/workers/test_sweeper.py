@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import update
-from sqlalchemy.orm import Session
 
 from service.datasets.input_streams import stream_directory
 from service.ingest.segments import hidden_path, write_hidden
@@ -20,9 +18,11 @@ from service.limit_settings import LimitSettings
 from service.settings import WorkerSettings
 from service.spec.job import SPEC_VERSION
 from service.store import ingest, leases, outbox, workers
-from service.store.jobs import NewJob, effective_status, insert_job
+from service.store.jobs import effective_status
 from service.store.session import Database
 from service.store.tables import JobRow
+from tests.support import lifecycle
+from tests.support.clocks import ManualClock
 from workers.attempt import Attempt, AttemptsAtHand
 from workers.heartbeat import Heartbeat
 from workers.sweeper import Sweeper
@@ -30,35 +30,13 @@ from workers.sweeper import Sweeper
 SETTINGS = WorkerSettings(lease_seconds=30, sweep_seconds=5, ring_again_seconds=10)
 
 
-class ManualClock:
-    """Milliseconds that pass only when told to."""
-
-    ms = 1_000_000
-
-    def __call__(self, _session: Session) -> int:
-        return self.ms
-
-
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture
-def database(database_url: str, clock: ManualClock) -> Iterator[Database]:
-    with closing(Database(database_url, clock)) as database:
-        yield database
-
-
 def add(database: Database, job_id: str = "job-1", *, kind: str = "run", max_attempts: int = 1) -> None:
-    job = NewJob(job_id, "default", kind, "a job", {}, None, max_attempts, 60_000)
-    with database.write() as session:
-        insert_job(session, job, database.now(session))
-
-
-def take(database: Database) -> None:
-    with database.write() as session:
-        assert leases.claim(session, "job-1", "w9", database.now(session), 30_000) is not None
+    lifecycle.insert(database, job_id, kind=kind, max_attempts=max_attempts, timeout_ms=60_000)
 
 
 def status(database: Database, job_id: str = "job-1") -> str | None:
@@ -103,7 +81,7 @@ def started(own: Sweeper, clock: ManualClock) -> Sweeper:
 
 def test_a_lost_job_is_announced_after_the_commit(database: Database, clock: ManualClock, tmp_path: Path) -> None:
     add(database, max_attempts=2)
-    take(database)
+    lifecycle.claim(database, "job-1", "w9")
     seen: list[tuple[str, str | None]] = []
 
     def ring(job_id: str, _queue: str) -> bool:
@@ -118,7 +96,7 @@ def test_a_lost_job_is_announced_after_the_commit(database: Database, clock: Man
 
 def test_a_job_without_attempts_left_leaves_no_files(database: Database, clock: ManualClock, tmp_path: Path) -> None:
     add(database)
-    take(database)
+    lifecycle.claim(database, "job-1", "w9")
     results = tmp_path / "results"
     (results / "job-1" / "attempt-1").mkdir(parents=True)
     (results / "job-2" / "attempt-1").mkdir(parents=True)
@@ -213,7 +191,7 @@ def test_a_new_worker_announces_what_waits_at_once(database: Database, clock: Ma
 def test_after_a_pause_others_may_renew_first(database: Database, clock: ManualClock, tmp_path: Path) -> None:
     add(database)
     own = started(sweeper(database, tmp_path, Bell()), clock)
-    take(database)
+    lifecycle.claim(database, "job-1", "w9")
     # The machine sleeps, and the worker that has the job sleeps with it.
     clock.ms += 3_600_000
     own.step()
@@ -261,7 +239,7 @@ def test_a_clock_that_goes_back_hides_nothing_that_was_lost(
     for job_id in ("job-1", "owed", "rung"):
         add(database, job_id, max_attempts=2)
     started(sweeper(database, tmp_path, Bell(), "w9"), clock)
-    take(database)
+    lifecycle.claim(database, "job-1", "w9")
     with database.write() as session:
         outbox.owe_message(session, job_id="owed", tenant="default", now=clock.ms)
     clock.ms -= 86_400_000
@@ -281,7 +259,7 @@ def test_where_every_step_is_late_somebody_sweeps_all_the_same(
 ) -> None:
     add(database)
     own = started(sweeper(database, tmp_path, Bell()), clock)
-    take(database)
+    lifecycle.claim(database, "job-1", "w9")
     for _ in range(3):
         clock.ms += 3_600_000
         own.step()
@@ -300,7 +278,7 @@ def test_after_a_failure_others_may_renew_first(database: Database, clock: Manua
             raise ConnectionError("no database")
 
     own = started(Sweeper(database, "w1", SETTINGS, tmp_path, Bell(), beat, connect_seconds=2), clock)
-    take(database)
+    lifecycle.claim(database, "job-1", "w9")
     # Away twice: what came in between was no chance to renew.
     for _ in range(2):
         failing = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,14 +14,11 @@ from service.spec.errors import SpecError
 from service.spec.status import JobStatus
 from service.store import streams
 from service.store.attempts import attempts_of
+from tests.support.bench import Bench, SharedDriver
 from tests.support.stream_runs import PER_USER, resume, rows, run, stream, supervised
-from tests.workers.conftest import SharedDriver
 from workers.attempt import StopReason
 from workers.runner import JobRunner
 from workers.stream_plans import StreamPlans
-
-if TYPE_CHECKING:
-    from tests.workers.conftest import Bench
 
 pytestmark = pytest.mark.spark
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,11 +12,12 @@ from sqlalchemy import func, select
 from service.settings import Settings
 from service.spec.queues import Queue
 from service.spec.workers import SparkState
-from service.store import migrate, workers
-from service.store.jobs import RUN, NewJob, insert_job
+from service.store import workers
+from service.store.jobs import RUN
 from service.store.leases import Claim
 from service.store.session import Database
 from service.store.tables import AttemptRow, JobRow
+from tests.support import lifecycle
 from tests.support.processes import wait_for
 from workers.attempt import Attempt, AttemptStopped, StopReason
 from workers.planning import PlanningThreads
@@ -30,8 +30,8 @@ JOBS = 100
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
+def worker_settings(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Of a worker of the queue `short`, which has no Spark."""
     monkeypatch.setenv("EVENKEEL_WORKER_CONCURRENCY", str(THREADS))
     monkeypatch.setenv("EVENKEEL_WORKER_QUEUES", "short")
     # These jobs have no time left: they end before anything is asked of Spark.
@@ -39,20 +39,10 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return Settings()
 
 
-@pytest.fixture
-def database(settings: Settings) -> Iterator[Database]:
-    database = Database(settings.database_url)
-    migrate.upgrade(database)
-    yield database
-    database.close()
-
-
 def submit(database: Database, prefix: str, count: int, queue: Queue = Queue.SHORT) -> list[str]:
     ids = [f"{prefix}-{number:03}" for number in range(count)]
-    with database.write() as session:
-        now = database.now(session)
-        for job_id in ids:
-            insert_job(session, NewJob(job_id, "default", RUN, "n", {}, None, 1, timeout_ms=-1, queue=queue), now)
+    for job_id in ids:
+        lifecycle.insert(database, job_id, max_attempts=1, timeout_ms=-1, queue=queue)
     return ids
 
 
@@ -74,40 +64,42 @@ def counts(database: Database) -> dict[tuple[str, str], int]:
 
 
 @pytest.mark.not_quick
-def test_one_message_a_thread_is_enough_for_all_jobs_of_its_queues(settings: Settings, database: Database) -> None:
-    jobs = submit(database, "short", JOBS)
-    submit(database, "long", 3, Queue.LONG)
+def test_one_message_a_thread_is_enough_for_all_jobs_of_its_queues(
+    worker_settings: Settings, sqlite_database: Database
+) -> None:
+    jobs = submit(sqlite_database, "short", JOBS)
+    submit(sqlite_database, "long", 3, Queue.LONG)
     bell = Bell()
-    worker = Worker(settings, bell)
+    worker = Worker(worker_settings, bell)
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(worker.run, jobs[-THREADS:]))
-    assert counts(database) == {("short", "TIMED_OUT"): JOBS, ("long", "QUEUED"): 3}
-    with database.read() as session:
+    assert counts(sqlite_database) == {("short", "TIMED_OUT"): JOBS, ("long", "QUEUED"): 3}
+    with sqlite_database.read() as session:
         assert session.scalar(select(func.count()).select_from(AttemptRow)) == JOBS
     assert bell.rung == []
 
 
 def test_one_that_is_to_leave_takes_none_and_passes_its_message_on(
-    settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch
+    worker_settings: Settings, sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = submit(database, "short", 2)
+    jobs = submit(sqlite_database, "short", 2)
     bell = Bell()
-    worker = Worker(settings, bell)
+    worker = Worker(worker_settings, bell)
     waits: list[float] = []
     monkeypatch.setattr(worker._departure, "wait_for_order", waits.append)
     worker._at_hand.refuse()
     worker.run(jobs[0])
     assert bell.rung == [(jobs[0], "short")]
-    assert counts(database) == {("short", "QUEUED"): 2}
+    assert counts(sqlite_database) == {("short", "QUEUED"): 2}
     assert waits == [1.0], "the message may come back until it listens no more"
 
 
 def test_it_listens_while_spark_is_there_and_it_is_not_to_leave(
-    settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch
+    worker_settings: Settings, sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = submit(database, "short", 1)
+    jobs = submit(sqlite_database, "short", 1)
     bell = Bell()
-    worker = Worker(settings, bell)
+    worker = Worker(worker_settings, bell)
     said: list[bool] = []
     worker.listen = said.append
     worker.held.received(jobs[0])
@@ -122,11 +114,11 @@ def test_it_listens_while_spark_is_there_and_it_is_not_to_leave(
 
 @pytest.mark.not_quick
 def test_it_takes_nothing_while_too_many_abandoned_plannings_go_on(
-    settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch
+    worker_settings: Settings, sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = submit(database, "short", 2)
+    jobs = submit(sqlite_database, "short", 2)
     bell, said, release = Bell(), list[bool](), threading.Event()
-    worker = Worker(settings, bell)
+    worker = Worker(worker_settings, bell)
     worker.listen = said.append
     monkeypatch.setattr(SparkRuntime, "condition", SparkCondition(SparkState.READY))
     for number in range(THREADS):
@@ -141,19 +133,21 @@ def test_it_takes_nothing_while_too_many_abandoned_plannings_go_on(
     worker.held.received(jobs[1])
     worker._watch_messages()
     assert (said, bell.rung) == ([False], [(job_id, "short") for job_id in jobs])
-    assert counts(database) == {("short", "QUEUED"): 2}
+    assert counts(sqlite_database) == {("short", "QUEUED"): 2}
     release.set()
     wait_for("the plannings to end", lambda: not worker._at_hand.abandoned.all())
     worker._watch_messages()
     assert said == [False, True]
     worker.run(jobs[0])
-    assert counts(database) == {("short", "TIMED_OUT"): 2}
+    assert counts(sqlite_database) == {("short", "TIMED_OUT"): 2}
 
 
-def test_what_comes_late_does_not_bring_back_one_that_has_closed(settings: Settings, database: Database) -> None:
-    worker = Worker(settings, Bell())
+def test_what_comes_late_does_not_bring_back_one_that_has_closed(
+    worker_settings: Settings, sqlite_database: Database
+) -> None:
+    worker = Worker(worker_settings, Bell())
     worker._heartbeat.step()
     worker.close()
     worker._sweeper.step()
-    with database.read() as session:
+    with sqlite_database.read() as session:
         assert workers.list_workers(session, 0) == []

@@ -3,56 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from sqlalchemy import select
 
 from service.main import create_app
 from service.settings import Settings
 from service.store.session import Database
-from service.store.tables import OutboxRow
-from tests.support.lifecycle import SPEC, STREAM_TABLES
-from tests.support.processes import wait_for
-
-
-@dataclass(frozen=True)
-class Api:
-    """A started application, and what is behind it."""
-
-    client: TestClient
-    app: FastAPI
-    database: Database
-    settings: Settings
-
-    @property
-    def messages(self) -> list[str]:
-        """The messages in the embedded broker, once those of all stored jobs have been sent and settled."""
-        wait_for("the doorbell", lambda: not self.owed, 30)
-        return [path.read_text() for path in (self.settings.broker_dir / "messages").iterdir()]
-
-    @property
-    def owed(self) -> list[str]:
-        """The jobs of which workers have not been told."""
-        with self.database.read() as session:
-            return list(session.scalars(select(OutboxRow.job_id)))
-
-    def end_ringing(self) -> None:
-        """Waits until the doorbell has done what it can."""
-        self.app.state.services.doorbell.close()
-
-    def submit(self, **changes: object) -> httpx.Response:
-        """Posts the usual job with some fields changed; one with a mode reads its table as a stream."""
-        tables = {"tables": STREAM_TABLES} if "mode" in changes else {}
-        answer: httpx.Response = self.client.post("/v1/jobs", json={**SPEC, **tables, **changes})
-        return answer
+from tests.support.api import Api
 
 
 @pytest.fixture
@@ -81,7 +42,7 @@ def tenant_limits() -> dict[str, str]:
 
 @pytest.fixture
 def settings(
-    tmp_path: Path,
+    state_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
     explain_timeout_seconds: float,
     retry_seconds: float,
@@ -95,7 +56,6 @@ def settings(
     monkeypatch.setenv("EVENKEEL_DATABASE_RETRY_SECONDS", str(retry_seconds))
     monkeypatch.setenv("EVENKEEL_DATABASE_URL", database_url)
     monkeypatch.setenv("EVENKEEL_API_EXPLAIN_TIMEOUT_SECONDS", str(explain_timeout_seconds))
-    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("EVENKEEL_API_POLL_INTERVAL_SECONDS", "0.01")
     monkeypatch.setenv("EVENKEEL_API_MAX_BODY_BYTES", "20000")
     settings = Settings()
@@ -105,12 +65,6 @@ def settings(
     (settings.data_roots[0] / "arriving").mkdir()
     pq.write_table(orders, settings.data_roots[0] / "arriving" / "0.parquet")
     return settings
-
-
-@pytest.fixture
-def database(settings: Settings) -> Iterator[Database]:
-    with closing(Database(settings.database_url)) as database:
-        yield database
 
 
 @pytest.fixture

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from fastapi import FastAPI
-from fastapi.testclient import TestClient
 
 import service.jobs.read_jobs
 from service.api.authentication import OPEN_PATHS
@@ -16,12 +15,11 @@ from service.keys.issue_key import KeyRequest, issue_key
 from service.keys.key_ring import KeyRing
 from service.keys.revoke_key import revoke_key
 from service.keys.secrets import make_secret
-from service.settings import Settings
 from service.spec.scopes import KeyScope
 from service.store import workers
-from service.store.session import Database
 from service.store.workers import WorkerFacts
 from tests.support import lifecycle
+from tests.support.api import Api
 from tests.support.lifecycle import SPEC
 
 pytestmark = pytest.mark.parametrize("authentication", ["on"])
@@ -77,13 +75,6 @@ BODIES: Mapping[str, dict[str, Any]] = {
 """What operations are asked with."""
 
 OF_A_JOB = sorted(operation for operation in SCOPES if "{job_id}" in operation)
-
-
-class Api(Protocol):
-    client: TestClient
-    app: FastAPI
-    database: Database
-    settings: Settings
 
 
 Bearer = Callable[..., dict[str, str]]

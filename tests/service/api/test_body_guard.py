@@ -6,25 +6,18 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from typing import Protocol
 
 import pytest
-from fastapi.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.body_guard import BodyGuard
 from service.api.json_body import MAX_NESTING
-from service.settings import Settings
+from tests.support.api import Api
 from tests.support.lifecycle import SPEC
 
 pytestmark = pytest.mark.one_database
 
 JSON = {"Content-Type": "application/json"}
-
-
-class Api(Protocol):
-    client: TestClient
-    settings: Settings
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from service.dashboard.bundle import bundle
 from service.main import create_app
 from service.settings import Settings
-from tests.service.api.conftest import Api
+from tests.support.api import Api
 
 pytestmark = pytest.mark.one_database("sqlite")
 SCRIPT = f"/dashboard/{bundle().version}/js/main.js"

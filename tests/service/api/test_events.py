@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from fastapi.testclient import TestClient
 
-from service.settings import Settings
 from service.store.events import append_event
-from service.store.session import Database
 from tests.support import lifecycle
+from tests.support.api import Api
 
 # A stream that does not end would be waited for.
 pytestmark = pytest.mark.timeout(60)
 
 RESULT = pa.table({"uid": pa.array([1, 2], pa.int64())})
-
-
-class Api(Protocol):
-    client: TestClient
-    database: Database
-    settings: Settings
 
 
 def parsed(text: str) -> list[dict[str, Any]]:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import pyarrow as pa
 import pytest
-from fastapi.testclient import TestClient
 
-from service.settings import Settings
-from service.store.session import Database
 from tests.support import lifecycle
+from tests.support.api import Api
 
 # A stream that does not end would be waited for.
 pytestmark = pytest.mark.timeout(60)
-
-
-class Api(Protocol):
-    client: TestClient
-    database: Database
-    settings: Settings
 
 
 @pytest.mark.parametrize(

@@ -7,25 +7,22 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 from urllib.parse import quote
 
 import httpx
 import pyarrow as pa
 import pytest
-from fastapi.testclient import TestClient
 from sqlalchemy import event, select, update
 
 from service.jobs.cursors import encode_cursor
-from service.settings import Settings
 from service.spec import ends
 from service.spec.status import JobStatus
 from service.store import leases, publication
 from service.store.attempts import attempts_of
 from service.store.retries import publish_or_retry
-from service.store.session import Database
 from service.store.tables import IdempotencyKeyRow, JobEventRow, JobRow
 from tests.support import lifecycle
+from tests.support.api import Api
 from tests.support.lifecycle import SPEC
 
 ID = "00000000-0000-0000-0000-000000000000"
@@ -48,17 +45,6 @@ ODD_NAMES = (
     "a`'\"\\%_;--",
 )
 RESULT = pa.table({"uid": pa.array([1, 2], pa.int64())})
-
-
-class Api(Protocol):
-    client: TestClient
-    database: Database
-    settings: Settings
-    messages: list[str]
-    owed: list[str]
-
-    def submit(self, **changes: object) -> httpx.Response: ...
-    def end_ringing(self) -> None: ...
 
 
 def code(answer: httpx.Response) -> str:

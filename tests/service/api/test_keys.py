@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import pytest
-from fastapi.testclient import TestClient
 
 from service.keys.issue_key import issue_first_key
-from service.store.session import Database
+from tests.support.api import Api
 
 pytestmark = pytest.mark.parametrize("authentication", ["on"])
-
-
-class Api(Protocol):
-    client: TestClient
-    database: Database
 
 
 @pytest.fixture

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol
 
 import pytest
-from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text, update
 
 from service import __version__
-from service.settings import Settings
 from service.spec.api_metrics import API_METRICS
 from service.store import workers
-from service.store.session import Database
 from service.store.tables import JobRow, WorkerRow
 from service.store.workers import WorkerFacts
 from tests.support import lifecycle
-
-
-class Api(Protocol):
-    client: TestClient
-    database: Database
-    settings: Settings
+from tests.support.api import Api
 
 
 def missing(api: Api) -> set[str]:

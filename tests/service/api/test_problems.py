@@ -4,45 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 import pytest
-from fastapi.testclient import TestClient
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
-from service.settings import Settings
 from service.store.faults import CommitUnknownError
-from service.store.session import Database
+from tests.support.api import Api, refused
 from tests.support.lifecycle import SPEC
 
 NO_TIME = 2**60
 """Milliseconds after the last year that a date can have: no version stores it."""
-
-
-class Api(Protocol):
-    client: TestClient
-    database: Database
-    settings: Settings
-
-    def submit(self, **changes: object) -> httpx.Response: ...
-
-
-def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """The problem, checked to be one."""
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    problem: dict[str, Any] = answer.json()
-    assert problem["code"] == code
-    assert problem["type"] == f"/problems/{code}"
-    assert problem["status"] == status
-    assert problem["title"]
-    assert problem["detail"]
-    assert problem["request_id"] == answer.headers["x-request-id"]
-    assert problem["instance"] == answer.request.url.path
-    return problem
 
 
 def table(path: str, format: str = "parquet", **more: object) -> dict[str, object]:  # noqa: A002

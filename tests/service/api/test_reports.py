@@ -8,15 +8,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from itertools import islice
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import httpx
 import pyarrow as pa
 import pytest
-from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
-from service.settings import Settings
 from service.spec import ends
 from service.spec.errors import Issue
 from service.spec.problem import Problem
@@ -38,22 +36,14 @@ from service.spec.status import JobStatus
 from service.store import workers
 from service.store.leases import Claim
 from service.store.publication import AttemptMetrics, Ending
-from service.store.session import Database
 from service.store.tables import JobRow, PlanRow
 from service.store.workers import WorkerFacts
 from tests.support import lifecycle
+from tests.support.api import Api
 from tests.support.lifecycle import SPEC
 
 ORDERS = TableStatistics(table="k0", files=1, bytes=900, rows=3, rows_are_exact=True)
 RESULT = pa.table({"uid": pa.array([1, 2], pa.int64())})
-
-
-class Api(Protocol):
-    client: TestClient
-    database: Database
-    settings: Settings
-
-    def submit(self, **changes: object) -> httpx.Response: ...
 
 
 def explained(api: Api, path: str, body: Mapping[str, object], work: Callable[[Claim], None]) -> httpx.Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -16,6 +16,7 @@ from service.keys.issue_key import KeyRequest, issue_key
 from service.main import create_app
 from service.settings import Settings
 from service.store.session import Database
+from tests.support.api import Api
 from tests.support.lifecycle import SPEC
 
 SCOPE = {"type": "http", "method": "GET", "path": "/v1/jobs/1", "headers": []}
@@ -110,10 +111,6 @@ async def waited_for_nothing() -> None:
 @pytest.mark.timeout(30)
 def test_without_requests_it_ends_at_once() -> None:
     asyncio.run(waited_for_nothing())
-
-
-class Api(Protocol):
-    client: TestClient
 
 
 def audited(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:

@@ -6,20 +6,18 @@ import csv
 import io
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fastapi.testclient import TestClient
 
 from service.api.events import SSE
 from service.jobs.cursors import encode_cursor
 from service.jobs.purge_jobs import Limits, purge_politely
-from service.settings import Settings
-from service.store.session import Database
 from tests.support import lifecycle
+from tests.support.api import Api
 
 NUMBERS = pa.table({"n": pa.array(range(20), pa.int64())})
 KINDS = pa.table(
@@ -37,12 +35,6 @@ KINDS = pa.table(
         "list": pa.array([[1.5, None], None], pa.list_(pa.float64())),
     }
 )
-
-
-class Api(Protocol):
-    client: TestClient
-    database: Database
-    settings: Settings
 
 
 def finished(api: Api, table: pa.Table, files: int = 1) -> str:

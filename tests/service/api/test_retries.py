@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any, Protocol
+from typing import Any
 
-import httpx
 import psycopg.errors
 import pytest
 from fastapi import FastAPI, Request, Response
@@ -26,19 +25,10 @@ from service.store.faults import CommitUnknownError, Fault
 from service.store.migrate import upgrade
 from service.store.session import Database, database_clock
 from service.store.tables import ApiKeyRow, JobRow, OutboxRow
+from tests.support.api import Api
 from tests.support.lifecycle import SPEC
 from tests.support.processes import wait_for
 from tests.support.servers import PostgresServer, running_postgres
-
-
-class Api(Protocol):
-    client: TestClient
-    app: FastAPI
-    database: Database
-    settings: Settings
-
-    def submit(self, **changes: object) -> httpx.Response: ...
-    def end_ringing(self) -> None: ...
 
 
 class TestOutage:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import pytest
-from fastapi.testclient import TestClient
 
+from tests.support.api import Api
 from tests.support.lifecycle import SPEC
 
 pytestmark = pytest.mark.one_database
-
-
-class Api(Protocol):
-    client: TestClient
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8080", "localhost:1", "[::1]:8080", "LOCALHOST"])

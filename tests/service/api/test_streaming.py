@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
 from service.jobs.check_job import CheckedJob, check_job
-from service.settings import Settings
 from service.spec import ends
 from service.store import leases, streams
 from service.store.leases import Claim
-from service.store.session import Database
 from service.store.streams import BatchFacts, BatchMeasures
 from service.store.tables import JobRow
 from tests.support import lifecycle
+from tests.support.api import Api, refused
 from tests.support.lifecycle import STREAM_TABLES
 
 LAYOUT = {"version": 1, "partitions": 8}
 BACKLOG = {"at": "2026-01-01T00:00:00Z", "tables": {"orders": None}}
-
-
-class Api(Protocol):
-    client: TestClient
-    database: Database
-    settings: Settings
-    messages: list[str]
-
-    def submit(self, **changes: object) -> httpx.Response: ...
 
 
 def submitted(api: Api, mode: str = "continuous", **changes: object) -> str:
@@ -81,12 +70,6 @@ def change(api: Api, job_id: str, patch: Any) -> httpx.Response:
 def read(api: Api, job_id: str, part: str = "") -> dict[str, Any]:
     answer = api.client.get(f"/v1/jobs/{job_id}{part}")
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
-
-
-def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
     found: dict[str, Any] = answer.json()
     return found
 

@@ -9,13 +9,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
 from service.api.body_guard import _OF_ROWS
@@ -30,22 +29,14 @@ from service.settings import Settings
 from service.spec.status import JobStatus
 from service.store import ingest
 from service.store.ingest import InputStream, NewBatch
-from service.store.session import Database
 from service.store.tables import InputBatchRow, JobRow
+from tests.support.api import Api, refused
 
 SCHEMA = "uid BIGINT, page STRING, at TIMESTAMP"
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
 ROWS = b'{"uid": 1, "page": "/", "at": "2026-01-31T12:00:00Z"}\n{"uid": 2}\n'
 LATER = 1e12
-
-
-class Api(Protocol):
-    client: TestClient
-    database: Database
-    settings: Settings
-
-    def submit(self, **changes: object) -> httpx.Response: ...
 
 
 @pytest.fixture
@@ -74,14 +65,6 @@ def post(
         "/v1/streams/clicks/rows", params={"batch_id": batch_id}, content=body, headers=headers
     )
     return answer
-
-
-def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    problem: dict[str, Any] = answer.json()
-    assert problem["code"] == code
-    return problem
 
 
 def stream(api: Api, name: str = "clicks") -> InputStream:

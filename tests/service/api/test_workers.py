@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
-import httpx
 import pytest
-from fastapi.testclient import TestClient
 from sqlalchemy import delete, select, update
 
-from service.store import workers
-from service.store.session import Database
+from service.store import jobs, workers
 from service.store.tables import WorkerRow
 from service.store.workers import WorkerFacts
 from tests.support import lifecycle
+from tests.support.api import Api, refused
 
 MINUTE_MS = 60_000
 FACTS = WorkerFacts(
@@ -29,11 +27,6 @@ FACTS = WorkerFacts(
 )
 
 
-class Api(Protocol):
-    client: TestClient
-    database: Database
-
-
 def beat(api: Api, worker: str = lifecycle.WORKER, facts: WorkerFacts | None = FACTS, *, ago_ms: int = 0) -> None:
     with api.database.write() as session:
         workers.beat(session, worker, api.database.now(session) - ago_ms, "0.1.0", facts)
@@ -44,13 +37,6 @@ def listed(api: Api) -> list[dict[str, Any]]:
     assert answer.status_code == 200
     found: list[dict[str, Any]] = answer.json()["workers"]
     return found
-
-
-def refused(answer: httpx.Response, status: int, code: str) -> str:
-    assert answer.status_code == status
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.json()["code"] == code
-    return str(answer.json()["detail"])
 
 
 class TestReading:
@@ -120,8 +106,8 @@ class TestReading:
         beat(api, "idle")
         own = lifecycle.claim(api.database, lifecycle.insert(api.database, name="mine"))
         lifecycle.run(api.database, own)
-        for other in ({"tenant": "another"}, {"kind": "explain"}):
-            lifecycle.claim(api.database, lifecycle.insert(api.database, **other))
+        for tenant, kind in (("another", jobs.RUN), (lifecycle.TENANT, jobs.EXPLAIN)):
+            lifecycle.claim(api.database, lifecycle.insert(api.database, tenant=tenant, kind=kind))
         lifecycle.fail(api.database, lifecycle.claim(api.database, lifecycle.insert(api.database)))
         lifecycle.claim(api.database, lifecycle.insert(api.database), lease_ms=-1)
         by_id = {worker["id"]: worker for worker in listed(api)}
@@ -152,7 +138,7 @@ class TestDraining:
 
     def test_a_silent_one_would_not_learn_of_it(self, api: Api) -> None:
         beat(api, ago_ms=2 * MINUTE_MS)
-        detail = refused(api.client.post(f"/v1/workers/{lifecycle.WORKER}/drain"), 409, "worker_silent")
+        detail = refused(api.client.post(f"/v1/workers/{lifecycle.WORKER}/drain"), 409, "worker_silent")["detail"]
         assert "last heard of 12" in detail
         with api.database.read() as session:
             assert session.scalars(select(WorkerRow.drain_requested_at)).one() is None

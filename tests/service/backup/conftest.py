@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,21 +13,12 @@ import pytest
 from service.store.session import Database
 from tests.support import lifecycle
 from tests.support.databases import SQLITE
+from tests.support.installation import Installation
 from tests.support.servers import PostgresServer
 
 ROWS = pa.table({"uid": pa.array(range(7), pa.int64())})
 
 _numbers = itertools.count(1)
-
-
-@dataclass(frozen=True)
-class Installation:
-    """A database and its results."""
-
-    database: Database
-    results: Path
-    tools: Path | None
-    """Where `pg_dump` is."""
 
 
 @pytest.fixture

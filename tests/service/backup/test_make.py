@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,12 +21,7 @@ from service.jobs.delete_job import delete_job
 from service.store.session import Database
 from service.store.tables import JobRow
 from tests.support import lifecycle
-
-
-class Installation(Protocol):
-    database: Database
-    results: Path
-    tools: Path | None
+from tests.support.installation import Installation
 
 
 def published(here: Installation) -> list[str]:

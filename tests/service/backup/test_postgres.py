@@ -7,7 +7,6 @@ import shlex
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 from psycopg import sql
@@ -25,12 +24,6 @@ from tests.support import lifecycle
 from tests.support.servers import PostgresServer
 
 PASSWORD = "p@ss:/ w'or\"d%20\\"
-
-
-class Installation(Protocol):
-    database: Database
-    results: Path
-    tools: Path | None
 
 
 def program(directory: Path, name: str, script: str) -> None:

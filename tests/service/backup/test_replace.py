@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 from sqlalchemy import text, update
@@ -18,12 +17,7 @@ from service.store.migrate import check_drift, current_revision, downgrade, head
 from service.store.session import Database
 from service.store.tables import WorkerRow
 from tests.support import lifecycle
-
-
-class Installation(Protocol):
-    database: Database
-    results: Path
-    tools: Path | None
+from tests.support.installation import Installation
 
 
 def restored(copy: Path, target: Installation, *, replace: bool = False) -> None:

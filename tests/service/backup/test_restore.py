@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from alembic import command
@@ -24,14 +24,9 @@ from service.store.streams import BatchFacts
 from service.store.sweeping import sweep
 from service.store.tables import Base, JobRow, WorkerRow
 from tests.support import lifecycle
+from tests.support.installation import Installation
 
 PROCESSES = {"workers", "leaders"}
-
-
-class Installation(Protocol):
-    database: Database
-    results: Path
-    tools: Path | None
 
 
 def backed_up(here: Installation, directory: Path) -> Manifest:

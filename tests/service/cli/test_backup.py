@@ -13,21 +13,17 @@ from typer.testing import CliRunner, Result
 from service.cli.main import app
 from service.settings import Settings
 from service.store import streams
-from service.store.migrate import head_revision, upgrade
+from service.store.migrate import head_revision
 from service.store.session import Database
 from tests.support import lifecycle
 
 
 @pytest.fixture
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
+def environment(settings: Settings, sqlite_database: Database) -> Mapping[str, str]:
     """Of an installation with one job that has a result."""
-    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
-    settings = Settings()
-    database = Database(settings.database_url)
-    upgrade(database)
-    lifecycle.run_whole(database, lifecycle.insert(database), settings.results_dir, pa.table({"uid": [1, 2]}))
-    database.close()
-    return {"EVENKEEL_STATE_DIR": str(tmp_path / "state")}
+    job_id = lifecycle.insert(sqlite_database)
+    lifecycle.run_whole(sqlite_database, job_id, settings.results_dir, pa.table({"uid": [1, 2]}))
+    return {"EVENKEEL_STATE_DIR": str(settings.state_dir)}
 
 
 def run(environment: Mapping[str, str], *arguments: str | Path) -> Result:
@@ -50,13 +46,13 @@ def test_there_and_back(environment: Mapping[str, str], tmp_path: Path) -> None:
     assert results == sorted(path.relative_to(tmp_path / "state") for path in (tmp_path / "state").rglob("*.parquet"))
 
 
-def test_what_streams_keep_is_left_out_and_that_is_told(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_what_streams_keep_is_left_out_and_that_is_told(
+    environment: Mapping[str, str], sqlite_database: Database, tmp_path: Path
+) -> None:
     assert "streaming" not in run(environment, "backup", tmp_path / "before").output
-    database = Database(Settings().database_url)
-    held = lifecycle.claim(database, lifecycle.insert(database))
-    with database.write() as session:
-        streams.open_stream(session, held, database.now(session))
-    database.close()
+    held = lifecycle.claim(sqlite_database, lifecycle.insert(sqlite_database))
+    with sqlite_database.write() as session:
+        streams.open_stream(session, held, sqlite_database.now(session))
     kept = tmp_path / "state" / "streams" / held.job_id
     kept.mkdir(parents=True)
     (kept / "part.parquet").write_text("state")

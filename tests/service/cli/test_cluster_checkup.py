@@ -13,8 +13,7 @@ from service.settings import Settings
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
+def cluster_settings(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("EVENKEEL_SPARK_MASTER", "spark://127.0.0.1:7077")
     return Settings()
 
@@ -23,9 +22,9 @@ def says(settings: Settings, program: str) -> list[Finding]:
     return check_cluster(settings, {}, (sys.executable, "-c", program))
 
 
-def test_the_last_line_has_the_findings(settings: Settings) -> None:
+def test_the_last_line_has_the_findings(cluster_settings: Settings) -> None:
     program = """print('a warning of Java'); print('[{"name": "a", "level": "WARN", "detail": "b", "advice": "c"}]')"""
-    assert says(settings, program) == [Finding("a", Level.WARN, "b", "c")]
+    assert says(cluster_settings, program) == [Finding("a", Level.WARN, "b", "c")]
 
 
 @pytest.mark.parametrize(
@@ -36,8 +35,8 @@ def test_the_last_line_has_the_findings(settings: Settings) -> None:
         ("print('[{}]')", "the check ended with 0: [{}]"),
     ],
 )
-def test_a_check_that_fails_is_a_finding(settings: Settings, program: str, detail: str) -> None:
-    (found,) = says(settings, program)
+def test_a_check_that_fails_is_a_finding(cluster_settings: Settings, program: str, detail: str) -> None:
+    (found,) = says(cluster_settings, program)
     assert (found.level, found.detail) == (Level.FAIL, detail)
     assert "python -P" not in found.advice
     assert "-m workers.cluster_probe" in found.advice
@@ -48,8 +47,8 @@ def test_nothing_is_asked_in_local_mode(monkeypatch: pytest.MonkeyPatch) -> None
     assert check_cluster(Settings(), {}, ("/nonexistent",)) == []
 
 
-def test_properties_are_read(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check_properties(settings) == []
+def test_properties_are_read(tmp_path: Path, cluster_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_properties(cluster_settings) == []
     path = tmp_path / "spark.conf"
     monkeypatch.setenv("EVENKEEL_SPARK_PROPERTIES_FILE", str(path))
     path.write_text("spark.hadoop.fs.s3a.endpoint http://127.0.0.1:9000\n")

@@ -6,7 +6,6 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from service import __version__
 from service.cli.main import app
 from service.spec.workers import SparkState
 from service.store import workers
-from service.store.migrate import upgrade
 from service.store.session import Database
 from service.store.tables import JobRow, WorkerRow
 from service.store.workers import WorkerFacts
@@ -81,14 +79,12 @@ def test_it_tells_by_its_exit_code(address: str, path: str, options: tuple[str, 
     ],
 )
 def test_a_worker_is_well_when_it_told_the_database_so(
-    tmp_path: Path, host: str, state: SparkState, heard_ms_ago: int, code: int, told: str
+    state_dir: Path, sqlite_database: Database, host: str, state: SparkState, heard_ms_ago: int, code: int, told: str
 ) -> None:
-    with closing(Database(f"sqlite:///{tmp_path / 'evenkeel.db'}")) as database:
-        upgrade(database)
-        facts = WorkerFacts(host=host, spark_state=state.value, spark_fault="The master does not answer.")
-        with database.write() as session:
-            workers.beat(session, "w", database.now(session) - heard_ms_ago, "0.1.0", facts)
-    result = CliRunner().invoke(app, ["health", "worker"], env={"EVENKEEL_STATE_DIR": str(tmp_path)})
+    facts = WorkerFacts(host=host, spark_state=state.value, spark_fault="The master does not answer.")
+    with sqlite_database.write() as session:
+        workers.beat(session, "w", sqlite_database.now(session) - heard_ms_ago, "0.1.0", facts)
+    result = CliRunner().invoke(app, ["health", "worker"])
     assert (result.exit_code, told in result.output) == (code, True), result.output
 
 
@@ -100,18 +96,18 @@ def test_a_worker_is_well_when_it_told_the_database_so(
     guaranteed="its health check fails, unless the broker is away; `/readyz` warns",
 )
 @pytest.mark.parametrize(("job_ms_ago", "broker", "code"), [(130_000, True, 1), (130_000, False, 0), (60_000, True, 0)])
-def test_a_worker_that_takes_nothing_is_not_well(tmp_path: Path, job_ms_ago: int, broker: bool, code: int) -> None:
-    with closing(Database(f"sqlite:///{tmp_path / 'evenkeel.db'}")) as database:
-        upgrade(database)
-        job_id = lifecycle.insert(database)
-        facts = WorkerFacts(host=socket.gethostname(), spark_state=SparkState.READY.value, queues="short")
-        with database.write() as session:
-            now = database.now(session)
-            workers.beat(session, "w", now, __version__, facts)
-            session.execute(update(WorkerRow).values(started_at=now - 600_000))
-            session.execute(update(JobRow).where(JobRow.id == job_id).values(updated_at=now - job_ms_ago))
-    environment = {"EVENKEEL_STATE_DIR": str(tmp_path)}
-    (tmp_path / "broker" / "messages").mkdir(parents=True)
+def test_a_worker_that_takes_nothing_is_not_well(
+    state_dir: Path, sqlite_database: Database, job_ms_ago: int, broker: bool, code: int
+) -> None:
+    job_id = lifecycle.insert(sqlite_database)
+    facts = WorkerFacts(host=socket.gethostname(), spark_state=SparkState.READY.value, queues="short")
+    with sqlite_database.write() as session:
+        now = sqlite_database.now(session)
+        workers.beat(session, "w", now, __version__, facts)
+        session.execute(update(WorkerRow).values(started_at=now - 600_000))
+        session.execute(update(JobRow).where(JobRow.id == job_id).values(updated_at=now - job_ms_ago))
+    environment = {}
+    (state_dir / "broker" / "messages").mkdir(parents=True)
     if not broker:
         environment["EVENKEEL_BROKER_URL"] = f"redis://127.0.0.1:{free_port()}/0"
     result = CliRunner().invoke(app, ["health", "worker"], env=environment)

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from service.cli.main import app
 from service.keys.secrets import read_secret
-from service.settings import Settings
-from service.store.migrate import upgrade
-from service.store.session import Database
 
-
-@pytest.fixture(autouse=True)
-def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a database without keys."""
-    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
-    (tmp_path / "state").mkdir()
-    database = Database(Settings().database_url)
-    upgrade(database)
-    database.close()
+pytestmark = pytest.mark.usefixtures("state_dir", "sqlite_database")
 
 
 def keys(*arguments: str) -> Result:

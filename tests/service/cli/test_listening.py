@@ -13,11 +13,10 @@ from service.settings import Settings
 
 
 @pytest.fixture
-def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Settings]:
+def api_settings(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
     """Makes settings of the API's group as they are given."""
 
     def made(**given: object) -> Settings:
-        monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
         for name, value in given.items():
             monkeypatch.setenv(f"EVENKEEL_API_{name.upper()}", str(value))
         return Settings()
@@ -25,51 +24,51 @@ def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., S
     return made
 
 
-def test_port_0_takes_a_free_one_and_the_address_tells_it(settings: Callable[..., Settings]) -> None:
-    with listen(settings(), 0) as one, listen(settings(), 0) as two:
+def test_port_0_takes_a_free_one_and_the_address_tells_it(api_settings: Callable[..., Settings]) -> None:
+    with listen(api_settings(), 0) as one, listen(api_settings(), 0) as two:
         assert address_of(one) == f"http://127.0.0.1:{one.getsockname()[1]}"
         assert address_of(one) != address_of(two)
 
 
-def test_the_port_given_comes_before_the_configured_one(settings: Callable[..., Settings]) -> None:
-    with listen(settings(), 0) as one:
+def test_the_port_given_comes_before_the_configured_one(api_settings: Callable[..., Settings]) -> None:
+    with listen(api_settings(), 0) as one:
         port = one.getsockname()[1]
-    with listen(settings(port=1), port) as again:
+    with listen(api_settings(port=1), port) as again:
         assert again.getsockname()[1] == port
 
 
-def test_a_busy_port_is_told_with_what_to_do(settings: Callable[..., Settings]) -> None:
-    with listen(settings(), 0) as one:
+def test_a_busy_port_is_told_with_what_to_do(api_settings: Callable[..., Settings]) -> None:
+    with listen(api_settings(), 0) as one:
         port = one.getsockname()[1]
         with pytest.raises(CliError, match=f"port {port} on 127.0.0.1 is taken") as raised:
-            listen(settings(port=port))
+            listen(api_settings(port=port))
     assert raised.value.code is ExitCode.MISSING
     assert "--port 0" in raised.value.advice
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_an_address_that_others_reach_takes_keys_or_leave(settings: Callable[..., Settings], host: str) -> None:
+def test_an_address_that_others_reach_takes_keys_or_leave(api_settings: Callable[..., Settings], host: str) -> None:
     with pytest.raises(CliError, match="not a loopback address") as raised:
-        listen(settings(host=host, authentication="off"), 0)
+        listen(api_settings(host=host, authentication="off"), 0)
     assert "EVENKEEL_API_INSECURE_BIND" in raised.value.advice
 
 
-def test_with_keys_it_may_be_reached(settings: Callable[..., Settings]) -> None:
-    with listen(settings(host="0.0.0.0"), 0) as listener:
+def test_with_keys_it_may_be_reached(api_settings: Callable[..., Settings]) -> None:
+    with listen(api_settings(host="0.0.0.0"), 0) as listener:
         assert address_of(listener).startswith("http://127.0.0.1:")
 
 
-def test_an_open_address_that_was_allowed_is_reached_over_loopback(settings: Callable[..., Settings]) -> None:
-    with listen(settings(host="0.0.0.0", authentication="off", insecure_bind=True), 0) as open_door:
+def test_an_open_address_that_was_allowed_is_reached_over_loopback(api_settings: Callable[..., Settings]) -> None:
+    with listen(api_settings(host="0.0.0.0", authentication="off", insecure_bind=True), 0) as open_door:
         assert address_of(open_door) == f"http://127.0.0.1:{open_door.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.2"])
-def test_every_loopback_address_does(settings: Callable[..., Settings], host: str) -> None:
-    with listen(settings(host=host), 0) as listener:
+def test_every_loopback_address_does(api_settings: Callable[..., Settings], host: str) -> None:
+    with listen(api_settings(host=host), 0) as listener:
         assert address_of(listener).startswith("http://")
 
 
-def test_an_address_that_is_not_this_machines(settings: Callable[..., Settings]) -> None:
+def test_an_address_that_is_not_this_machines(api_settings: Callable[..., Settings]) -> None:
     with pytest.raises(CliError, match=r"cannot listen on 192\.0\.2\.1"):
-        listen(settings(host="192.0.2.1", insecure_bind=True), 0)
+        listen(api_settings(host="192.0.2.1", insecure_bind=True), 0)

@@ -14,7 +14,6 @@ from typer.testing import CliRunner, Result
 
 from service.cli.main import app
 from service.settings import Settings
-from service.store.migrate import upgrade
 from service.store.session import Database
 from service.store.tables import JobRow
 from tests.support import lifecycle
@@ -23,20 +22,15 @@ DAY_MS = 24 * 3600 * 1000
 
 
 @pytest.fixture
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
+def environment(settings: Settings, sqlite_database: Database) -> Mapping[str, str]:
     """Of an installation with two jobs, which ended 20 and 40 days ago."""
-    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
-    settings = Settings()
-    database = Database(settings.database_url)
-    upgrade(database)
     for days in (20, 40):
-        job_id = lifecycle.insert(database)
-        lifecycle.run_whole(database, job_id, settings.results_dir, pa.table({"uid": [1, 2]}))
-        with database.write() as session:
+        job_id = lifecycle.insert(sqlite_database)
+        lifecycle.run_whole(sqlite_database, job_id, settings.results_dir, pa.table({"uid": [1, 2]}))
+        with sqlite_database.write() as session:
             ended = JobRow.finished_at - days * DAY_MS
             session.execute(update(JobRow).where(JobRow.id == job_id).values(finished_at=ended))
-    database.close()
-    return {"EVENKEEL_STATE_DIR": str(tmp_path / "state")}
+    return {"EVENKEEL_STATE_DIR": str(settings.state_dir)}
 
 
 def purge(environment: Mapping[str, str], *options: str) -> Result:

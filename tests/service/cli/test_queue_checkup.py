@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from typer.testing import CliRunner
 from service.cli.checkup import Finding, Level
 from service.cli.configuration import read_settings
 from service.cli.main import app
-from service.cli.migrate import upgrade_database
 from service.cli.queue_checkup import check_queues
 from service.store import workers
 from service.store.session import Database
@@ -23,15 +21,12 @@ Say = Callable[[str, str | None], None]
 
 
 @pytest.fixture
-def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
+def say(state_dir: Path, sqlite_database: Database) -> Say:
     """A worker's sign of life, with the queues it listens to."""
-    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
-    settings = read_settings()
-    upgrade_database(settings)
 
     def beat(worker: str, queues: str | None) -> None:
-        with closing(Database(settings.database_url)) as database, database.write() as session:
-            workers.beat(session, worker, database.now(session), "1", WorkerFacts(queues=queues))
+        with sqlite_database.write() as session:
+            workers.beat(session, worker, sqlite_database.now(session), "1", WorkerFacts(queues=queues))
 
     return beat
 

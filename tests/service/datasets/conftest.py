@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import count
 
 import pytest
 
 from service.datasets.roots import Root, roots_of
 from service.settings import Settings
-from tests.support.object_store import ObjectStore
+from tests.support.object_store import Bucket, ObjectStore, Roots
 
 _NUMBERS = count(1)
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """An empty bucket of a test's own."""
-
-    server: ObjectStore
-    name: str
-
-    def put(self, *keys: str, **contents: bytes) -> None:
-        """Objects of five bytes by their keys."""
-        self.server.put(self.name, {**dict.fromkeys(keys, b"12345"), **contents})
 
 
 @pytest.fixture
@@ -35,7 +22,7 @@ def bucket(object_store: ObjectStore) -> Bucket:
 
 
 @pytest.fixture
-def roots(monkeypatch: pytest.MonkeyPatch, object_store: ObjectStore) -> Iterator[Callable[..., tuple[Root, ...]]]:
+def roots(monkeypatch: pytest.MonkeyPatch, object_store: ObjectStore) -> Iterator[Roots]:
     """The roots that a service has which is configured with these and reaches the object store."""
 
     def configured(*names: str, **variables: str) -> tuple[Root, ...]:

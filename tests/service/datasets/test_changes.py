@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -19,16 +18,7 @@ from service.datasets.roots import Root
 from service.datasets.stores import ListingOverdueError, StoreUnavailableError
 from service.spec.errors import SpecError
 from service.spec.job import TableSource
-from tests.support.object_store import ObjectStore, running_object_store
-
-Roots = Callable[..., tuple[Root, ...]]
-
-
-class Bucket(Protocol):
-    server: ObjectStore
-    name: str
-
-    def put(self, *keys: str, **contents: bytes) -> None: ...
+from tests.support.object_store import Bucket, Roots, running_object_store
 
 
 def find(root: Root, path: str = "t", format_: str = "csv") -> TableFiles:

@@ -12,12 +12,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from service.datasets import walking
-from service.datasets.files import TableFiles, find_table_files, pointer_of, unreadable
+from service.datasets.files import TableFiles, pointer_of, unreadable
 from service.datasets.reading import version_of
 from service.datasets.stores import StoreUnavailableError
 from service.spec.errors import SpecError
-from service.spec.job import TableSource
 from tests.support.privileges import without_privileges
+from tests.support.table_files import find, refusal
 
 
 @pytest.fixture
@@ -32,17 +32,6 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "root-beside").mkdir()
     (tmp_path / "root-beside" / "x.parquet").write_bytes(b"x")
     return root
-
-
-def find(path: str, *roots: Path) -> TableFiles:
-    return find_table_files("t", TableSource.model_validate({"format": "parquet", "path": path}), roots)
-
-
-def refusal(path: str, *roots: Path) -> SpecError:
-    with pytest.raises(SpecError) as caught:
-        find(path, *roots)
-    assert caught.value.issues[0].pointer == "/tables/t/path"
-    return caught.value
 
 
 def names(found: TableFiles, root: Path) -> list[str]:

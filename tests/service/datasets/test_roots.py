@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-from service.datasets.roots import DirectoryRoot, Root, StoreRoot, roots_of
+from service.datasets.roots import DirectoryRoot, StoreRoot, roots_of
 from service.settings import Settings
-
-Roots = Callable[..., tuple[Root, ...]]
+from tests.support.object_store import Roots
 
 
 def test_roots_in_order_and_by_kind(roots: Roots) -> None:

@@ -5,40 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from pyarrow import fs
 
 from service.datasets import walking
-from service.datasets.files import TableFiles, find_table_files
+from service.datasets.files import TableFiles
 from service.datasets.reading import UriFile
-from service.datasets.roots import Root, StoreRoot
+from service.datasets.roots import StoreRoot
 from service.datasets.stores import Store, StoreUnavailableError
-from service.spec.errors import SpecError
-from service.spec.job import TableSource
 from service.spec.locations import parse_root
-from tests.support.object_store import ObjectStore
-
-Roots = Callable[..., tuple[Root, ...]]
-
-
-class Bucket(Protocol):
-    server: ObjectStore
-    name: str
-
-    def put(self, *keys: str, **contents: bytes) -> None: ...
-
-
-def find(path: str, *roots: Root) -> TableFiles:
-    return find_table_files("t", TableSource.model_validate({"format": "parquet", "path": path}), roots)
-
-
-def refusal(path: str, *roots: Root) -> SpecError:
-    with pytest.raises(SpecError) as caught:
-        find(path, *roots)
-    assert caught.value.issues[0].pointer == "/tables/t/path"
-    return caught.value
+from tests.support.object_store import Bucket, Roots
+from tests.support.table_files import find, refusal
 
 
 def uris(found: TableFiles) -> list[str]:

@@ -10,14 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from service.dispatch import Dispatcher
+from service.jobs.doorbell import Doorbell
 from service.settings import Settings
 from service.store.session import Database
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str) -> Settings:
+def settings(state_dir: Path, monkeypatch: pytest.MonkeyPatch, database_url: str) -> Settings:
     monkeypatch.setenv("EVENKEEL_DATABASE_URL", database_url)
-    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
     settings = Settings()
     settings.data_roots[0].mkdir(parents=True)
     (settings.data_roots[0] / "arriving").mkdir(parents=True)
@@ -27,6 +28,6 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str)
 
 
 @pytest.fixture
-def database(settings: Settings) -> Iterator[Database]:
-    with closing(Database(settings.database_url)) as database:
-        yield database
+def doorbell(database: Database, settings: Settings) -> Iterator[Doorbell]:
+    with closing(Doorbell(database, Dispatcher(settings))) as doorbell:
+        yield doorbell

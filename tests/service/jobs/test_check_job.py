@@ -54,9 +54,8 @@ def store(object_store: ObjectStore) -> ObjectStore:
 
 @pytest.fixture
 def client(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: ObjectStore, database_url: str
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch, store: ObjectStore, database_url: str
 ) -> Iterator[TestClient]:
-    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("EVENKEEL_DATABASE_URL", database_url)
     with serving(monkeypatch, store.variables("s3a://api/in")) as client:
         yield client
@@ -108,9 +107,8 @@ def test_what_is_wrong_with_a_table(client: TestClient, path: str, code: str) ->
 
 @pytest.mark.not_quick
 def test_a_store_that_stops_is_503_until_it_is_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str
+    tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:
-    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("EVENKEEL_DATABASE_URL", database_url)
     monkeypatch.setenv("EVENKEEL_DATA_STORE_ATTEMPTS", "1")
     with running_object_store(tmp_path) as own, serving(monkeypatch, own.variables("s3a://mine")) as client:

@@ -7,21 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.jobs.makespan import MOST_TASKS, makespan, simulate, stage_times
-from service.spec.reports import Quantiles, StageMetrics
+from service.spec.reports import StageMetrics
 from service.spec.task_times import task_times
 from tests.support.lifecycle import STAGE
+from tests.support.stages import quantiles
 
 TIMES = st.lists(st.floats(0, 1e7), min_size=5, max_size=5).map(sorted)
 TASKS, SLOTS = st.integers(1, 400), st.integers(1, 500)
 
 
-def quantiles(values: list[float]) -> Quantiles:
-    low, first, median, third, high = values
-    return Quantiles(min=low, p25=first, median=median, p75=third, max=high)
-
-
 def stage(values: list[float], tasks: int, status: str = "COMPLETE") -> StageMetrics:
-    return STAGE.model_copy(update={"duration_ms": quantiles(values), "tasks": tasks, "status": status})
+    return STAGE.model_copy(update={"duration_ms": quantiles(*values), "tasks": tasks, "status": status})
 
 
 @given(st.lists(st.integers(0, 10_000), max_size=60), SLOTS)
@@ -36,7 +32,7 @@ def test_a_makespan_is_within_grahams_bounds(durations: list[int], slots: int) -
 
 @given(TIMES, TASKS, SLOTS)
 def test_even_tasks_are_never_slower_and_more_slots_neither(values: list[float], tasks: int, slots: int) -> None:
-    times = quantiles(values)
+    times = quantiles(*values)
     as_is, even = stage_times(times, tasks, slots)
     more_as_is, more_even = stage_times(times, tasks, slots + 1)
     tolerance = 1e-9 * (1 + as_is)
@@ -56,13 +52,13 @@ def test_equal_tasks_save_nothing(time: float, tasks: int, slots: int) -> None:
 
 @given(st.floats(0, 1e7), SLOTS)
 def test_one_task_saves_nothing_and_takes_its_time(time: float, slots: int) -> None:
-    assert stage_times(quantiles([time] * 5), 1, slots) == (time, time)
+    assert stage_times(quantiles(*[time] * 5), 1, slots) == (time, time)
 
 
 @given(TIMES, TASKS)
 def test_as_many_slots_as_tasks_end_with_the_slowest(values: list[float], tasks: int) -> None:
-    as_is, even = stage_times(quantiles(values), tasks, tasks)
-    durations = list(task_times(quantiles(values), tasks))
+    as_is, even = stage_times(quantiles(*values), tasks, tasks)
+    durations = list(task_times(quantiles(*values), tasks))
     assert as_is == max(durations)
     assert even == pytest.approx(min(as_is, sum(durations) / tasks))
 
@@ -83,6 +79,6 @@ def test_the_sum_is_of_completed_stages() -> None:
 
 def test_more_tasks_than_are_given_out_one_by_one() -> None:
     told = simulate([stage([10, 20, 30, 40, 50_000], 3 * MOST_TASKS)], 100)
-    exact = stage_times(quantiles([10, 20, 30, 40, 50_000]), 3 * MOST_TASKS, 100)
+    exact = stage_times(quantiles(10, 20, 30, 40, 50_000), 3 * MOST_TASKS, 100)
     assert told.as_is_ms == pytest.approx(exact[0], rel=0.01)
     assert told.even_ms == pytest.approx(exact[1], rel=0.01)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy import func, select, update
 
 from service.access_errors import QuotaError, TooManyExplanationsError, TooManyPostedBytesError, TooManyStreamsError
-from service.dispatch import Dispatcher
 from service.ingest.parsing import rows_of
 from service.jobs.append_rows import PostedRows, append_rows
 from service.jobs.declare_stream import declare_stream
@@ -30,12 +29,6 @@ from service.store.tables import InputStreamRow, JobRow
 from tests.support.lifecycle import SPEC, TENANT
 
 AT_ONCE = 12
-
-
-@pytest.fixture
-def doorbell(database: Database, settings: Settings) -> Iterator[Doorbell]:
-    with closing(Doorbell(database, Dispatcher(settings))) as doorbell:
-        yield doorbell
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, **limits: int) -> Settings:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, text, update
+from sqlalchemy import text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from service.dispatch import Dispatcher
 from service.errors import IdempotencyKeyReusedError, StreamInUseError
 from service.jobs.append_rows import PostedRows, append_rows
 from service.jobs.check_job import CheckedJob, check_job
@@ -27,23 +25,13 @@ from service.spec.job import JobSpec
 from service.store import jobs
 from service.store.jobs import NewJob
 from service.store.session import Database
-from service.store.tables import Base, IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
+from service.store.tables import IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
+from tests.support.databases import count_rows
 from tests.support.lifecycle import SPEC, STREAM_TABLES, TENANT
 
 
 def submission(key: str = "", tenant: str = TENANT, **changes: object) -> Submission:
     return Submission(tenant, JobSpec.model_validate({**SPEC, **changes}), key, "request-1")
-
-
-def count(database: Database, table: type[Base]) -> int:
-    with database.read() as session:
-        return session.scalar(select(func.count()).select_from(table)) or 0
-
-
-@pytest.fixture
-def doorbell(database: Database, settings: Settings) -> Iterator[Doorbell]:
-    with closing(Doorbell(database, Dispatcher(settings))) as doorbell:
-        yield doorbell
 
 
 def test_stores_job_event_and_key_and_settles_the_message(
@@ -52,7 +40,12 @@ def test_stores_job_event_and_key_and_settles_the_message(
     accepted = submit_job(database, doorbell, settings, submission("k"))
     assert not accepted.replayed
     doorbell.close()
-    assert [count(database, table) for table in (JobRow, JobEventRow, IdempotencyKeyRow, OutboxRow)] == [1, 1, 1, 0]
+    assert [count_rows(database, table) for table in (JobRow, JobEventRow, IdempotencyKeyRow, OutboxRow)] == [
+        1,
+        1,
+        1,
+        0,
+    ]
 
 
 _REFUSING = {
@@ -74,14 +67,14 @@ def test_a_failure_half_way_leaves_nothing(
             session.execute(text(statement.format(table=table)))
     with pytest.raises(SQLAlchemyError):
         submit_job(database, doorbell, settings, submission("k"))
-    assert [count(database, item) for item in (JobRow, JobEventRow, OutboxRow, IdempotencyKeyRow)] == [0, 0, 0, 0]
+    assert [count_rows(database, item) for item in (JobRow, JobEventRow, OutboxRow, IdempotencyKeyRow)] == [0, 0, 0, 0]
     assert list((settings.broker_dir / "messages").iterdir()) == []
 
 
 def test_a_refused_job_leaves_nothing(database: Database, doorbell: Doorbell, settings: Settings) -> None:
     with pytest.raises(SpecError):
         submit_job(database, doorbell, settings, submission("k", sql="SELECT nope FROM orders"))
-    assert count(database, JobRow) == count(database, IdempotencyKeyRow) == 0
+    assert count_rows(database, JobRow) == count_rows(database, IdempotencyKeyRow) == 0
 
 
 def test_a_replay_needs_no_files(database: Database, doorbell: Doorbell, settings: Settings) -> None:
@@ -103,7 +96,7 @@ def test_submissions_at_once_with_an_expired_key_are_one_job(
     assert [one.replayed for one in accepted].count(False) == 1
     assert {one.job.id for one in accepted}.isdisjoint({expired})
     assert len({one.job.id for one in accepted}) == 1
-    assert count(database, JobRow) == 2
+    assert count_rows(database, JobRow) == 2
 
 
 def test_a_key_belongs_to_its_tenant(database: Database, doorbell: Doorbell, settings: Settings) -> None:
@@ -157,7 +150,7 @@ def test_a_sink_outside_its_roots_is_refused(
         submit("../out", Settings(), sql="SELECT nope FROM orders")
     assert [issue.code for issue in caught.value.issues] == ["unknown_column", "path_outside_sink_roots"]
     submit("out", Settings())
-    assert count(database, JobRow) == 2
+    assert count_rows(database, JobRow) == 2
 
 
 class TestPostedRows:
@@ -202,7 +195,7 @@ class TestPostedRows:
         with pytest.raises(SpecError) as caught:
             submit_job(database, doorbell, settings, self.submission())
         assert caught.value.code == "stream_unknown"
-        assert count(database, JobRow) == 0
+        assert count_rows(database, JobRow) == 0
 
     def test_a_stream_declared_with_other_columns_is_checked_again(
         self,
@@ -221,7 +214,7 @@ class TestPostedRows:
         with pytest.raises(SpecError) as caught:
             submit_job(database, doorbell, settings, self.submission())
         assert caught.value.code == "unknown_column"
-        assert count(database, JobRow) == 0
+        assert count_rows(database, JobRow) == 0
 
     @pytest.mark.not_quick
     def test_a_deletion_waits_for_a_job_that_is_being_stored(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -17,10 +17,7 @@ from service.keys.secrets import read_secret
 from service.spec.scopes import KeyScope
 from service.store.session import Database
 from service.store.tables import ApiKeyRow
-
-
-class Now(Protocol):
-    ms: int
+from tests.support.clocks import ManualClock
 
 
 def test_a_key_is_stored_without_its_secret(database: Database) -> None:
@@ -36,13 +33,13 @@ def test_a_key_is_stored_without_its_secret(database: Database) -> None:
     assert secret.secret not in str({column.name: getattr(row, column.name) for column in row.__table__.columns})
 
 
-def test_a_key_lives_until_it_expires(database: Database, now: Now) -> None:
+def test_a_key_lives_until_it_expires(database: Database, clock: ManualClock) -> None:
     issued = issue_key(database, KeyRequest(name="trial", expires_in="1h"), None)
     assert issued.expires_at is not None
     assert issued.expires_at - issued.created_at == timedelta(hours=1)
-    now.ms += 3_599_999
+    clock.ms += 3_599_999
     assert [key.live for key in list_keys(database, None, "", 10).keys] == [True]
-    now.ms += 1
+    clock.ms += 1
     assert [key.live for key in list_keys(database, None, "", 10).keys] == [False]
 
 

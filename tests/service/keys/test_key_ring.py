@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import pytest
 from sqlalchemy import event
 
@@ -17,30 +15,17 @@ from service.keys.views import IssuedKey
 from service.spec.scopes import KeyScope
 from service.store import api_keys
 from service.store.session import Database
-
-
-class Now(Protocol):
-    ms: int
-
-
-class Clock:
-    """Seconds of this process."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clocks import ManualClock, ManualSeconds
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def seconds() -> ManualSeconds:
+    return ManualSeconds()
 
 
 @pytest.fixture
-def ring(database: Database, clock: Clock) -> KeyRing:
-    return KeyRing(database, clock)
+def ring(database: Database, seconds: ManualSeconds) -> KeyRing:
+    return KeyRing(database, seconds)
 
 
 @pytest.fixture
@@ -63,13 +48,13 @@ def test_a_key_tells_whose_it_is(ring: KeyRing, issued: IssuedKey) -> None:
 
 
 def test_a_remembered_key_asks_the_database_nothing(
-    ring: KeyRing, issued: IssuedKey, database: Database, clock: Clock
+    ring: KeyRing, issued: IssuedKey, database: Database, seconds: ManualSeconds
 ) -> None:
     secret = shown(issued)
     ring.look_up(secret)
     asked: list[str] = []
     event.listen(database.engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
-    clock.now = REMEMBERED_SECONDS
+    seconds.now = REMEMBERED_SECONDS
     assert ring.recall(secret)[0]
     assert ring.holds(Principal("sales", frozenset({KeyScope.READ}), issued.id))
     assert not asked
@@ -85,21 +70,21 @@ def test_the_secret_counts_also_for_a_key_that_is_remembered(ring: KeyRing, issu
 
 
 def test_a_revoked_key_is_forgotten_within_seconds(
-    ring: KeyRing, issued: IssuedKey, database: Database, clock: Clock
+    ring: KeyRing, issued: IssuedKey, database: Database, seconds: ManualSeconds
 ) -> None:
     secret = shown(issued)
     principal = ring.look_up(secret)
     assert principal is not None
     revoke_key(database, issued.id)
-    clock.now = REMEMBERED_SECONDS + 0.1
+    seconds.now = REMEMBERED_SECONDS + 0.1
     assert ring.recall(secret) == (False, None)
     assert not ring.holds(principal)
     assert ring.look_up(secret) is None
 
 
-def test_an_expired_key_opens_nothing(ring: KeyRing, database: Database, now: Now) -> None:
+def test_an_expired_key_opens_nothing(ring: KeyRing, database: Database, clock: ManualClock) -> None:
     key = issue_key(database, KeyRequest(name="trial", expires_in="1s"), None)
-    now.ms += 1000
+    clock.ms += 1000
     assert ring.look_up(shown(key)) is None
 
 
@@ -112,7 +97,7 @@ def test_a_key_that_does_not_exist_is_remembered_within_bounds(ring: KeyRing, mo
 
 
 def test_keys_that_do_not_exist_have_no_other_forgotten(
-    ring: KeyRing, issued: IssuedKey, monkeypatch: pytest.MonkeyPatch, clock: Clock, database: Database
+    ring: KeyRing, issued: IssuedKey, monkeypatch: pytest.MonkeyPatch, seconds: ManualSeconds, database: Database
 ) -> None:
     monkeypatch.setattr(key_ring, "_MOST_REMEMBERED", 3)
     assert not ring.has_held(shown(issued))
@@ -120,7 +105,7 @@ def test_keys_that_do_not_exist_have_no_other_forgotten(
     for _ in range(5):
         ring.look_up(make_secret())
     assert ring.recall(shown(issued))[1] is not None
-    clock.now = 10 * REMEMBERED_SECONDS
+    seconds.now = 10 * REMEMBERED_SECONDS
     assert ring.has_held(shown(issued))
     assert not ring.has_held(Secret(issued.id, make_secret().secret))
     revoke_key(database, issued.id)
@@ -129,7 +114,7 @@ def test_keys_that_do_not_exist_have_no_other_forgotten(
 
 
 def test_use_is_noted_to_the_minute(
-    ring: KeyRing, issued: IssuedKey, database: Database, clock: Clock, now: Now
+    ring: KeyRing, issued: IssuedKey, database: Database, seconds: ManualSeconds, clock: ManualClock
 ) -> None:
     def used() -> int | None:
         with database.read() as session:
@@ -139,14 +124,14 @@ def test_use_is_noted_to_the_minute(
 
     ring.look_up(Secret(issued.id, make_secret().secret))
     assert used() is None
-    first = now.ms
+    first = clock.ms
     ring.look_up(shown(issued))
-    now.ms += 59_000
+    clock.ms += 59_000
     ring.look_up(shown(issued))
     assert used() == first
-    now.ms += 1_000
+    clock.ms += 1_000
     ring.look_up(shown(issued))
-    assert used() == now.ms
+    assert used() == clock.ms
 
 
 def test_where_nobody_is_authenticated_anybody_holds(ring: KeyRing) -> None:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import pytest
 
 from service.errors import InvalidCursorError
 from service.keys.issue_key import KeyRequest, issue_key
 from service.keys.list_keys import list_keys
 from service.store.session import Database
-
-
-class Now(Protocol):
-    ms: int
+from tests.support.clocks import ManualClock
 
 
 @pytest.fixture
-def names(database: Database, now: Now) -> list[str]:
+def names(database: Database, clock: ManualClock) -> list[str]:
     """Seven keys, of two tenants in turn, some made within the same millisecond."""
     made = []
     for number in range(7):
         made.append(f"key-{number}")
         issue_key(database, KeyRequest(name=made[-1], tenant=("a", "b")[number % 2]), None)
-        now.ms += number % 2
+        clock.ms += number % 2
     return made
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 import pytest
 
@@ -13,20 +12,17 @@ from service.keys.list_keys import list_keys
 from service.keys.revoke_key import revoke_key
 from service.spec.scopes import KeyScope
 from service.store.session import Database
+from tests.support.clocks import ManualClock
 
 ADMIN = KeyRequest(name="admin", scopes=(KeyScope.ADMIN,))
 
 
-class Now(Protocol):
-    ms: int
-
-
-def test_a_revoked_key_stays_revoked_since_then(database: Database, now: Now) -> None:
+def test_a_revoked_key_stays_revoked_since_then(database: Database, clock: ManualClock) -> None:
     key = issue_key(database, KeyRequest(name="loads"), None)
-    now.ms += 1000
+    clock.ms += 1000
     revoked = revoke_key(database, key.id)
     assert not revoked.live
-    now.ms += 1000
+    clock.ms += 1000
     assert revoke_key(database, key.id) == revoked
 
 
@@ -35,11 +31,11 @@ def test_a_key_that_is_not_there_is_told(database: Database) -> None:
         revoke_key(database, "a" * 16)
 
 
-def test_the_last_admin_stays_unless_that_is_meant(database: Database, now: Now) -> None:
+def test_the_last_admin_stays_unless_that_is_meant(database: Database, clock: ManualClock) -> None:
     last = issue_key(database, ADMIN, None)
     issue_key(database, KeyRequest(name="others"), None)
     issue_key(database, ADMIN.model_copy(update={"expires_in": KeyRequest(name="x", expires_in="1s").expires_in}), None)
-    now.ms += 1000
+    clock.ms += 1000
     with pytest.raises(LastAdminKeyError):
         revoke_key(database, last.id)
     assert revoke_key(database, last.id, even_the_last=True).revoked_at is not None

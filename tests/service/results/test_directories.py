@@ -16,15 +16,9 @@ from service.results.directories import (
     size_of,
     unpublished,
 )
+from tests.support.attempt_directories import attempts_left, write_attempts
 
 JOB = "11111111-2222-4333-8444-555555555555"
-
-
-def write(results: Path, *fences: int) -> None:
-    for fence in fences:
-        directory = results / JOB / f"attempt-{fence}"
-        directory.mkdir(parents=True)
-        (directory / "part-0.parquet").write_bytes(b"rows")
 
 
 def refuse(path: Path, ignore_errors: bool = False) -> None:
@@ -32,22 +26,18 @@ def refuse(path: Path, ignore_errors: bool = False) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
 
-def left(results: Path) -> list[str]:
-    return sorted(str(path.relative_to(results)) for path in results.glob("*/*"))
-
-
 def test_a_second_run_of_an_attempt_is_told_from_the_first(tmp_path: Path) -> None:
-    write(tmp_path, 1, 2)
+    write_attempts(tmp_path, JOB, 1, 2)
     (tmp_path / JOB / "attempt-2-2").mkdir()
     (tmp_path / JOB / "attempt-2-other").mkdir()
     remove_unpublished(tmp_path, JOB, f"{JOB}/attempt-2-2")
-    assert left(tmp_path) == [f"{JOB}/attempt-2-2", f"{JOB}/attempt-2-other"]
+    assert attempts_left(tmp_path) == [f"{JOB}/attempt-2-2", f"{JOB}/attempt-2-other"]
     remove_unpublished(tmp_path, JOB, f"{JOB}/attempt-2")
-    assert left(tmp_path) == [f"{JOB}/attempt-2-other"]
+    assert attempts_left(tmp_path) == [f"{JOB}/attempt-2-other"]
 
 
 def test_a_whole_job(tmp_path: Path) -> None:
-    write(tmp_path, 1, 2)
+    write_attempts(tmp_path, JOB, 1, 2)
     assert remove_job_directory(tmp_path, JOB)
     assert list(tmp_path.iterdir()) == []
     assert remove_job_directory(tmp_path, JOB), "nothing is left of it"
@@ -56,7 +46,7 @@ def test_a_whole_job(tmp_path: Path) -> None:
 def test_a_job_that_cannot_be_removed_at_once_is_left_over_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path, 1)
+    write_attempts(tmp_path, JOB, 1)
     with monkeypatch.context() as patched:
         patched.setattr("shutil.rmtree", refuse)
         assert not remove_job_directory(tmp_path, JOB)
@@ -79,18 +69,18 @@ def test_only_jobs_are_found_only_old_ones_and_a_few_at_a_time(tmp_path: Path) -
 
 
 def test_the_published_attempt_stays(tmp_path: Path) -> None:
-    write(tmp_path, 1, 2, 3)
+    write_attempts(tmp_path, JOB, 1, 2, 3)
     (tmp_path / JOB / "attempt-notes").mkdir()
     assert len(unpublished(tmp_path, JOB, f"{JOB}/attempt-2")) == 2
     assert remove_unpublished(tmp_path, JOB, f"{JOB}/attempt-2") == Freed(2, 8)
-    assert left(tmp_path) == [f"{JOB}/attempt-2", f"{JOB}/attempt-notes"]
+    assert attempts_left(tmp_path) == [f"{JOB}/attempt-2", f"{JOB}/attempt-notes"]
     (tmp_path / JOB / "attempt-notes").rmdir()
     assert remove_unpublished(tmp_path, JOB, None) == Freed(1, 4)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_stays_is_not_counted_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, 1)
+    write_attempts(tmp_path, JOB, 1)
     monkeypatch.setattr("shutil.rmtree", refuse)
     with capture_logs() as logs:
         assert remove_unpublished(tmp_path, JOB, None) == Freed(0, 0)
@@ -102,7 +92,7 @@ def test_a_directory_that_cannot_be_moved_is_told(tmp_path: Path, monkeypatch: p
     def refuse_to_move(path: Path, _target: Path) -> Path:
         raise PermissionError(13, "Permission denied", str(path))
 
-    write(tmp_path, 1)
+    write_attempts(tmp_path, JOB, 1)
     monkeypatch.setattr(Path, "rename", refuse_to_move)
     with capture_logs() as logs:
         assert not remove_job_directory(tmp_path, JOB)

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from service.spec.compile import compile_job
-from service.spec.ddl import parse_schema
 from service.spec.errors import SpecError
-from service.spec.job import JobSpec
+from tests.support.compiled import compiled
 
 COLUMNS = {"t": "k INT, v BIGINT", "u": "k INT, name STRING"}
 NO_AGGREGATE = "the query has no aggregate"
 SETS = "several grouping sets"
-
-
-def submit(sql: str, phase: str) -> None:
-    tables = {name: {"format": "csv", "path": name, "schema": columns} for name, columns in COLUMNS.items()}
-    settings = {"table.optimizer.agg-phase-strategy": phase}
-    spec = JobSpec.model_validate({"tables": tables, "sql": sql, "settings": settings})
-    compile_job(spec, {name: parse_schema(columns, "/") for name, columns in COLUMNS.items()})
 
 
 @pytest.mark.parametrize(
@@ -34,14 +25,14 @@ def submit(sql: str, phase: str) -> None:
 )
 def test_what_no_aggregate_can_follow_is_an_error(sql: str, phase: str, words: str) -> None:
     with pytest.raises(SpecError) as caught:
-        submit(sql, phase)
+        compiled(COLUMNS, sql, settings={"table.optimizer.agg-phase-strategy": phase})
     (issue,) = caught.value.issues
     assert (issue.code, issue.pointer, issue.line) == ("unsupported_agg_phase", "/settings/agg_phase", None)
     assert issue.detail.startswith(f"agg_phase {phase} cannot be had: ")
     assert words in issue.detail
     assert issue.detail.endswith("Leave the setting out, or set it to AUTO.")
     for free in ("AUTO", "NONE"):
-        submit(sql, free)
+        compiled(COLUMNS, sql, settings={"table.optimizer.agg-phase-strategy": free})
 
 
 @pytest.mark.parametrize("phase", ["ONE_PHASE", "TWO_PHASE"])
@@ -59,8 +50,8 @@ def test_what_no_aggregate_can_follow_is_an_error(sql: str, phase: str, words: s
     ],
 )
 def test_what_one_may_follow_is_taken(sql: str, phase: str) -> None:
-    submit(sql, phase)
+    compiled(COLUMNS, sql, settings={"table.optimizer.agg-phase-strategy": phase})
 
 
 def test_one_row_is_aggregated_in_two_phases() -> None:
-    submit("SELECT COUNT(*), SUM(v) FROM t", "TWO_PHASE")
+    compiled(COLUMNS, "SELECT COUNT(*), SUM(v) FROM t", settings={"table.optimizer.agg-phase-strategy": "TWO_PHASE"})

@@ -5,20 +5,18 @@ from __future__ import annotations
 import pytest
 
 from service.spec.compile import compile_job
-from service.spec.ddl import parse_schema
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from service.spec.types import DOUBLE, INT, Field, Schema, array
+from tests.support.compiled import compiled
 
 COLUMNS = "k INT, i BIGINT, s STRING, q BOOLEAN, da DATE, m DECIMAL(18,4), w DECIMAL(19,4), d DOUBLE"
 
 
 def submit(method: str, calls: str, by: str = "k", split: str = "auto", buckets: int = 1024) -> None:
-    tables = {"t": {"format": "csv", "path": "t", "schema": COLUMNS}}
     sql = f"SELECT k, {calls} FROM t GROUP BY {by}"
     settings = {"distinct_method": method, "distinct_split": {"enabled": split, "bucket_num": buckets}}
-    spec = JobSpec.model_validate({"tables": tables, "sql": sql, "settings": settings})
-    compile_job(spec, {"t": parse_schema(COLUMNS, "/")})
+    compiled({"t": COLUMNS}, sql, settings=settings)
 
 
 @pytest.mark.parametrize(

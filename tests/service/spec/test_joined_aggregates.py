@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from service.spec.compile import compile_job
-from service.spec.ddl import parse_schema
 from service.spec.errors import SpecError
-from service.spec.job import JobSpec
+from tests.support.compiled import compiled
 
 COLUMNS = {"t": "k INT, v BIGINT", "u": "k INT, name STRING"}
-
-
-def submit(sql: str, eager: bool) -> None:
-    tables = {name: {"format": "csv", "path": name, "schema": columns} for name, columns in COLUMNS.items()}
-    spec = JobSpec.model_validate({"tables": tables, "sql": sql, "settings": {"eager_aggregation": eager}})
-    compile_job(spec, {name: parse_schema(columns, "/") for name, columns in COLUMNS.items()})
 
 
 JOINED = "t JOIN u ON t.k = u.k"
@@ -38,11 +30,11 @@ JOINED = "t JOIN u ON t.k = u.k"
 )
 def test_what_no_aggregate_can_follow_is_an_error(sql: str, words: str) -> None:
     with pytest.raises(SpecError) as caught:
-        submit(sql, eager=True)
+        compiled(COLUMNS, sql, settings={"eager_aggregation": True})
     (issue,) = caught.value.issues
     assert (issue.code, issue.pointer) == ("unsupported_eager_aggregation", "/settings/eager_aggregation")
     assert words in issue.detail
-    submit(sql, eager=False)
+    compiled(COLUMNS, sql, settings={"eager_aggregation": False})
 
 
 @pytest.mark.parametrize(
@@ -58,4 +50,4 @@ def test_what_no_aggregate_can_follow_is_an_error(sql: str, words: str) -> None:
     ],
 )
 def test_what_one_may_follow_is_taken(sql: str) -> None:
-    submit(sql, eager=True)
+    compiled(COLUMNS, sql, settings={"eager_aggregation": True})

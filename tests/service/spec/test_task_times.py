@@ -6,21 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.spec.reports import Quantiles
 from service.spec.task_times import task_times, work
+from tests.support.stages import quantiles
 
 TIMES = st.lists(st.floats(0, 1e7), min_size=5, max_size=5).map(sorted)
 TASKS = st.integers(1, 400)
 
 
-def quantiles(values: list[float]) -> Quantiles:
-    low, first, median, third, high = values
-    return Quantiles(min=low, p25=first, median=median, p75=third, max=high)
-
-
 @given(TIMES, TASKS)
 def test_there_is_a_time_for_each_task_between_the_quantiles(values: list[float], tasks: int) -> None:
-    durations = list(task_times(quantiles(values), tasks))
+    durations = list(task_times(quantiles(*values), tasks))
     assert len(durations) == tasks
     assert all(values[0] <= each <= values[4] for each in durations)
     # Quantile q of n sorted times is number floor(q n).
@@ -32,4 +27,4 @@ def test_there_is_a_time_for_each_task_between_the_quantiles(values: list[float]
 
 @given(TIMES, TASKS)
 def test_the_work_is_the_sum_of_all_times(values: list[float], tasks: int) -> None:
-    assert work(quantiles(values), tasks) == pytest.approx(sum(task_times(quantiles(values), tasks)))
+    assert work(quantiles(*values), tasks) == pytest.approx(sum(task_times(quantiles(*values), tasks)))

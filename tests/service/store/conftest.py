@@ -1,40 +1,22 @@
-"""A database with a clock that tests set, and jobs in it."""
+"""Jobs in a database whose time tests change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 
 import pytest
-from sqlalchemy.orm import Session
 
 from service.spec.modes import Mode
 from service.spec.queues import Queue
-from service.store.jobs import NewJob, insert_job
 from service.store.session import Database
-
-
-class ManualClock:
-    """Milliseconds that pass only when told to."""
-
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def __call__(self, _session: Session) -> int:
-        return self.ms
+from tests.support import lifecycle
+from tests.support.clocks import ManualClock
 
 
 @pytest.fixture
 def clock() -> ManualClock:
     """Begins at 1,000,000 ms."""
     return ManualClock()
-
-
-@pytest.fixture
-def database(database_url: str, clock: ManualClock) -> Iterator[Database]:
-    """Of either kind, with the test's clock."""
-    with closing(Database(database_url, clock)) as database:
-        yield database
 
 
 @pytest.fixture
@@ -52,21 +34,19 @@ def add_job(database: Database) -> Callable[..., str]:
         tenant: str = "default",
         failure_retries: int = 0,
     ) -> str:
-        job = NewJob(
-            id=job_id,
-            tenant=tenant,
-            kind=kind,
+        more = {"limits": {"failure_retries": failure_retries}} if failure_retries else {}
+        return lifecycle.insert(
+            database,
+            job_id,
             name="a job",
-            spec={"sql": "SELECT 1"} | ({"limits": {"failure_retries": failure_retries}} if failure_retries else {}),
-            request_id=None,
+            kind=kind,
+            tenant=tenant,
+            spec={"sql": "SELECT 1"} | more,
             max_attempts=max_attempts,
             timeout_ms=timeout_ms,
             queue=queue,
             mode=mode,
         )
-        with database.write() as session:
-            insert_job(session, job, database.now(session))
-        return job_id
 
     return add
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from sqlalchemy import func, select
 
 from service.spec import ends
@@ -11,13 +9,10 @@ from service.spec.status import AttemptStatus
 from service.store.attempts import attempts_of, crashed_attempts, end_attempt, mark_attempt_running, start_attempt
 from service.store.session import Database
 from service.store.tables import JobEventRow
+from tests.support.clocks import ManualClock
 
 
-class Clock(Protocol):
-    ms: int
-
-
-def test_an_attempt_ends_once(database: Database, clock: Clock, job_id: str) -> None:
+def test_an_attempt_ends_once(database: Database, clock: ManualClock, job_id: str) -> None:
     with database.write() as session:
         start_attempt(session, job_id=job_id, tenant="default", fence=1, worker="w1", now=clock.ms)
         mark_attempt_running(session, job_id, 1)
@@ -31,7 +26,7 @@ def test_an_attempt_ends_once(database: Database, clock: Clock, job_id: str) -> 
     assert (attempt.status, attempt.finished_at, told) == ("CRASHED", 5, 2)
 
 
-def test_only_crashes_are_counted(database: Database, clock: Clock, job_id: str) -> None:
+def test_only_crashes_are_counted(database: Database, clock: ManualClock, job_id: str) -> None:
     statuses = [AttemptStatus.CRASHED, AttemptStatus.CANCELLED, AttemptStatus.CRASHED, AttemptStatus.FAILED]
     with database.write() as session:
         for fence, status in enumerate(statuses, start=1):

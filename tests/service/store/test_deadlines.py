@@ -28,7 +28,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]
 
 
 @pytest.fixture
-def database(server: PostgresServer) -> Iterator[Database]:
+def database_with_deadline(server: PostgresServer) -> Iterator[Database]:
+    """Of a server that tests stop for a while."""
     with closing(Database(server.url("postgres"), settings=SETTINGS)) as database:
         yield database
 
@@ -50,20 +51,20 @@ def error_of(server: PostgresServer, ask: Callable[[], object]) -> OperationalEr
 
 
 @pytest.mark.not_quick
-def test_a_pooled_connection_is_given_up(server: PostgresServer, database: Database) -> None:
+def test_a_pooled_connection_is_given_up(server: PostgresServer, database_with_deadline: Database) -> None:
     def read() -> None:
-        one(database)
+        one(database_with_deadline)
         server.freeze()
-        one(database)
+        one(database_with_deadline)
 
     assert fault_of(error_of(server, read)) is Fault.LOST
-    assert one(database) == 1
+    assert one(database_with_deadline) == 1
 
 
 @pytest.mark.not_quick
-def test_a_statement_is_given_up(server: PostgresServer, database: Database) -> None:
+def test_a_statement_is_given_up(server: PostgresServer, database_with_deadline: Database) -> None:
     def read() -> None:
-        with database.read() as session:
+        with database_with_deadline.read() as session:
             session.execute(text("SELECT 1"))
             server.freeze()
             session.execute(text("SELECT 1"))
@@ -74,9 +75,9 @@ def test_a_statement_is_given_up(server: PostgresServer, database: Database) -> 
 
 
 @pytest.mark.not_quick
-def test_nobody_knows_of_a_commit_that_is_given_up(server: PostgresServer, database: Database) -> None:
+def test_nobody_knows_of_a_commit_that_is_given_up(server: PostgresServer, database_with_deadline: Database) -> None:
     def write() -> None:
-        with database.write() as session:
+        with database_with_deadline.write() as session:
             session.execute(text("SELECT pg_current_xact_id()"))
             server.freeze()
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import event, update
 
@@ -15,13 +12,9 @@ from service.store import leases
 from service.store.gauges import JobGauges, read_gauges
 from service.store.outbox import owe_message
 from service.store.session import Database
-from service.store.tables import Base, JobRow
-
-AddJob = Callable[..., str]
-
-
-class Clock(Protocol):
-    ms: int
+from service.store.tables import JobRow
+from tests.support.clocks import ManualClock
+from tests.support.lifecycle import AddJob
 
 
 def gauges(database: Database, now: int) -> JobGauges:
@@ -38,7 +31,7 @@ def change(database: Database, job_id: str, **values: object) -> None:
         session.execute(update(JobRow).where(JobRow.id == job_id).values(**values))
 
 
-def test_an_expired_lease_reads_as_queued_and_is_told(database: Database, clock: Clock, add_job: AddJob) -> None:
+def test_an_expired_lease_reads_as_queued_and_is_told(database: Database, clock: ManualClock, add_job: AddJob) -> None:
     add_job("a")
     with database.write() as session:
         assert leases.claim(session, "a", "w", clock.ms, 1_000)
@@ -51,7 +44,7 @@ def test_an_expired_lease_reads_as_queued_and_is_told(database: Database, clock:
     assert (non_zero(lost), lost.expired_leases) == ({("CANCELLING", "short"): 1}, 1)
 
 
-def test_the_oldest_of_each_queue(database: Database, clock: Clock, add_job: AddJob) -> None:
+def test_the_oldest_of_each_queue(database: Database, clock: ManualClock, add_job: AddJob) -> None:
     for number, queue in enumerate(("short", "long", "short", "long")):
         change(database, add_job(f"{number}"), queue=queue, submitted_at=100 + number)
     add_job("an explanation", kind="explain")
@@ -65,7 +58,7 @@ def test_the_oldest_of_each_queue(database: Database, clock: Clock, add_job: Add
 
 
 def test_what_pauses_before_it_is_tried_again_waits_for_nobody(
-    database: Database, clock: Clock, add_job: AddJob
+    database: Database, clock: ManualClock, add_job: AddJob
 ) -> None:
     change(database, add_job("paused"), next_run_at=clock.ms + 1_000)
     found = gauges(database, clock.ms)
@@ -73,7 +66,7 @@ def test_what_pauses_before_it_is_tried_again_waits_for_nobody(
 
 
 def test_a_stream_that_was_to_stop_and_lost_its_worker_is_at_rest(
-    database: Database, add_job: AddJob, clock: Clock
+    database: Database, add_job: AddJob, clock: ManualClock
 ) -> None:
     change(database, add_job("a", queue=Queue.STREAM), status="STOPPING", lease_expires_at=clock.ms)
     found = gauges(database, clock.ms)
@@ -91,24 +84,22 @@ def test_what_ended_recently(database: Database, add_job: AddJob) -> None:
     assert non_zero(found) == {("FAILED", "short"): 2, ("SUCCEEDED", "short"): 2}
 
 
-def test_no_question_reads_all_jobs(tmp_path: Path) -> None:
+def test_no_question_reads_all_jobs(sqlite_database: Database) -> None:
     """On SQLite, whose plans depend on the tables alone."""
     seen: list[tuple[str, Any]] = []
 
     def listen(_connection: object, _cursor: object, statement: str, parameters: Any, *_rest: object) -> None:
         seen.append((statement, parameters))
 
-    with closing(Database(f"sqlite:///{tmp_path / 'evenkeel.db'}")) as database:
-        Base.metadata.create_all(database.engine)
-        event.listen(database.engine, "before_cursor_execute", listen)
-        gauges(database, 1_000)
-        event.remove(database.engine, "before_cursor_execute", listen)
-        plans = []
-        with database.read() as session:
-            for statement, parameters in seen:
-                if "FROM jobs" in statement:
-                    explained = session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
-                    plans.append(str(explained.first()[-1]))  # type: ignore[index]
+    event.listen(sqlite_database.engine, "before_cursor_execute", listen)
+    gauges(sqlite_database, 1_000)
+    event.remove(sqlite_database.engine, "before_cursor_execute", listen)
+    plans = []
+    with sqlite_database.read() as session:
+        for statement, parameters in seen:
+            if "FROM jobs" in statement:
+                explained = session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+                plans.append(str(explained.first()[-1]))  # type: ignore[index]
     everything = "ix_jobs_kind_status_queue_submitted_at"
     assert plans == [
         f"SEARCH jobs USING COVERING INDEX {everything} (kind=?)",

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 from service.store import leaders
 from service.store.session import Database
+from tests.support.clocks import ManualClock
 
 TERM = 10_000
-
-
-class Clock(Protocol):
-    ms: int
 
 
 def elect(database: Database, owner: str) -> bool:
@@ -21,7 +17,7 @@ def elect(database: Database, owner: str) -> bool:
         return leaders.elect(session, "sweep", owner, database.now(session), TERM)
 
 
-def test_the_first_one_leads_and_stays(database: Database, clock: Clock) -> None:
+def test_the_first_one_leads_and_stays(database: Database, clock: ManualClock) -> None:
     assert elect(database, "a")
     assert not elect(database, "b")
     clock.ms += TERM - 1
@@ -30,7 +26,7 @@ def test_the_first_one_leads_and_stays(database: Database, clock: Clock) -> None
     assert not elect(database, "b")
 
 
-def test_a_silent_leader_is_replaced(database: Database, clock: Clock) -> None:
+def test_a_silent_leader_is_replaced(database: Database, clock: ManualClock) -> None:
     assert elect(database, "a")
     clock.ms += TERM
     assert elect(database, "b")
@@ -47,7 +43,7 @@ def test_a_leader_may_resign(database: Database) -> None:
     assert elect(database, "b")
 
 
-def test_tasks_have_leaders_of_their_own(database: Database, clock: Clock) -> None:
+def test_tasks_have_leaders_of_their_own(database: Database, clock: ManualClock) -> None:
     assert elect(database, "a")
     with database.write() as session:
         assert leaders.elect(session, "other", "b", clock.ms, TERM)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 import pytest
 from sqlalchemy import Select, event, func, select, update
@@ -21,28 +20,9 @@ from service.store.attempts import attempts_of
 from service.store.leases import Claim
 from service.store.session import Database
 from service.store.tables import JobEventRow, JobRow
-
-LEASE = 30_000
-
-
-class Clock(Protocol):
-    ms: int
-
-
-def take(database: Database, job_id: str, worker: str) -> Claim | None:
-    with database.write() as session:
-        return leases.claim(session, job_id, worker, database.now(session), LEASE)
-
-
-def taken(database: Database, job_id: str, worker: str) -> Claim:
-    claim = take(database, job_id, worker)
-    assert claim is not None
-    return claim
-
-
-def row_of(database: Database, job_id: str) -> JobRow:
-    with database.read() as session:
-        return session.scalars(select(JobRow).where(JobRow.id == job_id)).one()
+from tests.support import lifecycle
+from tests.support.clocks import ManualClock
+from tests.support.lifecycle import LEASE_MS, row_of
 
 
 def statuses_told(database: Database, job_id: str) -> list[str]:
@@ -61,13 +41,13 @@ def lose(database: Database, job_id: str) -> None:
         )
 
 
-def test_claim_gives_token_lease_and_attempt(database: Database, clock: Clock, job_id: str) -> None:
-    claim = taken(database, job_id, "w1")
+def test_claim_gives_token_lease_and_attempt(database: Database, clock: ManualClock, job_id: str) -> None:
+    claim = lifecycle.claim(database, job_id, "w1")
 
     row = row_of(database, job_id)
     assert (claim.fence, claim.worker, claim.tenant, claim.remaining_ms) == (1, "w1", "default", 60_000)
     assert (row.status, row.fence, row.lease_owner) == ("PLANNING", 1, "w1")
-    assert row.lease_expires_at == clock.ms + LEASE
+    assert row.lease_expires_at == clock.ms + LEASE_MS
     assert row.started_at == clock.ms
     assert row.version == 2
     with database.read() as session:
@@ -77,28 +57,28 @@ def test_claim_gives_token_lease_and_attempt(database: Database, clock: Clock, j
 
 
 def test_second_claim_finds_nothing(database: Database, job_id: str) -> None:
-    taken(database, job_id, "w1")
-    assert take(database, job_id, "w2") is None
+    lifecycle.claim(database, job_id, "w1")
+    assert lifecycle.try_claim(database, job_id, "w2") is None
     assert row_of(database, job_id).lease_owner == "w1"
 
 
 def test_claim_of_an_unknown_job_finds_nothing(database: Database) -> None:
-    assert take(database, "nobody", "w1") is None
+    assert lifecycle.try_claim(database, "nobody", "w1") is None
 
 
-def test_time_limit_counts_from_the_first_claim(database: Database, clock: Clock, job_id: str) -> None:
-    taken(database, job_id, "w1")
+def test_time_limit_counts_from_the_first_claim(database: Database, clock: ManualClock, job_id: str) -> None:
+    lifecycle.claim(database, job_id, "w1")
     lose(database, job_id)
     clock.ms += 45_000
-    again = taken(database, job_id, "w2")
+    again = lifecycle.claim(database, job_id, "w2")
     assert again.fence == 2
     assert again.remaining_ms == 15_000
 
 
-def test_claim_of_a_job_to_be_cancelled_cancels_it(database: Database, clock: Clock, job_id: str) -> None:
+def test_claim_of_a_job_to_be_cancelled_cancels_it(database: Database, clock: ManualClock, job_id: str) -> None:
     with database.write() as session:
         session.execute(update(JobRow).values(cancel_requested_at=clock.ms))
-    assert take(database, job_id, "w1") is None
+    assert lifecycle.try_claim(database, job_id, "w1") is None
     row = row_of(database, job_id)
     assert row.status == "CANCELLED"
     assert row.error is not None
@@ -114,34 +94,36 @@ def test_exactly_one_of_many_threads_claims(database: Database, add_job: Callabl
 
     def claim_all(worker: str) -> list[str]:
         together.wait(10)
-        return [job for job in jobs if take(database, job, worker) is not None]
+        return [job for job in jobs if lifecycle.try_claim(database, job, worker) is not None]
 
     with ThreadPoolExecutor(workers) as pool:
         won = [job for taken_by in pool.map(claim_all, [f"w{i}" for i in range(workers)]) for job in taken_by]
     assert sorted(won) == jobs
 
 
-def test_renewal_extends_only_what_still_holds(database: Database, clock: Clock, add_job: Callable[..., str]) -> None:
-    kept, lost = taken(database, add_job("kept"), "w1"), taken(database, add_job("lost"), "w1")
+def test_renewal_extends_only_what_still_holds(
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
+) -> None:
+    kept, lost = lifecycle.claim(database, add_job("kept"), "w1"), lifecycle.claim(database, add_job("lost"), "w1")
     lose(database, "lost")
-    assert taken(database, "lost", "w2").fence == 2
+    assert lifecycle.claim(database, "lost", "w2").fence == 2
     clock.ms += 10_000
     with database.write() as session:
-        assert leases.renew(session, "w1", [kept, lost], clock.ms, LEASE) == {kept}
-    assert row_of(database, "kept").lease_expires_at == clock.ms + LEASE
-    assert row_of(database, "lost").lease_expires_at == clock.ms - 10_000 + LEASE
+        assert leases.renew(session, "w1", [kept, lost], clock.ms, LEASE_MS) == {kept}
+    assert row_of(database, "kept").lease_expires_at == clock.ms + LEASE_MS
+    assert row_of(database, "lost").lease_expires_at == clock.ms - 10_000 + LEASE_MS
 
 
-def test_renewal_is_invisible(database: Database, clock: Clock, job_id: str) -> None:
-    claim = taken(database, job_id, "w1")
+def test_renewal_is_invisible(database: Database, clock: ManualClock, job_id: str) -> None:
+    claim = lifecycle.claim(database, job_id, "w1")
     version = row_of(database, job_id).version
     with database.write() as session:
-        leases.renew(session, "w1", [claim], clock.ms, LEASE)
+        leases.renew(session, "w1", [claim], clock.ms, LEASE_MS)
     assert row_of(database, job_id).version == version
 
 
-def test_standings_leave_out_lost_claims(database: Database, clock: Clock, add_job: Callable[..., str]) -> None:
-    running, cancelled, lost = (taken(database, add_job(name), "w1") for name in ("a", "b", "c"))
+def test_standings_leave_out_lost_claims(database: Database, clock: ManualClock, add_job: Callable[..., str]) -> None:
+    running, cancelled, lost = (lifecycle.claim(database, add_job(name), "w1") for name in ("a", "b", "c"))
     with database.write() as session:
         session.execute(
             update(JobRow).where(JobRow.id == "b").values(status="CANCELLING", cancel_requested_at=clock.ms)
@@ -155,8 +137,8 @@ def test_standings_leave_out_lost_claims(database: Database, clock: Clock, add_j
     }
 
 
-def test_running_is_told_once(database: Database, clock: Clock, job_id: str) -> None:
-    claim = taken(database, job_id, "w1")
+def test_running_is_told_once(database: Database, clock: ManualClock, job_id: str) -> None:
+    claim = lifecycle.claim(database, job_id, "w1")
     with database.write() as session:
         assert leases.mark_running(session, claim, clock.ms)
         assert not leases.mark_running(session, claim, clock.ms)
@@ -165,8 +147,8 @@ def test_running_is_told_once(database: Database, clock: Clock, job_id: str) -> 
         assert attempts_of(session, job_id)[0].status == "RUNNING"
 
 
-def test_a_job_being_cancelled_does_not_start(database: Database, clock: Clock, job_id: str) -> None:
-    claim = taken(database, job_id, "w1")
+def test_a_job_being_cancelled_does_not_start(database: Database, clock: ManualClock, job_id: str) -> None:
+    claim = lifecycle.claim(database, job_id, "w1")
     with database.write() as session:
         session.execute(update(JobRow).values(status="CANCELLING", cancel_requested_at=clock.ms))
     with database.write() as session:
@@ -175,10 +157,10 @@ def test_a_job_being_cancelled_does_not_start(database: Database, clock: Clock, 
 
 
 @pytest.mark.parametrize("how", ["running", "progress", "hand_back"])
-def test_a_late_worker_changes_nothing(database: Database, clock: Clock, job_id: str, how: str) -> None:
-    late = taken(database, job_id, "w1")
+def test_a_late_worker_changes_nothing(database: Database, clock: ManualClock, job_id: str, how: str) -> None:
+    late = lifecycle.claim(database, job_id, "w1")
     lose(database, job_id)
-    taken(database, job_id, "w2")
+    lifecycle.claim(database, job_id, "w2")
     with database.read() as session:
         events = session.scalar(select(func.count()).select_from(JobEventRow))
     with database.write() as session:
@@ -195,16 +177,18 @@ def test_a_late_worker_changes_nothing(database: Database, clock: Clock, job_id:
         assert session.scalar(select(func.count()).select_from(JobEventRow)) == events
 
 
-def test_the_same_token_of_another_worker_is_none(database: Database, clock: Clock, job_id: str) -> None:
-    claim = taken(database, job_id, "w1")
+def test_the_same_token_of_another_worker_is_none(database: Database, clock: ManualClock, job_id: str) -> None:
+    claim = lifecycle.claim(database, job_id, "w1")
     with database.write() as session:
         session.execute(update(JobRow).values(lease_owner="w2"))
         assert not leases.save_progress(session, claim, Progress(tasks_done=1), clock.ms)
 
 
-def test_handing_back_after_a_lost_driver_spends_an_attempt(database: Database, clock: Clock, job_id: str) -> None:
+def test_handing_back_after_a_lost_driver_spends_an_attempt(
+    database: Database, clock: ManualClock, job_id: str
+) -> None:
     for crashes, expected in enumerate((JobStatus.QUEUED, JobStatus.CRASHED)):
-        claim = taken(database, job_id, "w1")
+        claim = lifecycle.claim(database, job_id, "w1")
         assert claim.crashes == crashes
         with database.write() as session:
             error = ends.driver_lost("w1")
@@ -215,8 +199,8 @@ def test_handing_back_after_a_lost_driver_spends_an_attempt(database: Database, 
     assert (row.status, row.error["code"], row.finished_at) == ("CRASHED", "worker_lost", clock.ms)
 
 
-def test_handing_back_locks_the_job_before_all_else(database: Database, clock: Clock, job_id: str) -> None:
-    claim = taken(database, job_id, "w1")
+def test_handing_back_locks_the_job_before_all_else(database: Database, clock: ManualClock, job_id: str) -> None:
+    claim = lifecycle.claim(database, job_id, "w1")
     statements: list[ORMExecuteState] = []
     with database.write() as session:
         event.listen(session, "do_orm_execute", statements.append)
@@ -228,9 +212,9 @@ def test_handing_back_locks_the_job_before_all_else(database: Database, clock: C
     assert first._for_update_arg is not None
 
 
-def test_only_the_last_progress_of_an_attempt_is_kept(database: Database, clock: Clock, job_id: str) -> None:
+def test_only_the_last_progress_of_an_attempt_is_kept(database: Database, clock: ManualClock, job_id: str) -> None:
     for worker in ("w1", "w2"):
-        claim = taken(database, job_id, worker)
+        claim = lifecycle.claim(database, job_id, worker)
         for done in range(1, 4):
             clock.ms += 1_000
             with database.write() as session:
@@ -242,9 +226,9 @@ def test_only_the_last_progress_of_an_attempt_is_kept(database: Database, clock:
     assert [(row.at, row.data["tasks_done"]) for row in rows] == [(1_003_000, 3), (1_007_000, 3)]
 
 
-def test_handing_back_on_a_stop_spends_nothing(database: Database, clock: Clock, job_id: str) -> None:
+def test_handing_back_on_a_stop_spends_nothing(database: Database, clock: ManualClock, job_id: str) -> None:
     for _ in range(5):
-        claim = taken(database, job_id, "w1")
+        claim = lifecycle.claim(database, job_id, "w1")
         assert claim.crashes == 0
         with database.write() as session:
             error = ends.handed_back("w1")
@@ -254,8 +238,8 @@ def test_handing_back_on_a_stop_spends_nothing(database: Database, clock: Clock,
     assert (row.lease_owner, row.lease_expires_at, row.error) == (None, None, None)
 
 
-def test_handing_back_a_job_being_cancelled_cancels_it(database: Database, clock: Clock, job_id: str) -> None:
-    claim = taken(database, job_id, "w1")
+def test_handing_back_a_job_being_cancelled_cancels_it(database: Database, clock: ManualClock, job_id: str) -> None:
+    claim = lifecycle.claim(database, job_id, "w1")
     with database.write() as session:
         session.execute(update(JobRow).values(status="CANCELLING", cancel_requested_at=clock.ms))
     with database.write() as session:
@@ -266,9 +250,9 @@ def test_handing_back_a_job_being_cancelled_cancels_it(database: Database, clock
 
 
 def test_a_job_that_a_newer_version_moved_on_is_not_ours_any_more(
-    database: Database, clock: Clock, job_id: str
+    database: Database, clock: ManualClock, job_id: str
 ) -> None:
-    claim = taken(database, job_id, "w1")
+    claim = lifecycle.claim(database, job_id, "w1")
     status, error = AttemptStatus.CANCELLED, ends.handed_back("w1")
     with database.write() as session:
         assert leases.hand_back(session, claim, clock.ms, status=status, error=error) is JobStatus.QUEUED
@@ -280,24 +264,24 @@ def test_a_job_that_a_newer_version_moved_on_is_not_ours_any_more(
 def test_what_a_newer_version_stored_is_left_to_it(database: Database, job_id: str) -> None:
     with database.write() as session:
         session.execute(update(JobRow).values(spec_version=SPEC_VERSION + 1))
-    assert take(database, job_id, "w1") is None
+    assert lifecycle.try_claim(database, job_id, "w1") is None
     row = row_of(database, job_id)
     assert (row.status, row.fence, row.version) == ("QUEUED", 0, 1)
     with database.write() as session:
         session.execute(update(JobRow).values(spec_version=SPEC_VERSION - 1))
-    assert take(database, job_id, "w1") is not None
+    assert lifecycle.try_claim(database, job_id, "w1") is not None
 
 
-def test_a_first_claim_tells_how_long_the_job_waited(database: Database, clock: Clock, job_id: str) -> None:
+def test_a_first_claim_tells_how_long_the_job_waited(database: Database, clock: ManualClock, job_id: str) -> None:
     clock.ms += 2_500
-    first = taken(database, job_id, "w1")
+    first = lifecycle.claim(database, job_id, "w1")
     assert (first.waited_ms, first.queue) == (2_500, "short")
     lose(database, job_id)
-    assert taken(database, job_id, "w2").waited_ms is None
+    assert lifecycle.claim(database, job_id, "w2").waited_ms is None
 
 
 def test_the_oldest_waiting_jobs_are_taken_once_each_by_all_who_ask(
-    database: Database, clock: Clock, add_job: Callable[..., str]
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     for number in range(24):
         add_job(f"job-{number:02}", queue=Queue.LONG if number % 3 == 0 else Queue.SHORT)
@@ -310,7 +294,7 @@ def test_the_oldest_waiting_jobs_are_taken_once_each_by_all_who_ask(
                 job_id = leases.oldest_waiting(session, ("short", "long"))
                 if job_id is None:
                     return found
-                assert leases.claim(session, job_id, worker, clock.ms, LEASE) is not None
+                assert leases.claim(session, job_id, worker, clock.ms, LEASE_MS) is not None
                 found.append(job_id)
 
     with ThreadPoolExecutor(4) as pool:
@@ -320,7 +304,7 @@ def test_the_oldest_waiting_jobs_are_taken_once_each_by_all_who_ask(
 
 
 def test_what_cannot_be_claimed_is_not_the_oldest_waiting(
-    database: Database, clock: Clock, add_job: Callable[..., str]
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     changes: dict[str, dict[str, object]] = {
         "running": {"status": "RUNNING"},
@@ -340,11 +324,13 @@ def test_what_cannot_be_claimed_is_not_the_oldest_waiting(
         assert leases.oldest_waiting(session, ("short", "long")) == "long"
 
 
-def test_a_claim_is_told_from_a_later_one_with_the_same_token(database: Database, job_id: str, clock: Clock) -> None:
+def test_a_claim_is_told_from_a_later_one_with_the_same_token(
+    database: Database, job_id: str, clock: ManualClock
+) -> None:
     """The same worker claims again after the first claim was rolled back."""
     clock.ms -= 5
     with database.write() as session:
-        rolled_back = leases.claim(session, job_id, "w1", database.now(session), LEASE)
+        rolled_back = leases.claim(session, job_id, "w1", database.now(session), LEASE_MS)
         session.rollback()
     assert rolled_back is not None
 
@@ -354,7 +340,7 @@ def test_a_claim_is_told_from_a_later_one_with_the_same_token(database: Database
 
     assert not is_claimed(rolled_back)
     clock.ms += 5
-    later = taken(database, job_id, "w1")
+    later = lifecycle.claim(database, job_id, "w1")
     assert (later.fence, is_claimed(later), is_claimed(rolled_back)) == (rolled_back.fence, True, False)
     lose(database, job_id)
     assert not is_claimed(later)

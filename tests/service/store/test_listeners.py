@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import pytest
 from sqlalchemy import update
@@ -13,10 +12,7 @@ from service.store.listeners import deaf_workers, free_slots, queues_listened_to
 from service.store.session import Database
 from service.store.tables import JobRow, WorkerRow
 from service.store.workers import WorkerFacts
-
-
-class Clock(Protocol):
-    ms: int
+from tests.support.clocks import ManualClock
 
 
 def beat(
@@ -37,25 +33,25 @@ def free(database: Database, since: int) -> dict[str, int]:
         return free_slots(session, since, 4)
 
 
-def test_nobody(database: Database, clock: Clock) -> None:
+def test_nobody(database: Database, clock: ManualClock) -> None:
     assert (listened(database, 0), free(database, 0)) == (frozenset(), {})
 
 
-def test_each_queue_has_the_slots_of_its_workers(database: Database, clock: Clock) -> None:
+def test_each_queue_has_the_slots_of_its_workers(database: Database, clock: ManualClock) -> None:
     beat(database, "both", "short,long", 3)
     beat(database, "long", "long", 2)
     assert listened(database, clock.ms) == {"short", "long"}
     assert free(database, clock.ms) == {"short": 3, "long": 5}
 
 
-def test_what_a_worker_of_the_version_before_does_not_say(database: Database, clock: Clock) -> None:
+def test_what_a_worker_of_the_version_before_does_not_say(database: Database, clock: ManualClock) -> None:
     beat(database, "old", None, None)
     assert listened(database, clock.ms) == {"short"}
     assert free(database, clock.ms) == {"short": 4}
 
 
 def test_a_job_at_hand_takes_a_slot_of_its_worker(
-    database: Database, clock: Clock, add_job: Callable[..., str]
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     beat(database, "w1", "short", 1)
     beat(database, "w2", "short,long", 2)
@@ -70,7 +66,7 @@ def test_a_job_at_hand_takes_a_slot_of_its_worker(
 
 
 @pytest.mark.parametrize("why", ["silent", "draining", "without Spark"])
-def test_who_takes_no_jobs_does_not_count(database: Database, clock: Clock, why: str) -> None:
+def test_who_takes_no_jobs_does_not_count(database: Database, clock: ManualClock, why: str) -> None:
     beat(database, "w1", "short,long", 4, "unavailable" if why == "without Spark" else "ready")
     since = clock.ms
     if why == "draining":
@@ -83,7 +79,7 @@ def test_who_takes_no_jobs_does_not_count(database: Database, clock: Clock, why:
 
 class TestDeafWorkers:
     @pytest.fixture(autouse=True)
-    def _waiting(self, database: Database, clock: Clock, add_job: Callable[..., str]) -> None:
+    def _waiting(self, database: Database, clock: ManualClock, add_job: Callable[..., str]) -> None:
         """A worker with two slots that has started, and a job that then waits for ten seconds."""
         facts = WorkerFacts(queues="short", concurrency=2, spark_state="ready")
         with database.write() as session:
@@ -91,25 +87,25 @@ class TestDeafWorkers:
         add_job("waits")
         clock.ms += 10_000
 
-    def deaf(self, database: Database, clock: Clock, waited: int = 10_000, most_running: int = 0) -> list[str]:
+    def deaf(self, database: Database, clock: ManualClock, waited: int = 10_000, most_running: int = 0) -> list[str]:
         with database.read() as session:
             return list(deaf_workers(session, "1", 0, clock.ms - waited, most_running))
 
-    def take(self, database: Database, clock: Clock, job_id: str) -> None:
+    def take(self, database: Database, clock: ManualClock, job_id: str) -> None:
         with database.write() as session:
             assert leases.claim(session, job_id, "w1", clock.ms, 30_000)
 
-    def test_one_that_takes_nothing(self, database: Database, clock: Clock) -> None:
+    def test_one_that_takes_nothing(self, database: Database, clock: ManualClock) -> None:
         assert self.deaf(database, clock) == ["w1"]
         assert self.deaf(database, clock, 10_001) == [], "it is given its time"
 
-    def test_one_that_took_another(self, database: Database, clock: Clock, add_job: Callable[..., str]) -> None:
+    def test_one_that_took_another(self, database: Database, clock: ManualClock, add_job: Callable[..., str]) -> None:
         self.take(database, clock, add_job("other"))
         assert self.deaf(database, clock) == []
         clock.ms += 10_000
         assert self.deaf(database, clock) == ["w1"], "since then it has taken nothing, and has a slot left"
 
-    def test_one_that_is_full(self, database: Database, clock: Clock, add_job: Callable[..., str]) -> None:
+    def test_one_that_is_full(self, database: Database, clock: ManualClock, add_job: Callable[..., str]) -> None:
         for name in ("a", "b"):
             self.take(database, clock, add_job(name))
         clock.ms += 10_000
@@ -125,21 +121,21 @@ class TestDeafWorkers:
             {"heartbeat_at": -1},
         ],
     )
-    def test_one_that_need_not_take_it(self, database: Database, clock: Clock, excuse: dict[str, object]) -> None:
+    def test_one_that_need_not_take_it(self, database: Database, clock: ManualClock, excuse: dict[str, object]) -> None:
         with database.write() as session:
             session.execute(update(WorkerRow).values(**excuse))
         assert self.deaf(database, clock) == []
 
     @pytest.mark.parametrize("excuse", [{"queue": "stream"}, {"fence": 1}, {"cancel_requested_at": 1}])
     def test_a_job_that_waits_for_something_else(
-        self, database: Database, clock: Clock, excuse: dict[str, object]
+        self, database: Database, clock: ManualClock, excuse: dict[str, object]
     ) -> None:
         with database.write() as session:
             session.execute(update(JobRow).values(**excuse))
         assert self.deaf(database, clock) == []
 
     def test_a_tenant_with_as_many_jobs_as_it_may(
-        self, database: Database, clock: Clock, add_job: Callable[..., str]
+        self, database: Database, clock: ManualClock, add_job: Callable[..., str]
     ) -> None:
         self.take(database, clock, add_job("other"))
         clock.ms += 10_000

@@ -4,7 +4,6 @@ version."""
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -20,6 +19,7 @@ from service.store.session import Database
 from service.store.tables import Base
 from tests.support import lifecycle
 from tests.support.databases import SQLITE, PostgresDatabases
+from tests.support.processes import outputs_at_once
 from tests.support.servers import PostgresServer
 
 ROOT = Path(__file__).parents[3]
@@ -57,7 +57,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def database(url: str) -> Iterator[Database]:
+def empty_database(url: str) -> Iterator[Database]:
+    """Of either kind, without tables."""
     with closing(Database(url)) as database:
         yield database
 
@@ -89,17 +90,17 @@ def tables(database: Database) -> set[str]:
 
 
 @pytest.mark.not_quick
-def test_upgrade_makes_the_declared_tables(database: Database) -> None:
-    assert migrate.upgrade(database).standing is Standing.EMPTY
-    assert migrate.read_schema(database) == migrate.Schema(migrate.head_revision(), Standing.CURRENT)
-    assert migrate.check_drift(database) == []
-    migrate.require_current(database)
+def test_upgrade_makes_the_declared_tables(empty_database: Database) -> None:
+    assert migrate.upgrade(empty_database).standing is Standing.EMPTY
+    assert migrate.read_schema(empty_database) == migrate.Schema(migrate.head_revision(), Standing.CURRENT)
+    assert migrate.check_drift(empty_database) == []
+    migrate.require_current(empty_database)
 
 
-def test_upgrade_is_repeatable(database: Database) -> None:
-    migrate.upgrade(database)
-    assert migrate.upgrade(database).standing is Standing.CURRENT
-    migrate.require_current(database)
+def test_upgrade_is_repeatable(empty_database: Database) -> None:
+    migrate.upgrade(empty_database)
+    assert migrate.upgrade(empty_database).standing is Standing.CURRENT
+    migrate.require_current(empty_database)
 
 
 @pytest.mark.parametrize(
@@ -111,32 +112,32 @@ def test_upgrade_is_repeatable(database: Database) -> None:
         "CREATE TABLE made_up (id INTEGER PRIMARY KEY)",
     ],
 )
-def test_every_difference_is_drift(database: Database, change: str) -> None:
-    migrate.upgrade(database)
-    with database.write() as session:
+def test_every_difference_is_drift(empty_database: Database, change: str) -> None:
+    migrate.upgrade(empty_database)
+    with empty_database.write() as session:
         session.execute(text(change))
-    assert len(migrate.check_drift(database)) == 1
+    assert len(migrate.check_drift(empty_database)) == 1
 
 
 @pytest.mark.not_quick
-def test_each_revision_can_be_taken_back_and_applied_again(database: Database) -> None:
-    migrate.upgrade(database)
+def test_each_revision_can_be_taken_back_and_applied_again(empty_database: Database) -> None:
+    migrate.upgrade(empty_database)
     for revision in migrate._behind(migrate.head_revision()):
-        migrate.downgrade(database, revision)
-        assert migrate.current_revision(database) == (None if revision == "base" else revision)
+        migrate.downgrade(empty_database, revision)
+        assert migrate.current_revision(empty_database) == (None if revision == "base" else revision)
         if revision == "base":
-            assert tables(database) == set()
-        migrate.upgrade(database)
-        assert migrate.check_drift(database) == []
+            assert tables(empty_database) == set()
+        migrate.upgrade(empty_database)
+        assert migrate.check_drift(empty_database) == []
 
 
-def test_jobs_survive_the_way_down_and_up(database: Database) -> None:
-    migrate.upgrade(database)
-    job_id = lifecycle.insert(database)
-    lifecycle.plan(database, lifecycle.claim(database, job_id))
-    migrate.downgrade(database, "0001")
-    migrate.upgrade(database)
-    with database.read() as session:
+def test_jobs_survive_the_way_down_and_up(empty_database: Database) -> None:
+    migrate.upgrade(empty_database)
+    job_id = lifecycle.insert(empty_database)
+    lifecycle.plan(empty_database, lifecycle.claim(empty_database, job_id))
+    migrate.downgrade(empty_database, "0001")
+    migrate.upgrade(empty_database)
+    with empty_database.read() as session:
         for table in ("jobs", "attempts", "plans"):
             assert session.execute(text(f"SELECT count(*) FROM {table}")).scalar_one() == 1, table
         assert session.execute(text("SELECT count(*) FROM job_events")).scalar_one() > 1
@@ -144,55 +145,55 @@ def test_jobs_survive_the_way_down_and_up(database: Database) -> None:
 
 
 @pytest.mark.parametrize("revision", ["0009", "", "head", "0001; DROP TABLE jobs"])
-def test_there_is_no_way_back_to_what_is_not_behind(database: Database, revision: str) -> None:
-    migrate.upgrade(database)
+def test_there_is_no_way_back_to_what_is_not_behind(empty_database: Database, revision: str) -> None:
+    migrate.upgrade(empty_database)
     with pytest.raises(SchemaMismatchError, match=r"Behind it: .*0001, base"):
-        migrate.downgrade(database, revision)
-    migrate.require_current(database)
+        migrate.downgrade(empty_database, revision)
+    migrate.require_current(empty_database)
 
 
-def test_an_empty_database_is_refused_with_what_to_do(database: Database) -> None:
+def test_an_empty_database_is_refused_with_what_to_do(empty_database: Database) -> None:
     with pytest.raises(SchemaMismatchError, match=r"has no tables yet.*run `evenkeel migrate`"):
-        migrate.require_current(database)
+        migrate.require_current(empty_database)
     with pytest.raises(SchemaMismatchError, match="cannot go back"):
-        migrate.downgrade(database, "base")
+        migrate.downgrade(empty_database, "base")
 
 
-def test_an_older_database_is_refused_with_what_to_do(database: Database) -> None:
-    migrate.upgrade(database)
-    migrate.downgrade(database, "0001")
-    assert migrate.read_schema(database).standing is Standing.BEHIND
+def test_an_older_database_is_refused_with_what_to_do(empty_database: Database) -> None:
+    migrate.upgrade(empty_database)
+    migrate.downgrade(empty_database, "0001")
+    assert migrate.read_schema(empty_database).standing is Standing.BEHIND
     with pytest.raises(SchemaMismatchError, match=r"is at revision 0001.*run `evenkeel migrate`"):
-        migrate.require_current(database)
+        migrate.require_current(empty_database)
 
 
 def test_a_newer_database_that_serves_this_code_is_accepted(
-    database: Database, newer_release: Callable[[Database, bool], None]
+    empty_database: Database, newer_release: Callable[[Database, bool], None]
 ) -> None:
-    migrate.upgrade(database)
-    newer_release(database, True)
-    migrate.require_current(database)
-    assert migrate.upgrade(database) == migrate.Schema(NEXT, Standing.SERVED)
-    assert migrate.current_revision(database) == NEXT
-    job_id = lifecycle.insert(database)
-    lifecycle.claim(database, job_id)
-    with database.read() as session:
+    migrate.upgrade(empty_database)
+    newer_release(empty_database, True)
+    migrate.require_current(empty_database)
+    assert migrate.upgrade(empty_database) == migrate.Schema(NEXT, Standing.SERVED)
+    assert migrate.current_revision(empty_database) == NEXT
+    job_id = lifecycle.insert(empty_database)
+    lifecycle.claim(empty_database, job_id)
+    with empty_database.read() as session:
         assert workers.list_workers(session, 0) == []
 
 
 def test_a_newer_database_that_does_not_is_refused(
-    database: Database, newer_release: Callable[[Database, bool], None]
+    empty_database: Database, newer_release: Callable[[Database, bool], None]
 ) -> None:
-    migrate.upgrade(database)
-    newer_release(database, False)
+    migrate.upgrade(empty_database)
+    newer_release(empty_database, False)
     advice = f"Upgrade this installation, or .*--downgrade {migrate.head_revision()}"
     with pytest.raises(SchemaMismatchError, match=advice):
-        migrate.require_current(database)
+        migrate.require_current(empty_database)
     with pytest.raises(SchemaMismatchError, match=advice):
-        migrate.upgrade(database)
+        migrate.upgrade(empty_database)
     with pytest.raises(SchemaMismatchError, match="only the newer version"):
-        migrate.downgrade(database, "0001")
-    assert migrate.current_revision(database) == NEXT
+        migrate.downgrade(empty_database, "0001")
+    assert migrate.current_revision(empty_database) == NEXT
 
 
 @pytest.mark.not_quick
@@ -203,17 +204,7 @@ def test_processes_upgrade_at_once(url: str) -> None:
         "print(upgrade(database).standing)"
     )
     command = [sys.executable, "-c", script, url]
-    pipe = subprocess.PIPE
-    processes = [subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) for _ in range(2)]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "here\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    found = sorted(process.communicate(timeout=60)[0].strip() for process in processes)
-    assert [process.returncode for process in processes] == [0, 0]
+    found = sorted(each.strip() for each in outputs_at_once([command] * 2, ROOT, 60))
     assert found == ["current", "empty"]
     with closing(Database(url)) as database:
         migrate.require_current(database)

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import pytest
 from sqlalchemy import func, select, update
 
 from service.spec import ends
 from service.spec.reports import EstimateReport, PlanReport, PlanTree, Progress, RunFigures, SkewReport, StageMetrics
 from service.spec.status import JobStatus
-from service.store import leases
 from service.store.attempts import attempts_of
 from service.store.leases import Claim
 from service.store.plans import report_of
 from service.store.publication import AttemptMetrics, Ending, PublishedResult, is_published, publish, save_plan
 from service.store.session import Database
 from service.store.tables import JobEventRow, JobRow, PlanRow, StageMetricsRow
+from tests.support import lifecycle
+from tests.support.clocks import ManualClock
+from tests.support.lifecycle import SKEW, STAGE, row_of
 
-LEASE = 30_000
 TREE = PlanTree(nodes=(), text="")
 PLAN = PlanReport(before=TREE, after=TREE, rules=(), tables=(), keys=(), statistics_ms=1)
-SKEW = SkewReport(skewed=False, keys=(), stages=(), lost_ms=0, advice="Nothing needs to change.")
 ESTIMATES = EstimateReport(
     choices=(),
     estimated_rows_read=None,
@@ -35,26 +33,6 @@ ESTIMATES = EstimateReport(
     summary="Nothing was decided by cost; 0 rows were shuffled.",
 )
 FIGURES = RunFigures(slots=4)
-STAGE = StageMetrics(
-    stage_id=3,
-    stage_attempt=0,
-    name="files -> shuffle",
-    status="COMPLETE",
-    tasks=2,
-    failed_tasks=0,
-    wall_ms=10,
-    input_rows=1,
-    input_bytes=1,
-    shuffle_read_rows=0,
-    shuffle_read_bytes=0,
-    shuffle_write_rows=0,
-    shuffle_write_bytes=0,
-    spilled_bytes=0,
-    duration_ms=None,
-    records=None,
-    shuffle_bytes=None,
-    spill_bytes=None,
-)
 SUCCESS = Ending(
     JobStatus.SUCCEEDED,
     result=PublishedResult("job-1/attempt-1", rows=7, bytes=70),
@@ -69,25 +47,9 @@ SUCCESS = Ending(
 )
 
 
-class Clock(Protocol):
-    ms: int
-
-
-def taken(database: Database, job_id: str, worker: str = "w1") -> Claim:
-    with database.write() as session:
-        claim = leases.claim(session, job_id, worker, database.now(session), LEASE)
-    assert claim is not None
-    return claim
-
-
 def publish_now(database: Database, claim: Claim, ending: Ending) -> bool:
     with database.write() as session:
         return publish(session, claim, ending, database.now(session))
-
-
-def row_of(database: Database, job_id: str) -> JobRow:
-    with database.read() as session:
-        return session.scalars(select(JobRow).where(JobRow.id == job_id)).one()
 
 
 def counts(database: Database) -> list[int | None]:
@@ -95,8 +57,8 @@ def counts(database: Database) -> list[int | None]:
         return [session.scalar(select(func.count()).select_from(t)) for t in (JobEventRow, PlanRow, StageMetricsRow)]
 
 
-def test_success_publishes_everything_at_once(database: Database, clock: Clock, job_id: str) -> None:
-    claim = taken(database, job_id)
+def test_success_publishes_everything_at_once(database: Database, clock: ManualClock, job_id: str) -> None:
+    claim = lifecycle.claim(database, job_id)
     with database.write() as session:
         assert save_plan(session, claim, PLAN, 5, clock.ms)
     clock.ms += 100
@@ -122,7 +84,7 @@ def test_success_publishes_everything_at_once(database: Database, clock: Clock, 
 
 
 def test_it_is_published_once(database: Database, job_id: str) -> None:
-    claim = taken(database, job_id)
+    claim = lifecycle.claim(database, job_id)
     assert publish_now(database, claim, SUCCESS)
     before = counts(database)
     assert not publish_now(database, claim, Ending(JobStatus.FAILED, ends.internal_error(job_id, 1)))
@@ -131,12 +93,12 @@ def test_it_is_published_once(database: Database, job_id: str) -> None:
 
 
 @pytest.mark.parametrize("taken_over", [False, True])
-def test_a_late_result_changes_nothing(database: Database, clock: Clock, job_id: str, taken_over: bool) -> None:
-    late = taken(database, job_id)
+def test_a_late_result_changes_nothing(database: Database, clock: ManualClock, job_id: str, taken_over: bool) -> None:
+    late = lifecycle.claim(database, job_id)
     with database.write() as session:
         session.execute(update(JobRow).values(status="QUEUED", lease_owner=None, lease_expires_at=None))
     if taken_over:
-        taken(database, job_id, "w2")
+        lifecycle.claim(database, job_id, "w2")
     version, before = row_of(database, job_id).version, counts(database)
     with database.write() as session:
         assert not save_plan(session, late, PLAN, 5, clock.ms)
@@ -146,8 +108,10 @@ def test_a_late_result_changes_nothing(database: Database, clock: Clock, job_id:
     assert counts(database) == before
 
 
-def test_the_plan_of_a_second_run_takes_the_place_of_the_first(database: Database, clock: Clock, job_id: str) -> None:
-    claim = taken(database, job_id)
+def test_the_plan_of_a_second_run_takes_the_place_of_the_first(
+    database: Database, clock: ManualClock, job_id: str
+) -> None:
+    claim = lifecycle.claim(database, job_id)
     other = PLAN.model_copy(update={"physical_plan": "SortMergeJoin"})
     for report in (PLAN, PLAN, other):
         with database.write() as session:
@@ -161,10 +125,10 @@ def test_the_plan_of_a_second_run_takes_the_place_of_the_first(database: Databas
 
 
 def test_the_replacement_publishes(database: Database, job_id: str) -> None:
-    late = taken(database, job_id)
+    late = lifecycle.claim(database, job_id)
     with database.write() as session:
         session.execute(update(JobRow).values(status="QUEUED", lease_owner=None, lease_expires_at=None))
-    newer = taken(database, job_id, "w2")
+    newer = lifecycle.claim(database, job_id, "w2")
     assert publish_now(database, newer, SUCCESS)
     assert not publish_now(database, late, Ending(JobStatus.FAILED, ends.internal_error(job_id, 1)))
     assert row_of(database, job_id).status == "SUCCEEDED"
@@ -172,9 +136,9 @@ def test_the_replacement_publishes(database: Database, job_id: str) -> None:
 
 @pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.CANCELLED, JobStatus.FAILED])
 def test_a_job_being_cancelled_takes_the_end_that_comes_first(
-    database: Database, clock: Clock, job_id: str, status: JobStatus
+    database: Database, clock: ManualClock, job_id: str, status: JobStatus
 ) -> None:
-    claim = taken(database, job_id)
+    claim = lifecycle.claim(database, job_id)
     with database.write() as session:
         session.execute(update(JobRow).values(status="CANCELLING", cancel_requested_at=clock.ms))
     assert publish_now(database, claim, Ending(status))
@@ -182,13 +146,13 @@ def test_a_job_being_cancelled_takes_the_end_that_comes_first(
 
 
 def test_an_end_must_be_an_end(database: Database, job_id: str) -> None:
-    claim = taken(database, job_id)
+    claim = lifecycle.claim(database, job_id)
     with pytest.raises(ValueError, match="RUNNING"):
         publish_now(database, claim, Ending(JobStatus.RUNNING))
 
 
-def test_a_deleted_job_takes_nothing(database: Database, clock: Clock, job_id: str) -> None:
-    claim = taken(database, job_id)
+def test_a_deleted_job_takes_nothing(database: Database, clock: ManualClock, job_id: str) -> None:
+    claim = lifecycle.claim(database, job_id)
     with database.write() as session:
         session.delete(session.get_one(JobRow, job_id))
     with database.write() as session:

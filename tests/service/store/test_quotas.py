@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 import pytest
 from sqlalchemy import func, select, update
@@ -17,15 +15,11 @@ from service.store.jobs import EXPLAIN
 from service.store.quotas import Quota
 from service.store.session import Database
 from service.store.tables import JobRow
+from tests.support.clocks import ManualClock
+from tests.support.lifecycle import AddJob
 
 LEASE = 30_000
 QUEUES = ("short", "long", "stream")
-
-AddJob = Callable[..., str]
-
-
-class Clock(Protocol):
-    ms: int
 
 
 def take(database: Database, job_id: str, most_running: int) -> bool:
@@ -56,7 +50,7 @@ def test_waiting_jobs_are_counted_for_their_tenant(database: Database, add_job: 
     assert count("a", at_most=2) == 2
 
 
-def test_a_full_tenant_waits_and_others_do_not(database: Database, clock: Clock, add_job: AddJob) -> None:
+def test_a_full_tenant_waits_and_others_do_not(database: Database, clock: ManualClock, add_job: AddJob) -> None:
     for job_id, tenant in (("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b")):
         add_job(job_id, tenant=tenant)
         clock.ms += 1
@@ -86,7 +80,7 @@ def test_streams_and_explanations_are_counted_apart(database: Database, add_job:
 
 
 def test_a_tenant_whose_explanations_take_enough_slots_waits_with_further_ones_alone(
-    database: Database, clock: Clock, add_job: AddJob
+    database: Database, clock: ManualClock, add_job: AddJob
 ) -> None:
     for job_id, tenant, kind in (("a1", "a", EXPLAIN), ("a2", "a", EXPLAIN), ("b1", "b", EXPLAIN), ("a3", "a", "run")):
         add_job(job_id, tenant=tenant, kind=kind)
@@ -99,7 +93,9 @@ def test_a_tenant_whose_explanations_take_enough_slots_waits_with_further_ones_a
         assert leases.oldest_waiting(session, QUEUES, Quota(1, frozenset({"a", "b"}))) == "a3"
 
 
-def test_explanations_that_somebody_waits_for_are_counted(database: Database, clock: Clock, add_job: AddJob) -> None:
+def test_explanations_that_somebody_waits_for_are_counted(
+    database: Database, clock: ManualClock, add_job: AddJob
+) -> None:
     add_job("late", kind=EXPLAIN)
     since = clock.ms
     clock.ms += 1

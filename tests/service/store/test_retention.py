@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Protocol
-
 import pytest
-from sqlalchemy import event, func, select, update
+from sqlalchemy import event, select, update
 
 from service.spec.status import LEASED, TERMINAL, JobStatus
 from service.store import retention
 from service.store.events import append_event
 from service.store.idempotency import remember_key
 from service.store.session import Database
-from service.store.tables import Base, IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
+from service.store.tables import IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
+from tests.support.clocks import ManualClock
+from tests.support.databases import count_rows
+from tests.support.lifecycle import AddJob
 
-AddJob = Callable[..., str]
 EVERY_MS = 3_600_000
-
-
-class Clock(Protocol):
-    ms: int
 
 
 def end(database: Database, job_id: str, at: int, status: JobStatus = JobStatus.SUCCEEDED) -> None:
@@ -40,11 +34,6 @@ def ids(database: Database) -> set[str]:
         return set(session.scalars(select(JobRow.id)))
 
 
-def count(database: Database, table: type[Base]) -> int:
-    with database.read() as session:
-        return session.scalar(select(func.count()).select_from(table)) or 0
-
-
 def test_the_oldest_go_first_with_all_that_hangs_on_them(database: Database, add_job: AddJob) -> None:
     for number in range(5):
         end(database, add_job(f"job-{number}"), at=100 + number)
@@ -58,7 +47,7 @@ def test_the_oldest_go_first_with_all_that_hangs_on_them(database: Database, add
         (f"job-{number}", 100 + number, True, 100) for number in range(3)
     }
     assert ids(database) == {"job-3", "job-4"}
-    assert [count(database, table) for table in (JobEventRow, OutboxRow, IdempotencyKeyRow)] == [2, 0, 0]
+    assert [count_rows(database, table) for table in (JobEventRow, OutboxRow, IdempotencyKeyRow)] == [2, 0, 0]
     with database.write() as session:
         assert [job.job_id for job in retention.remove_jobs(session, before=104, since=102, limit=3)] == ["job-3"]
         assert retention.remove_jobs(session, before=104, since=0, limit=3) == []
@@ -119,7 +108,7 @@ def test_keys_go_when_their_time_is_over(database: Database, add_job: AddJob) ->
         assert list(session.scalars(select(IdempotencyKeyRow.key))) == ["k4"]
 
 
-def test_one_is_told_that_it_is_time_and_nobody_at_first(database: Database, clock: Clock) -> None:
+def test_one_is_told_that_it_is_time_and_nobody_at_first(database: Database, clock: ManualClock) -> None:
     def told(worker: str) -> bool:
         with database.write() as session:
             return retention.is_due(session, worker, clock.ms, EVERY_MS)
@@ -133,22 +122,20 @@ def test_one_is_told_that_it_is_time_and_nobody_at_first(database: Database, clo
     assert [told("w1"), told("w2")] == [True, False]
 
 
-def test_the_oldest_are_found_by_the_index_on_their_ends(tmp_path: Path) -> None:
+def test_the_oldest_are_found_by_the_index_on_their_ends(sqlite_database: Database) -> None:
     # On SQLite, whose plans depend on the tables alone.
-    database = Database(f"sqlite:///{tmp_path / 'evenkeel.db'}")
-    Base.metadata.create_all(database.engine)
     seen: list[str] = []
 
     def listen(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
         seen.append(statement)
 
-    event.listen(database.engine, "before_cursor_execute", listen)
-    with database.write() as session:
+    event.listen(sqlite_database.engine, "before_cursor_execute", listen)
+    with sqlite_database.write() as session:
         retention.remove_jobs(session, before=1, since=0, limit=10)
         retention.forget_results(session, before=1, since=0, limit=10)
     changes = [statement for statement in seen if "DELETE" in statement or "UPDATE" in statement]
     assert len(changes) == 2
-    with database.read() as session:
+    with sqlite_database.read() as session:
         for statement in changes:
             values = tuple(0 for _ in range(statement.count("?")))
             explained = session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
@@ -156,4 +143,3 @@ def test_the_oldest_are_found_by_the_index_on_their_ends(tmp_path: Path) -> None
             assert plan[0].startswith("SEARCH jobs USING INDEX sqlite_autoindex_jobs_1 (id=?)")
             assert plan[1].startswith("SEARCH jobs USING INDEX ix_jobs_finished_at (finished_at>? AND finished_at<?)")
             assert len(plan) == 2
-    database.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import pytest
 from sqlalchemy import update
@@ -13,26 +12,19 @@ from service.spec.problem import Problem
 from service.spec.status import AttemptStatus, JobStatus
 from service.store import leases
 from service.store.attempts import attempts_of, crashed_attempts
-from service.store.leases import Claim
 from service.store.publication import Ending
 from service.store.retries import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, publish_or_retry
 from service.store.session import Database
 from service.store.sweeping import Sweep, sweep
 from service.store.tables import JobRow
+from tests.support import lifecycle
+from tests.support.clocks import ManualClock
+from tests.support.lifecycle import row_of
 
 LEASE = 1_000
 AWAY = ends.storage_unavailable("The store of 's3a://b/' does not answer.")
 WRONG = Problem(type="/problems/divide_by_zero", title="Division by zero", status=422, detail="", code="divide_by_zero")
 HEAVY = Problem(type="/problems/out_of_memory", title="Out of memory", status=500, detail="", code="out_of_memory")
-
-
-class Clock(Protocol):
-    ms: int
-
-
-def claimed(database: Database, job_id: str) -> Claim | None:
-    with database.write() as session:
-        return leases.claim(session, job_id, "w1", database.now(session), LEASE)
 
 
 def fails(
@@ -43,7 +35,7 @@ def fails(
     status: JobStatus = JobStatus.FAILED,
 ) -> JobStatus | None:
     """What becomes of the job after another attempt that ends so."""
-    held = claimed(database, job_id)
+    held = lifecycle.try_claim(database, job_id, lease_ms=LEASE)
     assert held is not None
     with database.write() as session:
         return publish_or_retry(session, held, Ending(status, error), database.now(session))
@@ -54,18 +46,13 @@ def swept(database: Database) -> Sweep:
         return sweep(session, database.now(session), ring_again_ms=30_000, free={"short": 2})
 
 
-def row_of(database: Database, job_id: str) -> JobRow:
-    with database.read() as session:
-        return session.get_one(JobRow, job_id)
-
-
 def ends_of(database: Database, job_id: str) -> list[str]:
     with database.read() as session:
         return [attempt.status for attempt in attempts_of(session, job_id)]
 
 
 def test_it_waits_longer_each_time_and_fails_at_last(
-    database: Database, clock: Clock, add_job: Callable[..., str]
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     job_id = add_job("a", failure_retries=2, timeout_ms=3_600_000)
     for pause in (FIRST_PAUSE_MS, 2 * FIRST_PAUSE_MS):
@@ -74,7 +61,7 @@ def test_it_waits_longer_each_time_and_fails_at_last(
         assert (row.status, row.next_run_at, row.error, row.lease_owner) == ("QUEUED", clock.ms + pause, None, None)
         clock.ms += pause - 1
         assert swept(database).ring == []
-        assert claimed(database, job_id) is None, "it waits for its pause to end"
+        assert lifecycle.try_claim(database, job_id, lease_ms=LEASE) is None, "it waits for its pause to end"
         with database.write() as session:
             assert leases.oldest_waiting(session, {"short"}) is None
         clock.ms += 1
@@ -85,13 +72,13 @@ def test_it_waits_longer_each_time_and_fails_at_last(
 
 
 def test_lost_attempts_and_failures_have_budgets_of_their_own(
-    database: Database, clock: Clock, add_job: Callable[..., str]
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     job_id = add_job("a", max_attempts=2, failure_retries=1, timeout_ms=3_600_000)
     assert fails(database, job_id) is JobStatus.QUEUED
     clock.ms += FIRST_PAUSE_MS
     swept(database)
-    held = claimed(database, job_id)
+    held = lifecycle.try_claim(database, job_id, lease_ms=LEASE)
     assert held is not None
     with database.write() as session:
         lost = leases.hand_back(session, held, clock.ms, status=AttemptStatus.CRASHED, error=ends.driver_lost("w1"))
@@ -133,7 +120,7 @@ def test_nor_is_one_that_nobody_asked_for_or_that_would_be_late(
     assert fails(database, add_job("a", **job)) is JobStatus.FAILED
 
 
-def test_pauses_end(database: Database, clock: Clock, add_job: Callable[..., str]) -> None:
+def test_pauses_end(database: Database, clock: ManualClock, add_job: Callable[..., str]) -> None:
     job_id = add_job("a", failure_retries=10, timeout_ms=7 * 24 * 3_600_000)
     for _ in range(10):
         assert fails(database, job_id) is JobStatus.QUEUED
@@ -145,19 +132,19 @@ def test_pauses_end(database: Database, clock: Clock, add_job: Callable[..., str
 
 
 def test_a_clock_that_goes_back_keeps_nobody_waiting(
-    database: Database, clock: Clock, add_job: Callable[..., str]
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     clock.ms += 86_400_000
     job_id = add_job("a", failure_retries=1, timeout_ms=0)
     assert fails(database, job_id) is JobStatus.QUEUED
     clock.ms -= 86_400_000
     assert (job_id, "short") in swept(database).ring
-    assert claimed(database, job_id) is not None
+    assert lifecycle.try_claim(database, job_id, lease_ms=LEASE) is not None
 
 
 def test_one_that_is_to_be_cancelled_fails(database: Database, add_job: Callable[..., str]) -> None:
     job_id = add_job("a", failure_retries=1, timeout_ms=3_600_000)
-    held = claimed(database, job_id)
+    held = lifecycle.try_claim(database, job_id, lease_ms=LEASE)
     assert held is not None
     with database.write() as session:
         session.execute(update(JobRow).values(status="CANCELLING"))
@@ -166,7 +153,7 @@ def test_one_that_is_to_be_cancelled_fails(database: Database, add_job: Callable
 
 
 def test_one_that_ends_for_good_fails(database: Database, add_job: Callable[..., str]) -> None:
-    held = claimed(database, add_job("a", failure_retries=1, timeout_ms=3_600_000))
+    held = lifecycle.try_claim(database, add_job("a", failure_retries=1, timeout_ms=3_600_000), lease_ms=LEASE)
     assert held is not None
     with database.write() as session:
         ending = Ending(JobStatus.FAILED, AWAY)
@@ -177,9 +164,9 @@ def test_one_that_ends_for_good_fails(database: Database, add_job: Callable[...,
 
 @pytest.mark.parametrize("retries", [0, 1])
 def test_an_answer_that_was_lost_counts(
-    database: Database, clock: Clock, add_job: Callable[..., str], retries: int
+    database: Database, clock: ManualClock, add_job: Callable[..., str], retries: int
 ) -> None:
-    held = claimed(database, add_job("a", failure_retries=retries, timeout_ms=3_600_000))
+    held = lifecycle.try_claim(database, add_job("a", failure_retries=retries, timeout_ms=3_600_000), lease_ms=LEASE)
     assert held is not None
     ending = Ending(JobStatus.FAILED, AWAY)
     told = []

@@ -15,19 +15,17 @@ from service.store.leases import Claim
 from service.store.session import Database
 from service.store.sweeping import sweep
 from service.store.tables import JobEventRow, OutboxRow
+from tests.support import lifecycle
+from tests.support.clocks import ManualClock
 from tests.support.stored_streams import (
-    LEASE,
-    Clock,
     at_once,
     finish,
     locked,
     opened,
     rest,
     resume,
-    row_of,
     stop,
     stream_of,
-    taken,
     writing,
 )
 
@@ -37,37 +35,37 @@ class TestStopping:
 
     def test_a_queued_job_stops_at_once(self, database: Database, stream_id: str) -> None:
         stop(database, stream_id)
-        row = row_of(database, stream_id)
+        row = lifecycle.row_of(database, stream_id)
         assert (row.status, row.version) == ("STOPPED", 2)
         assert row.stop_requested_at is not None
         assert stream_of(database, stream_id).stopped_because == "stopped"
         stop(database, stream_id)
-        assert row_of(database, stream_id).version == 2
+        assert lifecycle.row_of(database, stream_id).version == 2
 
     def test_asking_twice_changes_nothing(self, database: Database, stream_id: str) -> None:
         opened(database, stream_id)
         stop(database, stream_id)
-        version = row_of(database, stream_id).version
+        version = lifecycle.row_of(database, stream_id).version
         stop(database, stream_id)
-        row = row_of(database, stream_id)
+        row = lifecycle.row_of(database, stream_id)
         assert (row.status, row.version) == ("STOPPING", version)
 
     @pytest.mark.parametrize("asked_before", [False, True])
     def test_a_job_without_its_worker_stops_at_once(
-        self, database: Database, clock: Clock, stream_id: str, *, asked_before: bool
+        self, database: Database, clock: ManualClock, stream_id: str, *, asked_before: bool
     ) -> None:
         held = opened(database, stream_id)
         if asked_before:
             stop(database, stream_id)
-        clock.ms += LEASE
+        clock.ms += lifecycle.LEASE_MS
         stop(database, stream_id)
-        row = row_of(database, stream_id)
+        row = lifecycle.row_of(database, stream_id)
         assert (row.status, row.lease_owner) == ("STOPPED", None)
         with database.read() as session:
             assert [attempt.status for attempt in attempts_of(session, stream_id)] == ["CRASHED"]
         assert not finish(database, held, 0)
 
-    def test_a_stopped_schedule_is_over(self, database: Database, clock: Clock, stream_id: str) -> None:
+    def test_a_stopped_schedule_is_over(self, database: Database, clock: ManualClock, stream_id: str) -> None:
         assert rest(database, opened(database, stream_id), "caught_up", next_run_at=clock.ms + 1)
         stop(database, stream_id)
         clock.ms += 1
@@ -79,20 +77,22 @@ class TestStopping:
             job_id = add_job(f"race-{number}", mode=Mode.CONTINUOUS)
 
             def claim(job_id: str = job_id) -> Claim | None:
-                return writing(database, lambda session, now: leases.claim(session, job_id, "w", now, LEASE))
+                return writing(
+                    database, lambda session, now: leases.claim(session, job_id, "w", now, lifecycle.LEASE_MS)
+                )
 
             def ask(job_id: str = job_id) -> None:
                 stop(database, job_id)
 
             held, _ = at_once(claim, ask)
             # Whoever was second saw what the first one did.
-            assert row_of(database, job_id).status == ("STOPPED" if held is None else "STOPPING")
+            assert lifecycle.row_of(database, job_id).status == ("STOPPED" if held is None else "STOPPING")
 
 
 class TestGoingOn:
     """How a job that rests is queued again."""
 
-    def test_from_the_checkpoint(self, database: Database, clock: Clock, stream_id: str) -> None:
+    def test_from_the_checkpoint(self, database: Database, clock: ManualClock, stream_id: str) -> None:
         held = opened(database, stream_id)
         assert finish(database, held, 0)
         stop(database, stream_id)
@@ -100,7 +100,7 @@ class TestGoingOn:
         clock.ms += 500
         before = stream_of(database, stream_id)
         resume(database, stream_id)
-        row = row_of(database, stream_id)
+        row = lifecycle.row_of(database, stream_id)
         assert (row.status, row.started_at, row.stop_requested_at, row.rung_at) == ("QUEUED", None, None, clock.ms)
         found = stream_of(database, stream_id)
         assert (found.generation, found.last_batch, found.rows_in, found.stopped_because) == (1, 0, 10, None)
@@ -124,16 +124,18 @@ class TestGoingOn:
         assert not finish(database, again, 0, generation=1)
         assert finish(database, again, 0, generation=2)
 
-    def test_one_whose_worker_was_lost_while_it_stopped(self, database: Database, clock: Clock, stream_id: str) -> None:
+    def test_one_whose_worker_was_lost_while_it_stopped(
+        self, database: Database, clock: ManualClock, stream_id: str
+    ) -> None:
         opened(database, stream_id)
         stop(database, stream_id)
-        clock.ms += LEASE
+        clock.ms += lifecycle.LEASE_MS
         resume(database, stream_id)
-        assert row_of(database, stream_id).status == "QUEUED"
-        assert taken(database, stream_id, "w2").crashes == 0
+        assert lifecycle.row_of(database, stream_id).status == "QUEUED"
+        assert lifecycle.claim(database, stream_id, "w2").crashes == 0
 
     def test_due_jobs_are_queued_once_by_two_sweepers(
-        self, database: Database, clock: Clock, add_job: Callable[..., str]
+        self, database: Database, clock: ManualClock, add_job: Callable[..., str]
     ) -> None:
         for number in range(4):
             held = opened(database, add_job(f"due-{number}", mode=Mode.INCREMENTAL))
@@ -142,16 +144,18 @@ class TestGoingOn:
         clock.ms += 102
         found = at_once(*[lambda: writing(database, lambda s, now: stream_orders.due_streams(s, now, 2))] * 4)
         assert sorted(job for some in found for job in some) == [(f"due-{number}", "short") for number in range(3)]
-        assert [row_of(database, f"due-{number}").status for number in range(4)] == ["QUEUED"] * 3 + ["STOPPED"]
+        assert [lifecycle.row_of(database, f"due-{number}").status for number in range(4)] == ["QUEUED"] * 3 + [
+            "STOPPED"
+        ]
         assert stream_of(database, "due-0").stopped_because is None
         clock.ms += 1
         swept = writing(database, lambda session, now: sweep(session, now, ring_again_ms=10_000, free={}))
         assert swept.ring == [("due-3", "short")]
-        again = taken(database, "due-3")
+        again = lifecycle.claim(database, "due-3")
         assert (again.started_at, again.remaining_ms) == (clock.ms, 60_000)
 
     def test_a_due_job_that_is_resumed_too_is_queued_once(
-        self, database: Database, clock: Clock, add_job: Callable[..., str]
+        self, database: Database, clock: ManualClock, add_job: Callable[..., str]
     ) -> None:
         held = opened(database, add_job("due", mode=Mode.INCREMENTAL))
         assert rest(database, held, "caught_up", next_run_at=clock.ms)

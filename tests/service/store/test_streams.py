@@ -18,8 +18,9 @@ from service.store.streams import BatchFacts, BatchMeasures
 from service.store.sweeping import Sweep
 from service.store.tables import StreamRow
 from service.store.unmeasured import unmeasured_batches
+from tests.support import lifecycle
+from tests.support.clocks import ManualClock
 from tests.support.stored_streams import (
-    Clock,
     at_once,
     begin,
     finish,
@@ -27,10 +28,8 @@ from tests.support.stored_streams import (
     opened,
     rest,
     resume,
-    row_of,
     stop,
     stream_of,
-    taken,
     writing,
 )
 
@@ -38,8 +37,8 @@ from tests.support.stored_streams import (
 class TestBatches:
     """What an attempt writes of the mini-batches that it runs."""
 
-    def test_a_stream_is_opened_once(self, database: Database, clock: Clock, stream_id: str) -> None:
-        first = taken(database, stream_id)
+    def test_a_stream_is_opened_once(self, database: Database, clock: ManualClock, stream_id: str) -> None:
+        first = lifecycle.claim(database, stream_id)
         opened_ = writing(database, lambda session, now: streams.open_stream(session, first, now))
         assert (opened_.generation, opened_.layout, opened_.last_batch, opened_.rows_in) == (1, None, None, 0)
         clock.ms += 5
@@ -47,7 +46,7 @@ class TestBatches:
         assert again == opened_
 
     def test_two_attempts_open_one_stream(self, database: Database, stream_id: str) -> None:
-        held = taken(database, stream_id)
+        held = lifecycle.claim(database, stream_id)
         found = at_once(*[lambda: writing(database, lambda s, now: streams.open_stream(s, held, now))] * 4)
         assert {item.generation for item in found} == {1}
 
@@ -127,11 +126,11 @@ class TestBatches:
 
     def test_rows_are_counted_once(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
-        version = row_of(database, stream_id).version
+        version = lifecycle.row_of(database, stream_id).version
         assert begin(database, held, 0)
-        assert row_of(database, stream_id).version == version
+        assert lifecycle.row_of(database, stream_id).version == version
         assert finish(database, held, 0)
-        assert row_of(database, stream_id).version == version + 1
+        assert lifecycle.row_of(database, stream_id).version == version + 1
         # The answer was lost, or the batch is replayed with other measurements.
         assert finish(database, held, 0, facts=BatchFacts(99, 99, 99, 99, {}))
         assert begin(database, held, 0)
@@ -157,7 +156,7 @@ class TestBatches:
         assert (stream_of(database, stream_id).rows_in, stream_of(database, stream_id).last_batch) == (10, 0)
 
     def test_an_attempt_that_lost_its_lease_writes_nothing(
-        self, database: Database, clock: Clock, stream_id: str
+        self, database: Database, clock: ManualClock, stream_id: str
     ) -> None:
         old = opened(database, stream_id)
         assert begin(database, old, 0)
@@ -176,7 +175,7 @@ class TestBatches:
             (batch,) = streams.batches_before(session, stream_id, None, 5)
         assert batch.fence == 2
 
-    def test_old_and_new_attempt_race_for_a_batch(self, database: Database, clock: Clock, stream_id: str) -> None:
+    def test_old_and_new_attempt_race_for_a_batch(self, database: Database, clock: ManualClock, stream_id: str) -> None:
         old = opened(database, stream_id)
         lose_lease(database, clock)
         new = opened(database, stream_id, "w2")
@@ -209,7 +208,7 @@ class TestBatches:
 
     def test_metrics_wake_nobody(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
-        version = row_of(database, stream_id).version
+        version = lifecycle.row_of(database, stream_id).version
         assert writing(
             database,
             lambda session, now: streams.measure_batches(
@@ -217,7 +216,7 @@ class TestBatches:
             ),
         )
         assert stream_of(database, stream_id).metrics == {"behind_ms": 5}
-        assert row_of(database, stream_id).version == version
+        assert lifecycle.row_of(database, stream_id).version == version
 
     def test_how_far_it_is_behind_stands_beside_the_newest_figures(self, database: Database, stream_id: str) -> None:
         def note(held: Claim, files: int, generation: int = 1) -> bool:
@@ -240,11 +239,11 @@ class TestRest:
     """How a stream comes to rest, and why."""
 
     def test_a_stream_that_caught_up_rests_until_it_is_due(
-        self, database: Database, clock: Clock, stream_id: str
+        self, database: Database, clock: ManualClock, stream_id: str
     ) -> None:
         held = opened(database, stream_id)
         assert rest(database, held, "caught_up", next_run_at=clock.ms + 100)
-        row = row_of(database, stream_id)
+        row = lifecycle.row_of(database, stream_id)
         assert (row.status, row.lease_owner, row.lease_expires_at, row.error) == ("STOPPED", None, None, None)
         assert (row.finished_at, row.next_run_at) == (None, clock.ms + 100)
         with database.read() as session:
@@ -257,27 +256,29 @@ class TestRest:
     def test_one_that_failed_tells_why_and_may_go_on(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
         assert rest(database, held, "failed", error=ends.storage_unavailable("It is away."))
-        row = row_of(database, stream_id)
+        row = lifecycle.row_of(database, stream_id)
         assert row.error is not None
         assert (row.status, row.error["code"]) == ("STOPPED", "storage_unavailable")
         found = stream_of(database, stream_id)
         assert (found.stopped_because, found.steady_fence) == ("failed", 0)
         resume(database, stream_id)
-        assert row_of(database, stream_id).error is None
+        assert lifecycle.row_of(database, stream_id).error is None
 
     def test_a_wrong_reason_is_a_mistake(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
         with pytest.raises(ValueError, match="tired"):
             rest(database, held, "tired")
 
-    def test_whoever_was_asked_to_stop_is_not_run_again(self, database: Database, clock: Clock, stream_id: str) -> None:
+    def test_whoever_was_asked_to_stop_is_not_run_again(
+        self, database: Database, clock: ManualClock, stream_id: str
+    ) -> None:
         held = opened(database, stream_id)
         stop(database, stream_id)
         with database.read() as session:
             standing = leases.standings(session, [held])[held]
         assert (standing.status, standing.stop_requested) == (JobStatus.STOPPING, True)
         assert rest(database, held, "caught_up", next_run_at=clock.ms + 100)
-        assert row_of(database, stream_id).next_run_at is None
+        assert lifecycle.row_of(database, stream_id).next_run_at is None
         assert stream_of(database, stream_id).stopped_because == "stopped"
 
     def test_one_that_is_being_cancelled_does_not_rest(self, database: Database, stream_id: str) -> None:
@@ -295,7 +296,7 @@ class TestRest:
             ),
         )
         assert not rest(database, held)
-        assert row_of(database, stream_id).status == "CANCELLING"
+        assert lifecycle.row_of(database, stream_id).status == "CANCELLING"
 
     @pytest.mark.parametrize("status", [AttemptStatus.CRASHED, AttemptStatus.CANCELLED])
     def test_handed_back_while_it_stops_it_has_stopped(
@@ -307,22 +308,24 @@ class TestRest:
             database,
             lambda session, now: leases.hand_back(session, held, now, status=status, error=ends.driver_lost("w1")),
         )
-        row = row_of(database, stream_id)
+        row = lifecycle.row_of(database, stream_id)
         assert (target, row.status, row.error, row.finished_at) == (JobStatus.STOPPED, "STOPPED", None, None)
         assert stream_of(database, stream_id).stopped_because == "stopped"
 
-    def test_a_lost_lease_while_it_stops_is_a_stop(self, database: Database, clock: Clock, stream_id: str) -> None:
+    def test_a_lost_lease_while_it_stops_is_a_stop(
+        self, database: Database, clock: ManualClock, stream_id: str
+    ) -> None:
         opened(database, stream_id)
         stop(database, stream_id)
         assert lose_lease(database, clock) == Sweep()
-        assert row_of(database, stream_id).status == "STOPPED"
+        assert lifecycle.row_of(database, stream_id).status == "STOPPED"
 
 
 class TestLostAttempts:
     """How many attempts a stream may lose."""
 
     @pytest.mark.not_quick
-    def test_they_count_since_it_last_got_on(self, database: Database, clock: Clock, stream_id: str) -> None:
+    def test_they_count_since_it_last_got_on(self, database: Database, clock: ManualClock, stream_id: str) -> None:
         for batch_id in range(4):
             held = opened(database, stream_id)
             assert finish(database, held, batch_id)
@@ -331,27 +334,27 @@ class TestLostAttempts:
         held = opened(database, stream_id)
         assert held.crashes == 0
         assert lose_lease(database, clock).recovered == [stream_id]
-        assert taken(database, stream_id).crashes == 1
+        assert lifecycle.claim(database, stream_id).crashes == 1
         assert lose_lease(database, clock) == Sweep()
-        row = row_of(database, stream_id)
+        row = lifecycle.row_of(database, stream_id)
         assert row.error is not None
         assert (row.status, row.error["code"], row.finished_at) == ("STOPPED", "worker_lost", None)
         assert stream_of(database, stream_id).stopped_because == "failed"
 
-    def test_a_resumed_one_has_them_all_again(self, database: Database, clock: Clock, stream_id: str) -> None:
+    def test_a_resumed_one_has_them_all_again(self, database: Database, clock: ManualClock, stream_id: str) -> None:
         for _ in range(2):
             opened(database, stream_id)
             lose_lease(database, clock)
-        assert row_of(database, stream_id).status == "STOPPED"
+        assert lifecycle.row_of(database, stream_id).status == "STOPPED"
         resume(database, stream_id)
         assert opened(database, stream_id).crashes == 0
         assert lose_lease(database, clock).recovered == [stream_id]
 
-    def test_a_batch_job_crashes_as_ever(self, database: Database, clock: Clock, job_id: str) -> None:
+    def test_a_batch_job_crashes_as_ever(self, database: Database, clock: ManualClock, job_id: str) -> None:
         for _ in range(2):
-            taken(database, job_id)
+            lifecycle.claim(database, job_id)
             lose_lease(database, clock)
-        assert row_of(database, job_id).status == "CRASHED"
+        assert lifecycle.row_of(database, job_id).status == "CRASHED"
 
 
 def test_a_stream_goes_with_its_job(database: Database, stream_id: str) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
-
 from service.spec import ends
 from service.spec.modes import Mode
 from service.spec.queues import Queue
@@ -12,23 +9,18 @@ from service.spec.status import AttemptStatus
 from service.store import leases, streams
 from service.store.session import Database
 from service.store.suspects import holds_for, is_at_last_chance, is_suspect
+from tests.support import lifecycle
+from tests.support.clocks import ManualClock
+from tests.support.lifecycle import AddJob
 
-LEASE = 30_000
 QUEUES = ("short", "long", "stream")
-
-AddJob = Callable[..., str]
-
-
-class Clock(Protocol):
-    ms: int
 
 
 def lose(database: Database, job_id: str, status: AttemptStatus = AttemptStatus.CRASHED) -> None:
     """One attempt of the job ends without it."""
+    claim = lifecycle.claim(database, job_id, "w")
     with database.write() as session:
         now = database.now(session)
-        claim = leases.claim(session, job_id, "w", now, LEASE)
-        assert claim is not None
         leases.hand_back(session, claim, now, status=status, error=ends.driver_lost("w"))
 
 
@@ -55,15 +47,13 @@ def test_a_stream_is_a_suspect_until_it_gets_on_and_never_at_its_last_chance(
     add_job("s", max_attempts=2, queue=Queue.STREAM, mode=Mode.CONTINUOUS)
     lose(database, "s")
     assert told(database, "s") == (True, False)
+    claim = lifecycle.claim(database, "s", "w")
     with database.write() as session:
-        now = database.now(session)
-        claim = leases.claim(session, "s", "w", now, LEASE)
-        assert claim is not None
-        assert streams.mark_steady(session, claim, now)
+        assert streams.mark_steady(session, claim, database.now(session))
     assert told(database, "s") == (False, False)
 
 
-def test_those_apart_wait_and_younger_ones_do_not(database: Database, clock: Clock, add_job: AddJob) -> None:
+def test_those_apart_wait_and_younger_ones_do_not(database: Database, clock: ManualClock, add_job: AddJob) -> None:
     for job_id in ("last", "suspect", "fresh"):
         add_job(job_id, max_attempts=3)
         clock.ms += 1

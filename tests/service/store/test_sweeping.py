@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 import pytest
 from sqlalchemy import select, update
@@ -14,17 +13,14 @@ from service.spec.queues import Queue
 from service.spec.reports import Progress
 from service.store import leases, outbox
 from service.store.attempts import attempts_of
-from service.store.leases import Claim
 from service.store.session import Database
 from service.store.sweeping import Sweep, sweep
 from service.store.tables import JobRow, OutboxRow
+from tests.support import lifecycle
+from tests.support.clocks import ManualClock
+from tests.support.lifecycle import LEASE_MS, row_of
 
-LEASE = 30_000
 RING_AGAIN = 10_000
-
-
-class Clock(Protocol):
-    ms: int
 
 
 def run_sweep(database: Database, **free: int) -> Sweep:
@@ -32,28 +28,16 @@ def run_sweep(database: Database, **free: int) -> Sweep:
         return sweep(session, database.now(session), ring_again_ms=RING_AGAIN, free=free or {"short": 100})
 
 
-def taken(database: Database, job_id: str, worker: str = "w1") -> Claim:
-    with database.write() as session:
-        claim = leases.claim(session, job_id, worker, database.now(session), LEASE)
-    assert claim is not None
-    return claim
-
-
-def row_of(database: Database, job_id: str) -> JobRow:
-    with database.read() as session:
-        return session.scalars(select(JobRow).where(JobRow.id == job_id)).one()
-
-
-def test_a_live_lease_is_left_alone(database: Database, clock: Clock, job_id: str) -> None:
-    taken(database, job_id)
-    clock.ms += LEASE - 1
+def test_a_live_lease_is_left_alone(database: Database, clock: ManualClock, job_id: str) -> None:
+    lifecycle.claim(database, job_id)
+    clock.ms += LEASE_MS - 1
     assert run_sweep(database) == Sweep()
     assert row_of(database, job_id).status == "PLANNING"
 
 
-def test_an_expired_lease_queues_the_job_again(database: Database, clock: Clock, job_id: str) -> None:
-    taken(database, job_id)
-    clock.ms += LEASE
+def test_an_expired_lease_queues_the_job_again(database: Database, clock: ManualClock, job_id: str) -> None:
+    lifecycle.claim(database, job_id)
+    clock.ms += LEASE_MS
     assert run_sweep(database) == Sweep(ring=[(job_id, "short")], recovered=[job_id])
     row = row_of(database, job_id)
     assert (row.status, row.lease_owner, row.rung_at) == ("QUEUED", None, clock.ms)
@@ -62,13 +46,13 @@ def test_an_expired_lease_queues_the_job_again(database: Database, clock: Clock,
     assert (attempt.status, attempt.finished_at) == ("CRASHED", clock.ms)
     assert attempt.error is not None
     assert "w1" in attempt.error["detail"]
-    assert taken(database, job_id, "w2").fence == 2
+    assert lifecycle.claim(database, job_id, "w2").fence == 2
 
 
-def test_the_last_attempt_crashes_the_job(database: Database, clock: Clock, job_id: str) -> None:
+def test_the_last_attempt_crashes_the_job(database: Database, clock: ManualClock, job_id: str) -> None:
     for _ in range(2):
-        taken(database, job_id)
-        clock.ms += LEASE
+        lifecycle.claim(database, job_id)
+        clock.ms += LEASE_MS
         found = run_sweep(database)
     assert found == Sweep(ended=[("default", job_id)])
     row = row_of(database, job_id)
@@ -76,32 +60,34 @@ def test_the_last_attempt_crashes_the_job(database: Database, clock: Clock, job_
     assert (row.status, row.error["code"], row.error["status"]) == ("CRASHED", "worker_lost", 500)
 
 
-def test_an_expired_lease_of_a_job_being_cancelled_cancels_it(database: Database, clock: Clock, job_id: str) -> None:
-    taken(database, job_id)
+def test_an_expired_lease_of_a_job_being_cancelled_cancels_it(
+    database: Database, clock: ManualClock, job_id: str
+) -> None:
+    lifecycle.claim(database, job_id)
     with database.write() as session:
         session.execute(update(JobRow).values(status="CANCELLING", cancel_requested_at=clock.ms))
-    clock.ms += LEASE
+    clock.ms += LEASE_MS
     assert run_sweep(database) == Sweep(ended=[("default", job_id)])
     assert row_of(database, job_id).status == "CANCELLED"
 
 
-def test_a_worker_paused_past_its_lease_learns_of_it(database: Database, clock: Clock, job_id: str) -> None:
-    paused = taken(database, job_id, "paused")
-    clock.ms += LEASE
+def test_a_worker_paused_past_its_lease_learns_of_it(database: Database, clock: ManualClock, job_id: str) -> None:
+    paused = lifecycle.claim(database, job_id, "paused")
+    clock.ms += LEASE_MS
     run_sweep(database)
-    taken(database, job_id, "w2")
+    lifecycle.claim(database, job_id, "w2")
     with database.write() as session:
-        assert leases.renew(session, "paused", [paused], clock.ms, LEASE) == set()
+        assert leases.renew(session, "paused", [paused], clock.ms, LEASE_MS) == set()
         assert not leases.save_progress(session, paused, Progress(tasks_done=9), clock.ms)
     row = row_of(database, job_id)
     assert (row.lease_owner, row.progress) == ("w2", None)
 
 
-def test_a_heartbeat_before_the_sweep_saves_the_lease(database: Database, clock: Clock, job_id: str) -> None:
-    claim = taken(database, job_id)
-    clock.ms += LEASE
+def test_a_heartbeat_before_the_sweep_saves_the_lease(database: Database, clock: ManualClock, job_id: str) -> None:
+    claim = lifecycle.claim(database, job_id)
+    clock.ms += LEASE_MS
     with database.write() as session:
-        assert leases.renew(session, "w1", [claim], clock.ms, LEASE) == {claim}
+        assert leases.renew(session, "w1", [claim], clock.ms, LEASE_MS) == {claim}
     assert run_sweep(database) == Sweep()
 
 
@@ -111,11 +97,11 @@ def test_a_heartbeat_before_the_sweep_saves_the_lease(database: Database, clock:
     times=1,
     guaranteed="each attempt is ended once",
 )
-def test_two_sweepers_end_an_attempt_once(database: Database, clock: Clock, add_job: Callable[..., str]) -> None:
+def test_two_sweepers_end_an_attempt_once(database: Database, clock: ManualClock, add_job: Callable[..., str]) -> None:
     jobs = [add_job(f"job-{number}") for number in range(6)]
     for job in jobs:
-        taken(database, job)
-    clock.ms += LEASE
+        lifecycle.claim(database, job)
+    clock.ms += LEASE_MS
     together = threading.Barrier(4)
 
     def sweep_together(_: int) -> Sweep:
@@ -128,7 +114,7 @@ def test_two_sweepers_end_an_attempt_once(database: Database, clock: Clock, add_
     assert {row_of(database, job).version for job in jobs} == {3}
 
 
-def test_queued_jobs_are_announced_with_growing_pauses(database: Database, clock: Clock, job_id: str) -> None:
+def test_queued_jobs_are_announced_with_growing_pauses(database: Database, clock: ManualClock, job_id: str) -> None:
     begin = clock.ms
     rung = []
     for _ in range(60):
@@ -139,7 +125,7 @@ def test_queued_jobs_are_announced_with_growing_pauses(database: Database, clock
 
 
 def test_no_more_jobs_are_announced_than_could_start(
-    database: Database, clock: Clock, add_job: Callable[..., str]
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     jobs = []
     for number in range(6):
@@ -149,12 +135,12 @@ def test_no_more_jobs_are_announced_than_could_start(
     rings = [(job, "short") for job in jobs]
     assert run_sweep(database, short=4).ring == rings[:4]
     assert run_sweep(database, short=4).ring == rings[4:], "those announced first have had their turn"
-    clock.ms += LEASE - 1
+    clock.ms += LEASE_MS - 1
     assert run_sweep(database, short=0).ring == rings[:1], "one at least, should workers have more slots than it seems"
 
 
 def test_each_queue_is_announced_to_its_own_workers(
-    database: Database, clock: Clock, add_job: Callable[..., str]
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     for number in range(3):
         add_job(f"short-{number}")
@@ -166,20 +152,24 @@ def test_each_queue_is_announced_to_its_own_workers(
     assert run_sweep(database, long=2).ring == [("long-1", "long"), ("long-2", "long")]
 
 
-def test_a_lost_job_is_announced_in_its_queue(database: Database, clock: Clock, add_job: Callable[..., str]) -> None:
-    taken(database, add_job("job", queue=Queue.LONG))
-    clock.ms += LEASE
+def test_a_lost_job_is_announced_in_its_queue(
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
+) -> None:
+    lifecycle.claim(database, add_job("job", queue=Queue.LONG))
+    clock.ms += LEASE_MS
     assert run_sweep(database).ring == [("job", "long")]
 
 
-def test_a_claimed_job_is_not_announced(database: Database, clock: Clock, job_id: str) -> None:
-    taken(database, job_id)
+def test_a_claimed_job_is_not_announced(database: Database, clock: ManualClock, job_id: str) -> None:
+    lifecycle.claim(database, job_id)
     clock.ms += RING_AGAIN
     assert run_sweep(database) == Sweep()
 
 
 @pytest.mark.parametrize(("age", "announced"), [(1_999, False), (2_000, True)])
-def test_messages_never_sent_are_sent(database: Database, clock: Clock, job_id: str, age: int, announced: bool) -> None:
+def test_messages_never_sent_are_sent(
+    database: Database, clock: ManualClock, job_id: str, age: int, announced: bool
+) -> None:
     with database.write() as session:
         outbox.owe_message(session, job_id=job_id, tenant="default", now=clock.ms)
     clock.ms += age
@@ -189,9 +179,9 @@ def test_messages_never_sent_are_sent(database: Database, clock: Clock, job_id: 
     assert run_sweep(database) == Sweep()
 
 
-def test_a_message_owed_for_a_job_that_runs_is_forgotten(database: Database, clock: Clock, job_id: str) -> None:
+def test_a_message_owed_for_a_job_that_runs_is_forgotten(database: Database, clock: ManualClock, job_id: str) -> None:
     with database.write() as session:
         outbox.owe_message(session, job_id=job_id, tenant="default", now=clock.ms)
-    taken(database, job_id)
+    lifecycle.claim(database, job_id)
     clock.ms += 2_000
     assert run_sweep(database) == Sweep()

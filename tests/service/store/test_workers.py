@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from sqlalchemy import select
 
 from service.spec.workers import WorkerStatus
@@ -11,13 +9,10 @@ from service.store import workers
 from service.store.session import Database
 from service.store.tables import WorkerRow
 from service.store.workers import WorkerFacts
+from tests.support.clocks import ManualClock
 
 
-class Clock(Protocol):
-    ms: int
-
-
-def test_a_beat_adds_then_moves(database: Database, clock: Clock) -> None:
+def test_a_beat_adds_then_moves(database: Database, clock: ManualClock) -> None:
     begin = clock.ms
     for _ in range(2):
         with database.write() as session:
@@ -28,7 +23,7 @@ def test_a_beat_adds_then_moves(database: Database, clock: Clock) -> None:
     assert (row.started_at, row.heartbeat_at) == (begin, begin + 5_000)
 
 
-def test_only_those_heard_of_lately_count(database: Database, clock: Clock) -> None:
+def test_only_those_heard_of_lately_count(database: Database, clock: ManualClock) -> None:
     for name in ("old", "new"):
         with database.write() as session:
             workers.beat(session, name, clock.ms, "0.1.0")
@@ -41,7 +36,7 @@ def test_only_those_heard_of_lately_count(database: Database, clock: Clock) -> N
         assert workers.count_alive(session, 0) == 0
 
 
-def test_what_it_says_is_stored_anew_each_time(database: Database, clock: Clock) -> None:
+def test_what_it_says_is_stored_anew_each_time(database: Database, clock: ManualClock) -> None:
     for facts in (WorkerFacts(spark_state="unavailable", spark_fault="no master"), WorkerFacts(spark_state="ready")):
         with database.write() as session:
             assert not workers.beat(session, "w1", clock.ms, "0.1.0", facts)
@@ -50,7 +45,7 @@ def test_what_it_says_is_stored_anew_each_time(database: Database, clock: Clock)
     assert (row.spark_state, row.spark_fault) == ("ready", None)
 
 
-def test_a_request_to_drain_stays_as_it_was_first_made(database: Database, clock: Clock) -> None:
+def test_a_request_to_drain_stays_as_it_was_first_made(database: Database, clock: ManualClock) -> None:
     begin = clock.ms
     with database.write() as session:
         assert not workers.beat(session, "w1", clock.ms, "0.1.0")
@@ -62,7 +57,7 @@ def test_a_request_to_drain_stays_as_it_was_first_made(database: Database, clock
         clock.ms += 5_000
 
 
-def test_one_that_leaves_by_itself_is_seen_to_drain(database: Database, clock: Clock) -> None:
+def test_one_that_leaves_by_itself_is_seen_to_drain(database: Database, clock: ManualClock) -> None:
     with database.write() as session:
         workers.beat(session, "new", clock.ms, "0.1.0", leaving=True)
         workers.beat(session, "old", clock.ms, "0.1.0")
@@ -71,7 +66,7 @@ def test_one_that_leaves_by_itself_is_seen_to_drain(database: Database, clock: C
     assert found == {"new": clock.ms, "old": clock.ms + 1}
 
 
-def test_workers_are_counted_by_status(database: Database, clock: Clock) -> None:
+def test_workers_are_counted_by_status(database: Database, clock: ManualClock) -> None:
     states = {"a": "ready", "b": "starting", "c": "unavailable", "d": None}
     with database.write() as session:
         workers.beat(session, "gone", clock.ms - workers.KEPT_MS - 1, "0.1.0")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -13,43 +12,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import uvicorn
-from typer.testing import CliRunner, Result
 
-from service.cli.main import app as commands
 from service.main import create_app
 from service.settings import Settings
 from service.store.session import Database
 from tests.support.processes import wait_for
-
-
-def evenkeel(*arguments: str, text: str | None = None) -> Result:
-    """One command, as typed; `text` is its standard input."""
-    result = CliRunner().invoke(commands, list(arguments), input=text)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-@dataclass(frozen=True)
-class Served:
-    """An API that listens, and what is behind it. Commands find it by EVENKEEL_URL."""
-
-    url: str
-    database: Database
-    settings: Settings
+from tests.support.served import Evenkeel, Served, evenkeel
 
 
 @pytest.fixture(name="evenkeel")
-def _evenkeel() -> Callable[..., Result]:
+def _evenkeel() -> Evenkeel:
     return evenkeel
 
 
 @pytest.fixture(autouse=True)
-def _of_no_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _of_no_service(monkeypatch: pytest.MonkeyPatch, state_dir: Path) -> None:
     """Nothing that the machine has set is asked, and a test that fails does not wait."""
     for name in ("URL", "API_KEY", "API_KEY_FILE"):
         monkeypatch.delenv(f"EVENKEEL_{name}", raising=False)
     monkeypatch.setenv("EVENKEEL_RETRY_SECONDS", "20")
-    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
 
 
 @pytest.fixture

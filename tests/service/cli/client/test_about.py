@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import Result
 
 from service.keys.issue_key import KeyRequest, issue_key
-from tests.service.cli.client.conftest import Served
 from tests.support import lifecycle
+from tests.support.served import Evenkeel, Served
 
 pytestmark = pytest.mark.one_database
-
-Evenkeel = Callable[..., Result]
 
 
 @pytest.mark.not_quick

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
-from typer.testing import Result
 
-from tests.service.cli.client.conftest import Served
 from tests.support import lifecycle
+from tests.support.served import Evenkeel, Served
 
 pytestmark = pytest.mark.one_database
-
-Evenkeel = Callable[..., Result]
 
 STREAM = json.dumps(
     {

@@ -11,16 +11,14 @@ import httpx
 import pytest
 import trustme
 from pydantic import SecretStr
-from typer.testing import Result
 
 from service.cli.client.connection import Connection
 from service.cli.client.service import Service
 from service.cli.errors import CliError, ExitCode
 from tests.support.processes import free_port
 from tests.support.scripted import answers, breaks_off, breaks_off_amid_the_body, scripted
+from tests.support.served import Evenkeel
 from tests.support.tls import behind_tls, write_ca
-
-Evenkeel = Callable[..., Result]
 
 KEY = SecretStr("ek_secret")
 JOB = {"id": "1", "status": "QUEUED", "finished": False}

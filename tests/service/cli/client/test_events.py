@@ -10,16 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from typer.testing import Result
 
 from service.store.events import append_event
-from tests.service.cli.client.conftest import Served
 from tests.support import lifecycle
 from tests.support.scripted import answers, breaks_off, scripted
+from tests.support.served import Evenkeel, Served
 
 pytestmark = pytest.mark.one_database
 
-Evenkeel = Callable[..., Result]
 RESULT = pa.table({"uid": pa.array([1, 2], pa.int64())})
 
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from operator import itemgetter
 
 import pyarrow as pa
 import pytest
-from typer.testing import Result
 
 from service.spec.problem import Problem
-from tests.service.cli.client.conftest import Served
 from tests.support import lifecycle
+from tests.support.served import Evenkeel, Served
 
 pytestmark = pytest.mark.one_database
-
-Evenkeel = Callable[..., Result]
 
 
 @pytest.mark.not_quick

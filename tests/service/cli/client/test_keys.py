@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import Result
 
 from service.keys.issue_key import KeyRequest, issue_key
 from service.keys.secrets import read_secret
 from service.spec.scopes import KeyScope
 from service.store.migrate import upgrade
 from service.store.session import Database
-from tests.service.cli.client.conftest import Served
+from tests.support.served import Evenkeel, Served
 
 pytestmark = [pytest.mark.one_database, pytest.mark.parametrize("authentication", ["on"])]
-
-Evenkeel = Callable[..., Result]
 
 
 @pytest.fixture

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from typer.testing import Result
 
 from service.spec.reports import HotKey, HotKeyReport, Quantiles, SkewReport, StageSkew
 from service.spec.status import JobStatus
 from service.store.publication import AttemptMetrics, Ending, PublishedResult
-from tests.service.cli.client.conftest import Served
 from tests.support import lifecycle
 from tests.support.scripted import answers, scripted
+from tests.support.served import Evenkeel, Served
 
 pytestmark = pytest.mark.one_database
-
-Evenkeel = Callable[..., Result]
 
 TIMES = Quantiles(min=10, p25=20, median=30, p75=40, max=3_000)
 STAGE = lifecycle.STAGE.model_copy(update={"stage_id": 3, "duration_ms": TIMES, "shuffle_write_rows": 3_000_000})

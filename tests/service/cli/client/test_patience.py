@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from service.cli.client.patience import Patience, seconds_asked
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clocks import ManualSeconds
 
 
 def test_pauses_double_until_the_time_is_over() -> None:
-    clock = Clock()
+    clock = ManualSeconds()
     patience, pauses = Patience(3, clock), []
     while (pause := patience.pause()) is not None:
         pauses.append(pause)
@@ -22,10 +16,10 @@ def test_pauses_double_until_the_time_is_over() -> None:
 
 
 def test_what_the_service_asks_for_is_waited_or_not_at_all() -> None:
-    patience = Patience(3, Clock())
+    patience = Patience(3, ManualSeconds())
     assert patience.pause(2) == 2
     assert patience.pause(60) is None
-    assert Patience(0, Clock()).pause() is None
+    assert Patience(0, ManualSeconds()).pause() is None
 
 
 def test_only_seconds_are_understood() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
-from typer.testing import Result
 
 from service.spec.reports import (
     Alternative,
@@ -19,13 +17,11 @@ from service.spec.reports import (
     RuleTrace,
     TableStatistics,
 )
-from tests.service.cli.client.conftest import Served
 from tests.support import lifecycle
 from tests.support.scripted import answers, scripted
+from tests.support.served import Evenkeel, Served
 
 pytestmark = pytest.mark.one_database
-
-Evenkeel = Callable[..., Result]
 
 
 def way(name: str, cost: float, *, chosen: bool) -> Alternative:

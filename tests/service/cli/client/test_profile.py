@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import httpx
 import pytest
-from typer.testing import Result
 
 from service.cli.client.connection import Connection
 from tests.support.scripted import answers, scripted
-
-Evenkeel = Callable[..., Result]
+from tests.support.served import Evenkeel
 
 PROFILE: dict[str, Any] = {
     "table": {"files": 8, "bytes": 6_000_000, "rows": 336_776, "rows_are_exact": True, "new": 1},

@@ -8,23 +8,19 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import Result
 
 from service.cli.client import connection
-from tests.service.cli.client.conftest import Served
 from tests.support import lifecycle
 from tests.support.scripted import answers, breaks_off_amid_the_body, scripted
+from tests.support.served import Evenkeel, Served
 
 pytestmark = pytest.mark.one_database
-
-Evenkeel = Callable[..., Result]
 
 ROWS = pa.table(
     {

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import Result
 
 from service.cli.client.service import new_idempotency_key
-from tests.service.cli.client.conftest import Served
 from tests.support import lifecycle
 from tests.support.scripted import breaks_off, scripted
+from tests.support.served import Evenkeel, Served
 
 pytestmark = pytest.mark.one_database
-
-Evenkeel = Callable[..., Result]
 
 TABLE = ("--table", "o=orders.parquet")
 JOB = """

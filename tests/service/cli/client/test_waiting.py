@@ -7,13 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from typer.testing import Result
 
 from service.cli.client.answers import Job
 from service.cli.client.connection import Connection
@@ -22,13 +20,12 @@ from service.cli.client.waiting import exit_code, follow
 from service.cli.errors import ExitCode
 from service.spec.status import JobStatus
 from service.store.publication import Ending
-from tests.service.cli.client.conftest import Served
 from tests.support import lifecycle
 from tests.support.processes import end, wait_for
+from tests.support.served import Evenkeel, Served
 
 pytestmark = pytest.mark.one_database
 
-Evenkeel = Callable[..., Result]
 RESULT = pa.table({"uid": pa.array([1, 2], pa.int64())})
 
 

@@ -17,11 +17,11 @@ from service.spec.bound import (
 from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, BOOLEAN, INT, Field, Schema
+from tests.support.plan_parts import UID
 from workers.engine.plan.builder import build
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.schema import output_of
 
-UID = column("o.uid", BIGINT)
 ORDERS = BoundTable("orders", "o", ((Field("o.uid", BIGINT), "uid"),))
 USERS = BoundTable("users", "u", ((Field("u.uid", BIGINT), "uid"),))
 PLAIN = BoundQuery(

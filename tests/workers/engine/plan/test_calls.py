@@ -8,21 +8,12 @@ import pytest
 
 from service.spec.query import AggregateFunction
 from service.spec.scalar import Scalar, column
-from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field
+from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING
+from tests.support.plan_parts import call
 from workers.engine.plan.calls import call_sql
 from workers.engine.plan.nodes import Call, PlanFunction
 
 K, D, W = column("o.k", STRING), column("o.d", BIGINT), column("o.w", DOUBLE)
-
-
-def call(
-    function: AggregateFunction | PlanFunction,
-    *arguments: Scalar,
-    distinct: bool = False,
-    where: Scalar | None = None,
-    order_by: Scalar | None = None,
-) -> Call:
-    return Call(function, arguments, Field("x", BIGINT), distinct, where, order_by)
 
 
 @pytest.mark.parametrize(

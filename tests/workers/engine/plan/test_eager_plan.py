@@ -9,11 +9,12 @@ import pytest
 from service.spec.query import JoinKind
 from service.spec.types import INT
 from tests.support.joined import call, col, joined, scan, text
+from tests.support.plan_parts import lines_of
 from workers.engine.plan.eager_plan import aggregate_below, group_columns, has_one_row_a_group, pushed_over_joins
 from workers.engine.plan.explain import line_of, text_of
 from workers.engine.plan.invariants import check
 from workers.engine.plan.joined_aggregate import Side, joined_aggregate
-from workers.engine.plan.nodes import Aggregate, Filter, Join, Node, Scan
+from workers.engine.plan.nodes import Aggregate, Filter, Join, Node
 from workers.engine.plan.schema import output_of
 from workers.engine.plan.transform import walk_up
 
@@ -28,12 +29,8 @@ def eager(node: Aggregate, sides: frozenset[Side]) -> Node:
     return after
 
 
-def lines(node: Node) -> list[str]:
-    return [line_of(part) for part in walk_up(node) if not isinstance(part, Scan)]
-
-
 def test_a_side_is_grouped_by_its_keys_and_what_it_carries() -> None:
-    assert lines(eager(joined(call("SUM", col("l.i")), by=("l.t", "r.t")), LEFT)) == [
+    assert lines_of(eager(joined(call("SUM", col("l.i")), by=("l.t", "r.t")), LEFT)) == [
         "Aggregate BY l.k, l.t [SUM(l.i) AS $l0]",
         "Join INNER ON l.k = r.k",
         "Aggregate BY l.t AS l_t, r.t AS r_t [SUM($l0) AS $f0]",
@@ -43,7 +40,7 @@ def test_a_side_is_grouped_by_its_keys_and_what_it_carries() -> None:
 
 def test_a_side_that_only_decides_is_made_distinct() -> None:
     node = joined(call("MIN", col("l.i")), kind=JoinKind.LEFT_ANTI, residual=text("l.b > r.b", "l.b", "r.b"))
-    assert lines(eager(node, BOTH))[:3] == [
+    assert lines_of(eager(node, BOTH))[:3] == [
         "Aggregate BY l.k, l.t, l.b [MIN(l.i) AS $l0]",
         "Aggregate BY r.k, r.b []",
         "Join LEFT_ANTI ON l.k = r.k AND l.b > r.b",
@@ -54,14 +51,14 @@ def test_keys_that_are_expressions_get_names() -> None:
     node = joined(call("COUNT"))
     assert isinstance(node.input, Join)
     key = (text("l.i % 3", "l.i", type_=INT), text("r.i % 3", "r.i", type_=INT))
-    after = lines(eager(replace(node, input=replace(node.input, keys=(key,))), LEFT))
+    after = lines_of(eager(replace(node, input=replace(node.input, keys=(key,))), LEFT))
     assert after[:2] == ["Aggregate BY l.i % 3 AS $kl0, l.t [COUNT(*) AS $l0]", "Join INNER ON $kl0 = r.i % 3"]
 
 
 def test_what_stays_above_the_join_is_checked_there() -> None:
     node = joined(call("COUNT"), kind=JoinKind.LEFT)
     node = replace(node, input=Filter(node.input, text("r.i IS NULL", "r.i")))
-    assert lines(eager(node, BOTH))[1:4] == [
+    assert lines_of(eager(node, BOTH))[1:4] == [
         "Aggregate BY r.k, r.i [COUNT(*) AS $r0]",
         "Join LEFT ON l.k = r.k",
         "Filter r.i IS NULL",
@@ -72,7 +69,7 @@ def test_groups_that_are_the_joins_keys_need_no_final_aggregate() -> None:
     where = text("r.i > 0", "r.i")
     after = eager(joined(call("COUNT"), call("MIN", col("l.t"), where=where), by=("l.k",)), BOTH)
     assert [type(part).__name__ for part in walk_up(after)].count("Aggregate") == 2
-    assert "Project l.k AS l_k, $l0 * $r0 AS $f0, IF($r1 > 0L, $l1, NULL) AS $f1" in lines(after)
+    assert "Project l.k AS l_k, $l0 * $r0 AS $f0, IF($r1 > 0L, $l1, NULL) AS $f1" in lines_of(after)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +103,7 @@ def test_keys_of_two_types_may_have_several_partners() -> None:
 
 def test_distinct_values_of_the_key_need_the_final_aggregate() -> None:
     after = eager(joined(call("COUNT", col("l.k"), distinct=True), by=("l.k",)), BOTH)
-    assert "Aggregate BY l.k AS l_k [COUNT(DISTINCT l.k) AS $f0]" in lines(after)
+    assert "Aggregate BY l.k AS l_k [COUNT(DISTINCT l.k) AS $f0]" in lines_of(after)
 
 
 def test_group_columns_have_the_key_once() -> None:

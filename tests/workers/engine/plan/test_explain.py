@@ -7,6 +7,7 @@ import pytest
 from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, BOOLEAN, STRING, Field
+from tests.support.plan_parts import COUNT, USERS
 from workers.engine.plan.explain import call_text, explain, line_of, text_of
 from workers.engine.plan.nodes import (
     Aggregate,
@@ -31,10 +32,8 @@ from workers.engine.plan.nodes import (
 from workers.engine.plan.numbering import with_ids
 
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.x", STRING), "x")))
-USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
 UID, X = column("o.uid", BIGINT), column("o.x", STRING)
 JOIN = Join(ORDERS, USERS, JoinKind.LEFT, ((UID, column("u.uid", BIGINT)),), Scalar("`o.x` > 'a'", ("o.x",), BOOLEAN))
-COUNT = Call(AggregateFunction.COUNT, (), Field("n", BIGINT))
 
 
 @pytest.mark.parametrize(

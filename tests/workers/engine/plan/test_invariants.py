@@ -7,6 +7,7 @@ import pytest
 from service.spec.query import AggregateFunction, JoinKind
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, STRING, Field
+from tests.support.plan_parts import COUNT, ORDERS, USERS
 from workers.engine.errors import InvalidPlanError
 from workers.engine.plan.invariants import check
 from workers.engine.plan.nodes import (
@@ -23,17 +24,13 @@ from workers.engine.plan.nodes import (
     Node,
     Phases,
     Project,
-    Scan,
     Union,
     Watermark,
     Windows,
 )
 
-ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"),))
-USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
 UID, USER, NOWHERE = column("o.uid", BIGINT), column("u.uid", BIGINT), column("o.nowhere", BIGINT)
 KEYS = (Named(UID, "uid"),)
-COUNT = Call(AggregateFunction.COUNT, (), Field("n", BIGINT))
 DISTINCT = Call(AggregateFunction.COUNT, (column("n", BIGINT),), Field("n", BIGINT), distinct=True)
 PARTIAL = Aggregate(ORDERS, KEYS, (COUNT,), AggregateRole.PARTIAL)
 FINAL_KEYS = (Named(column("uid", BIGINT), "uid"),)

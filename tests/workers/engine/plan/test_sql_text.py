@@ -7,13 +7,13 @@ from typing import get_args
 
 import pytest
 
-from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
+from service.spec.query import JoinKind, NullsOrder, SortDirection
 from service.spec.scalar import Scalar, column
 from service.spec.strategies import JoinLocal, JoinShip
 from service.spec.types import BIGINT, BOOLEAN, INT, Field
+from tests.support.plan_parts import COUNT
 from workers.engine.plan.nodes import (
     Aggregate,
-    Call,
     Deduplicate,
     Exchange,
     Expand,
@@ -37,7 +37,6 @@ from workers.engine.plan.sql_text import sql_of
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.x", BIGINT), "x")))
 USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "u`id"),))
 UID, X = column("o.uid", BIGINT), column("o.x", BIGINT)
-COUNT = Call(AggregateFunction.COUNT, (), Field("n", BIGINT))
 POSITIVE = Scalar("`o.x` > 0", ("o.x",), BOOLEAN)
 KEYS = ((UID, column("u.uid", BIGINT)),)
 BY_UID = Aggregate(ORDERS, (Named(UID, "uid"),), (COUNT,))

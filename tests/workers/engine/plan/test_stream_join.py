@@ -10,9 +10,9 @@ from service.spec.query import JoinKind
 from service.spec.scalar import Scalar
 from service.spec.types import BIGINT, INT, DataType, TypeName
 from tests.support.joined import call, col, joined, scan, text
-from workers.engine.plan.explain import line_of
+from tests.support.plan_parts import lines_of
 from workers.engine.plan.invariants import check
-from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Named, Project, Scan
+from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Named, Project
 from workers.engine.plan.schema import output_of
 from workers.engine.plan.stream_join import over_both_streams, stream_join_obstacle
 from workers.engine.plan.transform import walk_up
@@ -29,7 +29,7 @@ def lines(node: Aggregate) -> list[str]:
     after = over_both_streams(node)
     check(after, "the test", output_of(node))
     assert not any(isinstance(part, Join) for part in walk_up(after))
-    return [line_of(part) for part in walk_up(after) if not isinstance(part, Scan)]
+    return lines_of(after)
 
 
 def test_groups_of_an_inner_join_have_rows_on_both_sides() -> None:

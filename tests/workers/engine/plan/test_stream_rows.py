@@ -9,12 +9,12 @@ import pytest
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, BOOLEAN, DOUBLE, FLOAT, INT, STRING, DataType, Field, TypeName
 from tests.support.joined import call, col, scan, text
+from tests.support.plan_parts import lines_of
 from workers.engine.plan.explain import call_text, line_of, text_of
 from workers.engine.plan.invariants import check
-from workers.engine.plan.nodes import Aggregate, Call, Scan, Union
+from workers.engine.plan.nodes import Aggregate, Call, Union
 from workers.engine.plan.schema import names_of, output_of
 from workers.engine.plan.stream_rows import Contribution, guarded, normalised, united_aggregate, without_filter
-from workers.engine.plan.transform import walk_up
 
 KEYS = (Field("k", BIGINT),)
 LEFT = scan("l")
@@ -31,13 +31,9 @@ def of(*calls: Call, alias: str = "l", present: str | None = None) -> Contributi
     return Contribution(scan(alias), (col(f"{alias}.k"),), calls, present)
 
 
-def lines(node: Aggregate) -> list[str]:
-    return [line_of(part) for part in walk_up(node) if not isinstance(part, Scan)]
-
-
 def test_plain_calls_read_each_value_once() -> None:
     node = united(of(call("COUNT"), call("SUM", col("l.i")), call("MIN", col("l.i")), call("LAST_VALUE", col("l.t"))))
-    assert lines(node) == [
+    assert lines_of(node) == [
         "Project l.k AS k, 1 AS $u0, l.i AS $u1, l.t AS $u2, l.d AS $u3",
         "Aggregate BY k [COUNT($u0) AS count, SUM($u1) AS sum_l.i, MIN($u1) AS min_l.i, "
         "LAST_VALUE($u2 ORDER BY $u3) AS last_value_l.t]",
@@ -46,12 +42,12 @@ def test_plain_calls_read_each_value_once() -> None:
 
 def test_a_filter_is_where_values_are_read() -> None:
     node = united(of(call("COUNT", where=Q), call("SUM", col("l.i"), where=Q)))
-    assert lines(node)[0] == "Project l.k AS k, CASE WHEN l.q THEN 1 END AS $u0, CASE WHEN l.q THEN l.i END AS $u1"
+    assert lines_of(node)[0] == "Project l.k AS k, CASE WHEN l.q THEN 1 END AS $u0, CASE WHEN l.q THEN l.i END AS $u1"
 
 
 def test_distinct_values_of_a_set_come_out_once_for_all_calls_over_it() -> None:
     node = united(of(call("COUNT", col("l.i"), distinct=True), call("SUM", col("l.i"), distinct=True)))
-    assert lines(node) == [
+    assert lines_of(node) == [
         "Project l.k AS $u0, l.i AS $u1",
         "Deduplicate",
         "Project $u0 AS k, $u1",
@@ -61,7 +57,7 @@ def test_distinct_values_of_a_set_come_out_once_for_all_calls_over_it() -> None:
 
 def test_several_sets_share_one_state_and_columns_of_one_type() -> None:
     node = united(of(call("COUNT", col("l.k"), distinct=True), call("COUNT", col("l.b"), distinct=True)))
-    assert lines(node) == [
+    assert lines_of(node) == [
         "Expand 2 branches AS $u1",
         "Project l.k AS $u0, CASE $u1 WHEN 1 THEN l.k WHEN 2 THEN l.b END AS $u2, $u1",
         "Deduplicate",
@@ -78,7 +74,7 @@ def test_a_set_turned_round_is_the_same_set() -> None:
 
 
 def test_min_and_max_need_no_distinct_values() -> None:
-    assert lines(united(of(call("MAX", col("l.i"), distinct=True)))) == [
+    assert lines_of(united(of(call("MAX", col("l.i"), distinct=True)))) == [
         "Project l.k AS k, l.i AS $u0",
         "Aggregate BY k [MAX($u0) AS max_l.i]",
     ]

@@ -12,6 +12,7 @@ from service.spec.query import AggregateFunction as F
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, BOOLEAN, STRING, Field
+from tests.support.applied_rules import applied, matched, skipped
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.invariants import check
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Named, Node, Phases, Scan
@@ -75,14 +76,12 @@ def test_it_is_about_undecided_whole_aggregates_that_tell_values_apart(node: Nod
     ],
 )
 def test_it_leaves_the_plan_with_a_reason(node: Node, ctx: RuleContext, words: str) -> None:
-    skip = RULE.match(node, ctx)
-    assert isinstance(skip, Skip)
+    skip = skipped(RULE, node, ctx)
     assert words in skip.reason
 
 
 def test_close_values_are_counted_by_bitmaps() -> None:
-    match = RULE.match(WHOLE, context())
-    assert isinstance(match, Match)
+    match = matched(RULE, WHOLE, context())
     costs = {way.name: way for way in match.alternatives}
     assert costs["BITMAP"].chosen
     assert costs["BITMAP"].cost * 2 < costs["NATIVE"].cost
@@ -101,10 +100,7 @@ def test_close_values_are_counted_by_bitmaps() -> None:
 def test_bitmaps_are_as_wide_as_costs_least(high: int | None, slots: int, lanes: int) -> None:
     ctx = context(high, distinct_method="bitmap")
     ctx = replace(ctx, statistics=replace(ctx.statistics, slots=slots))
-    match = RULE.match(WHOLE, ctx)
-    assert isinstance(match, Match)
-    after = RULE.rewrite(match, ctx)
-    check(after, RULE.name, output_of(WHOLE))
+    _, after = applied(RULE, WHOLE, ctx)
     assert text_of(after).count("BIT_OR(") == lanes
     assert text_of(after).count("BITMAP_CONSTRUCT_AGG(") == (lanes == 0)
 
@@ -134,8 +130,7 @@ def test_blocks_fit_in_memory() -> None:
 
 
 def test_what_is_forced_without_knowledge_says_what_it_costs() -> None:
-    match = RULE.match(WHOLE, context(high=None, distinct_method="bitmap"))
-    assert isinstance(match, Match)
+    match = matched(RULE, WHOLE, context(high=None, distinct_method="bitmap"))
     assert "at worst every bitmap has one of them" in match.reason
 
 
@@ -168,8 +163,7 @@ def context_of_names(
 
 
 def test_values_of_any_type_have_their_groups_as_bits() -> None:
-    match = RULE.match(BY_NAME, context_of_names())
-    assert isinstance(match, Match)
+    match = matched(RULE, BY_NAME, context_of_names())
     assert match.choice == GROUP_BITMAPS
     after = RULE.rewrite(match, context_of_names())
     check(after, RULE.name, output_of(BY_NAME))
@@ -193,8 +187,7 @@ def test_values_of_any_type_have_their_groups_as_bits() -> None:
     ],
 )
 def test_groups_are_no_bits_where_that_does_not_pay(ctx: RuleContext) -> None:
-    skip = RULE.match(BY_NAME, ctx)
-    assert isinstance(skip, Skip)
+    skip = skipped(RULE, BY_NAME, ctx)
     assert "o.name is of STRING" in skip.reason
     assert not any(way.chosen for way in skip.alternatives if way.name == GROUP_BITMAPS)
 
@@ -215,10 +208,7 @@ def test_rows_too_wide_for_generated_code_are_not_chosen() -> None:
 def test_values_are_told_apart_in_two_phases_where_one_is_hot_or_they_are_demanded(
     ctx: RuleContext, phases: str
 ) -> None:
-    match = RULE.match(BY_NAME, ctx)
-    assert isinstance(match, Match)
-    after = RULE.rewrite(match, ctx)
-    check(after, RULE.name, output_of(BY_NAME))
+    _, after = applied(RULE, BY_NAME, ctx)
     assert phases in text_of(after)
     assert ("Exchange" in text_of(after)) is phases.endswith("ONE_PHASE")
 
@@ -230,7 +220,6 @@ def test_what_stands_for_an_aggregate_has_its_groups() -> None:
 
 
 def test_groups_are_the_bits_where_bitmaps_are_forced_and_values_are_none() -> None:
-    match = RULE.match(BY_NAME, context(distinct_method="bitmap"))
-    assert isinstance(match, Match)
+    match = matched(RULE, BY_NAME, context(distinct_method="bitmap"))
     assert match.choice == GROUP_BITMAPS
     assert "the values are no integers" in match.reason

@@ -13,20 +13,19 @@ from service.spec.query import JoinKind
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, DOUBLE, STRING, Field
+from tests.support.applied_rules import applied, matched, skipped
+from tests.support.plan_parts import USERS
 from workers.engine.plan.explain import line_of, text_of
-from workers.engine.plan.invariants import check
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Join, Limit, Named, Node, Scan
-from workers.engine.plan.schema import output_of
 from workers.engine.plan.transform import walk_up
 from workers.engine.rules.distinct_branches import DistinctBranches
-from workers.engine.rules.rule import Match, RuleContext, Skip
+from workers.engine.rules.rule import RuleContext
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize, ValueRange
 
 RULE = DistinctBranches()
 TYPES = {"uid": BIGINT, "item": BIGINT, "shop": STRING, "rate": DOUBLE}
 UID, ITEM, SHOP, RATE = (column(f"o.{name}", type_) for name, type_ in TYPES.items())
 ORDERS = Scan("orders", "o", tuple((Field(f"o.{name}", type_), name) for name, type_ in TYPES.items()))
-USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
 ITEMS = Call(F.COUNT, (ITEM,), Field("items", BIGINT), distinct=True)
 SHOPS = Call(F.COUNT, (SHOP,), Field("shops", BIGINT), distinct=True)
 TOTAL = Call(F.SUM, (RATE,), Field("total", DOUBLE))
@@ -52,10 +51,7 @@ def context(groups: int = 3_000_000, pairs: int = 19_000_000, hot: float = 0.0, 
 
 
 def made(node: Aggregate, ctx: RuleContext) -> tuple[str, Node]:
-    match = RULE.match(node, ctx)
-    assert isinstance(match, Match)
-    after = RULE.rewrite(match, ctx)
-    check(after, RULE.name, output_of(node))
+    match, after = applied(RULE, node, ctx)
     return match.choice, after
 
 
@@ -82,8 +78,7 @@ def test_it_is_about_whole_aggregates_that_tell_values_apart(node: Node) -> None
     ],
 )
 def test_it_leaves_the_plan_with_a_reason(node: Node, ctx: RuleContext, words: str) -> None:
-    skip = RULE.match(node, ctx)
-    assert isinstance(skip, Skip)
+    skip = skipped(RULE, node, ctx)
     assert words in skip.reason
 
 
@@ -110,8 +105,7 @@ def test_what_is_below_is_computed_once_where_it_can_be() -> None:
     choice, after = made(JOINED, forced)
     assert choice == "KEYED_BRANCHES"
     assert sum(isinstance(node, Join) for node in walk_up(after)) == 1
-    match = RULE.match(replace(JOINED, keys=()), forced)
-    assert isinstance(match, Match)
+    match = matched(RULE, replace(JOINED, keys=()), forced)
     assert "computed once for each branch" in match.reason
 
 
@@ -128,8 +122,7 @@ def test_what_may_differ_each_time_is_computed_once(below: Node) -> None:
     assert made(whole, forced)[0] == "KEYED_BRANCHES"
     bitmaps = RuleContext(JobSettings.model_validate({"distinct_method": "bitmap"}), forced.statistics)
     for node, ctx in ((replace(whole, keys=()), forced), (whole, bitmaps), (replace(whole, keys=()), bitmaps)):
-        skip = RULE.match(node, ctx)
-        assert isinstance(skip, Skip)
+        skip = skipped(RULE, node, ctx)
         assert "might be others each time" in skip.reason
 
 
@@ -158,6 +151,5 @@ def test_a_hot_group_is_told_apart_by_its_values() -> None:
 
 def test_a_forced_phase_is_no_mixture_of_one_and_two() -> None:
     for phase in ("ONE_PHASE", "TWO_PHASE"):
-        match = RULE.match(WHOLE, context(hot=0.6, distinct_method="branches", agg_phase=phase))
-        assert isinstance(match, Match)
+        match = matched(RULE, WHOLE, context(hot=0.6, distinct_method="branches", agg_phase=phase))
         assert "Exchange" not in text_of(RULE.rewrite(match, context(hot=0.6, agg_phase=phase)))

@@ -13,6 +13,7 @@ from service.spec.reports import HotKey, RuleOutcome, RuleTrace
 from service.spec.scalar import column
 from service.spec.strategies import JoinShip
 from service.spec.types import INT, Field
+from tests.support.applied_rules import applied, matched, skipped
 from tests.support.joined import call, col, joined, scan, text
 from workers.engine.plan.explain import call_text
 from workers.engine.plan.invariants import check
@@ -22,7 +23,7 @@ from workers.engine.plan.schema import output_of
 from workers.engine.plan.transform import walk_up
 from workers.engine.planner import apply_rules
 from workers.engine.rules.eager_aggregation import EagerAggregation
-from workers.engine.rules.rule import Match, RuleContext, Skip
+from workers.engine.rules.rule import Match, RuleContext
 from workers.engine.stats.partitioning import BROADCAST_BYTES
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize, ValueRange
 
@@ -113,8 +114,7 @@ def test_it_is_about_undecided_whole_aggregates_over_joins(node: Node) -> None:
     ],
 )
 def test_it_leaves_the_plan_with_a_reason(node: Node, ctx: RuleContext, words: str) -> None:
-    skip = RULE.match(node, ctx)
-    assert isinstance(skip, Skip)
+    skip = skipped(RULE, node, ctx)
     assert words in skip.reason
 
 
@@ -130,8 +130,7 @@ def test_it_leaves_the_plan_with_a_reason(node: Node, ctx: RuleContext, words: s
     ],
 )
 def test_it_fires_by_itself_where_it_costs_clearly_less(node: Aggregate, ctx: RuleContext, choice: str) -> None:
-    match = RULE.match(node, ctx)
-    assert isinstance(match, Match)
+    match = matched(RULE, node, ctx)
     assert match.choice == choice
     costs = {way.name: way.cost for way in match.alternatives}
     assert min(costs, key=lambda name: costs[name]) == choice
@@ -141,8 +140,7 @@ def test_it_fires_by_itself_where_it_costs_clearly_less(node: Aggregate, ctx: Ru
 
 
 def test_what_is_weighed_and_left_is_told() -> None:
-    skip = RULE.match(COUNTED, context(distinct=9_900_000))
-    assert isinstance(skip, Skip)
+    skip = skipped(RULE, COUNTED, context(distinct=9_900_000))
     assert [way.name for way in skip.alternatives if way.chosen] == ["NATIVE"]
 
 
@@ -160,8 +158,7 @@ def test_it_fires_where_it_is_told_to(node: Aggregate, ctx: RuleContext, choice:
         # More digits than a product may have, and no more than a sum may.
         of = replace(col("l.w"), type=replace(col("l.w").type, precision=25))  # type: ignore[type-var]
         node = replace(node, calls=(replace(node.calls[0], arguments=(of,)),))
-    match = RULE.match(node, ctx)
-    assert isinstance(match, Match)
+    match = matched(RULE, node, ctx)
     assert (match.choice, match.reason) == (choice, "eager_aggregation is true.")
 
 
@@ -174,8 +171,7 @@ def chain(*calls: Call, by: tuple[str, ...] = ("v.t",)) -> Aggregate:
 
 def test_what_is_pushed_over_the_next_join_is_looked_at_in_turn() -> None:
     node = chain(call("SUM", col("l.b")))
-    match = RULE.match(node, UNKNOWN)
-    assert isinstance(match, Match)
+    match = matched(RULE, node, UNKNOWN)
     made = RULE.rewrite(match, UNKNOWN)
     (part,) = RULE.parts_of(match, made)
     assert isinstance(part, Aggregate)
@@ -184,10 +180,7 @@ def test_what_is_pushed_over_the_next_join_is_looked_at_in_turn() -> None:
         AggregateRole.WHOLE,
         Phases.UNDECIDED,
     )
-    below = RULE.match(part, UNKNOWN)
-    assert isinstance(below, Match)
-    after = RULE.rewrite(below, UNKNOWN)
-    check(after, RULE.name, output_of(part))
+    below, after = applied(RULE, part, UNKNOWN)
     # Over a join the parts are DECIMALs, and so they are below it, however long the chain.
     lowest = [one for one in walk_up(after) if isinstance(one, Aggregate) and one.input == scan("l")]
     assert [call_text(call) for call in part.calls] == ["SUM(CAST(l.b AS DECIMAL(20,0)))"]
@@ -232,17 +225,14 @@ def test_a_chain_is_weighed_join_by_join() -> None:
     known = context(others=(sketch(("l.i",), 1_000), sketch(("v.i",), 1_000_000), sketch(("l.k", "l.i"), 600_000)))
     sizes = {**known.statistics.tables, "v": TableSize("v", 8, 10**9, 1_000_000, True)}
     ctx = replace(known, statistics=replace(known.statistics, tables=sizes))
-    match = RULE.match(node, ctx)
-    assert isinstance(match, Match)
+    match = matched(RULE, node, ctx)
     assert match.choice == "LEFT"
     (part,) = RULE.parts_of(match, RULE.rewrite(match, ctx))
-    below = RULE.match(part, ctx)
-    assert isinstance(below, Match)
+    below = matched(RULE, part, ctx)
     assert (below.choice, [way.name for way in below.alternatives]) == ("LEFT", ["NATIVE", "BOTH", "LEFT", "RIGHT"])
     nearly_unique = replace(sketch(("l.k", "l.i"), 9_900_000))
     keys = {**ctx.statistics.keys, nearly_unique.columns: nearly_unique}
-    skip = RULE.match(part, replace(ctx, statistics=replace(ctx.statistics, keys=keys)))
-    assert isinstance(skip, Skip)
+    skip = skipped(RULE, part, replace(ctx, statistics=replace(ctx.statistics, keys=keys)))
     assert "not clearly less work" in skip.reason
 
 
@@ -333,8 +323,7 @@ def test_hot_keys_that_are_parted_by_force_are_not_aggregated_away_by_choice(ske
     auto, given = context(others=(named,)), {"join": {"skew": skew}}
     ctx = replace(auto, settings=JobSettings.model_validate(given))
     assert isinstance(RULE.match(node, auto), Match)
-    skip = RULE.match(node, ctx)
-    assert isinstance(skip, Skip)
+    skip = skipped(RULE, node, ctx)
     assert skip.reason.endswith(f"but join.skew is {skew}: no hot keys are joined apart over an aggregate.")
     assert [way.name for way in skip.alternatives if way.chosen] == ["NATIVE"]
 

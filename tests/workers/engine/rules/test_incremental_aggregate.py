@@ -11,14 +11,13 @@ from service.spec.options import JobSettings
 from service.spec.query import AggregateFunction as F
 from service.spec.scalar import column
 from service.spec.types import BIGINT, STRING, Field, decimal
+from tests.support.applied_rules import applied, skipped
 from workers.engine.plan.explain import line_of
-from workers.engine.plan.invariants import check
 from workers.engine.plan.nodes import Aggregate, Call, Named, Node, Project, Scan
-from workers.engine.plan.schema import output_of
 from workers.engine.plan.transform import walk_up
 from workers.engine.rules.bitmap_distinct import BitmapDistinct
 from workers.engine.rules.incremental_aggregate import IncrementalAggregate
-from workers.engine.rules.rule import Match, RuleContext, Skip
+from workers.engine.rules.rule import Match, RuleContext
 from workers.engine.rules.split_distinct_aggregate import SplitDistinctAggregate
 from workers.engine.stats.statistics import Statistics
 
@@ -69,26 +68,21 @@ def test_it_is_about_final_aggregates(node: Node) -> None:
     ],
 )
 def test_it_leaves_the_plan_with_a_reason(node: Node, ctx: RuleContext, words: str) -> None:
-    skip = RULE.match(node, ctx)
-    assert isinstance(skip, Skip)
+    skip = skipped(RULE, node, ctx)
     assert words in skip.reason
 
 
 def test_bitmaps_have_their_middle_phases_in_one_stage() -> None:
     made = BitmapDistinct().rewrite(Match(replace(WHOLE, calls=(ITEMS,)), "BITMAP", ""), context())
     assert isinstance(made, Project)
-    skip = RULE.match(made.input, context())
-    assert isinstance(skip, Skip)
+    skip = skipped(RULE, made.input, context())
     assert "in one stage already" in skip.reason
 
 
 @pytest.mark.parametrize("calls", [(ITEMS, LAST), (PRICES, LAST), (ITEMS, SHOPS, PRICES, LAST)])
 def test_the_bucket_is_no_group_any_more(calls: tuple[Call, ...]) -> None:
     node = final_of_split(replace(WHOLE, calls=calls), context())
-    match = RULE.match(node, context())
-    assert isinstance(match, Match)
-    after = RULE.rewrite(match, context())
-    check(after, RULE.name, output_of(node))
+    _, after = applied(RULE, node, context())
     aggregates = [part for part in walk_up(after) if isinstance(part, Aggregate)]
     assert len(aggregates) == 2
     assert "$v0" in {key.name for key in aggregates[0].keys}

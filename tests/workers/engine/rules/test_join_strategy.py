@@ -13,18 +13,18 @@ from service.spec.reports import HotKey
 from service.spec.scalar import Scalar, column
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 from service.spec.types import BIGINT, BINARY, BOOLEAN, STRING, DataType, Field, TypeName
+from tests.support.applied_rules import matched, skipped
+from tests.support.plan_parts import ORDERS, USERS
 from workers.engine.plan import nodes
 from workers.engine.plan.join_demand import NOTHING, demand_of
 from workers.engine.plan.nodes import Filter, Join, Node, Scan
 from workers.engine.planner import apply_rules
 from workers.engine.rules.join_strategy import JoinStrategy
-from workers.engine.rules.rule import Match, RuleContext, Skip
+from workers.engine.rules.rule import Match, RuleContext
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 
 RULE = JoinStrategy()
 LEFT_TO_SPARK = "No broadcast costs clearly less than sort-merge, or surely fits in memory: the join is left to Spark."
-ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"),))
-USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
 KEYS = ((column("o.uid", BIGINT), column("u.uid", BIGINT)),)
 FEW = Filter(USERS, Scalar("`u.uid` < 9", ("u.uid",), BOOLEAN))
 
@@ -74,8 +74,7 @@ def test_spark_is_kept_from_broadcasting_what_does_not_fit() -> None:
     ctx = context(users=4_000_000)
     small = {**ctx.statistics.tables, "u": TableSize("u", 1, 9 << 20, 4_000_000, True)}
     known = replace(ctx, statistics=replace(ctx.statistics, tables=small))
-    match = RULE.match(join(), known)
-    assert isinstance(match, Match)
+    match = matched(RULE, join(), known)
     assert match.choice == "SORT_MERGE"
     assert match.reason.endswith("its 4,000,000 rows do not fit in memory.")
     roomy = replace(known, statistics=replace(known.statistics, task_memory=1 << 30))
@@ -110,8 +109,7 @@ def test_no_side_is_broadcast_by_choice_where_hot_keys_are_parted_by_force(skew:
         wide = replace(node, left=orders)
         ctx = replace(plain, statistics=known, settings=JobSettings.model_validate(settings))
         assert choice(replace(wide, strategy=nodes.JoinStrategy()), plain) == "BROADCAST_RIGHT"
-        skip = RULE.match(wide, ctx)
-        assert isinstance(skip, Skip)
+        skip = skipped(RULE, wide, ctx)
         assert skip.reason.startswith(f"join.skew is {skew}: to send the right side whole would cost less, but")
         plan = apply_rules(wide, ctx)
         assert [trace.outcome.value for trace in plan.trace if trace.rule == "skewed_join"] == ["fired"]
@@ -129,14 +127,12 @@ def test_no_side_is_broadcast_by_choice_where_hot_keys_are_parted_by_force(skew:
 
 def test_a_broadcast_that_a_rule_has_asked_for_is_taken_back_where_it_does_not_surely_fit() -> None:
     kept = join(ship=JoinShip.BROADCAST_RIGHT, demanded=NOTHING)
-    skip = RULE.match(kept, context())
-    assert isinstance(skip, Skip)
+    skip = skipped(RULE, kept, context())
     assert skip.reason == (
         "The right side, which is aggregated now, is broadcast as Spark would have: its files are below 10 MB."
     )
     for known in (context(users=1_000_000), context(exact=False)):
-        match = RULE.match(kept, known)
-        assert isinstance(match, Match)
+        match = matched(RULE, kept, known)
         assert match.choice == "SORT_MERGE"
         assert "do not fit in memory" in match.reason
     # What is demanded is done.
@@ -238,8 +234,7 @@ def test_what_is_forced_is_done_whatever_it_costs() -> None:
 
 
 def test_a_kind_that_a_rule_has_changed_to_is_not_forced() -> None:
-    found = RULE.match(join(JoinKind.FULL, ship=JoinShip.BROADCAST_LEFT), context())
-    assert isinstance(found, Skip)
+    found = skipped(RULE, join(JoinKind.FULL, ship=JoinShip.BROADCAST_LEFT), context())
     assert found.reason.startswith("BROADCAST_LEFT cannot be had: a full join cannot broadcast its left side")
 
 
@@ -255,8 +250,7 @@ def test_the_join_keeps_what_it_says_of_skew() -> None:
 
 
 def test_every_way_is_told_with_its_cost() -> None:
-    found = RULE.match(join(JoinKind.LEFT), context())
-    assert isinstance(found, Match)
+    found = matched(RULE, join(JoinKind.LEFT), context())
     assert [(way.name, way.chosen) for way in found.alternatives] == [
         ("SORT_MERGE", False),
         ("HASH_LEFT", False),

@@ -6,17 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from service.spec.compile import compile_job
-from service.spec.ddl import parse_schema
-from service.spec.job import JobSpec
 from service.spec.options import JobSettings
+from tests.support.applied_rules import matched, skipped
+from tests.support.compiled import compiled
 from workers.engine.plan.builder import build
 from workers.engine.plan.invariants import check
 from workers.engine.plan.nodes import Filter, Join, Node, Scan
 from workers.engine.plan.schema import output_of
 from workers.engine.plan.transform import walk_up
 from workers.engine.rules.prune_union_branches import PruneUnionBranches, without_excluded_branches
-from workers.engine.rules.rule import Match, RuleContext, Skip
+from workers.engine.rules.rule import RuleContext
 from workers.engine.stats.statistics import Statistics
 
 RULE = PruneUnionBranches()
@@ -32,9 +31,7 @@ SALES = """
 
 
 def plan_of(sql: str) -> Node:
-    tables = {name: {"format": "csv", "path": name, "schema": SCHEMA} for name in TABLES}
-    spec = JobSpec.model_validate({"name": "pruned", "tables": tables, "sql": SALES + sql})
-    return build(compile_job(spec, {name: parse_schema(SCHEMA, "/") for name in TABLES}))
+    return build(compiled(dict.fromkeys(TABLES, SCHEMA), SALES + sql, name="pruned"))
 
 
 def tables_read(plan: Node) -> list[str]:
@@ -141,8 +138,7 @@ def test_a_branch_whose_constant_stands_further_below() -> None:
 def test_the_trace_says_what_is_not_read() -> None:
     plan = plan_of("SELECT uid FROM sales WHERE kind = 's'")
     node = next(node for node in walk_up(plan) if isinstance(node, Filter))
-    match = RULE.match(node, CONTEXT)
-    assert isinstance(match, Match)
+    match = matched(RULE, node, CONTEXT)
     assert match.reason == "2 branches of UNION are not read: the condition on sales.kind excludes them."
     assert tables_read(RULE.rewrite(match, CONTEXT)) == ["shop"]
 
@@ -150,8 +146,7 @@ def test_the_trace_says_what_is_not_read() -> None:
 def test_it_says_why_an_outer_join_keeps_a_branch() -> None:
     plan = plan_of("SELECT u.uid FROM users u RIGHT JOIN sales s ON u.uid = s.uid AND s.kind IN ('s', 'w')")
     node = next(node for node in walk_up(plan) if isinstance(node, Join))
-    skip = RULE.match(node, CONTEXT)
-    assert isinstance(skip, Skip)
+    skip = skipped(RULE, node, CONTEXT)
     assert skip.reason == (
         "The condition in ON excludes 1 branch of a UNION, but the join is RIGHT: it also emits rows that have no "
         "partner."
@@ -182,8 +177,7 @@ def test_terms_that_all_rows_meet_are_removed(sql: str, left: list[str]) -> None
 def test_the_trace_names_the_column_of_the_condition() -> None:
     plan = plan_of("SELECT y.k FROM (SELECT x.kind AS k FROM (SELECT kind FROM sales) x) y WHERE y.k = 's'")
     node = next(node for node in walk_up(plan) if isinstance(node, Filter))
-    match = RULE.match(node, CONTEXT)
-    assert isinstance(match, Match)
+    match = matched(RULE, node, CONTEXT)
     assert match.reason == "2 branches of UNION are not read: the condition on y.k excludes them."
 
 

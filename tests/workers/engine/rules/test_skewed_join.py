@@ -23,6 +23,7 @@ from service.spec.reports import HotKey, RuleOutcome
 from service.spec.scalar import Scalar, column
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, Field, decimal
+from tests.support.applied_rules import matched, skipped
 from workers.engine.plan.invariants import check
 from workers.engine.plan.isolation import HotPart, Side, isolated
 from workers.engine.plan.join_demand import NOTHING
@@ -32,7 +33,7 @@ from workers.engine.plan.nodes import Exchange, Join, JoinStrategy, Limit, Node,
 from workers.engine.plan.schema import output_of
 from workers.engine.plan.transform import walk_up
 from workers.engine.planner import apply_rules
-from workers.engine.rules.rule import Match, RuleContext, Skip
+from workers.engine.rules.rule import Match, RuleContext
 from workers.engine.rules.skewed_join import ISOLATE, SALT, SkewedJoin
 from workers.engine.spark.lowering import lower, physical_plan
 from workers.engine.stats.cardinality import bytes_per_row, estimate_rows, profile_of
@@ -111,8 +112,7 @@ def rewritten(node: Join, ctx: RuleContext) -> Node | None:
 
 
 def reason(node: Node, ctx: RuleContext) -> str:
-    found = RULE.match(node, ctx)
-    assert isinstance(found, Skip)
+    found = skipped(RULE, node, ctx)
     return found.reason
 
 
@@ -127,8 +127,7 @@ def test_the_joins_own_strategy_comes_before_the_querys() -> None:
     apart = Join(node.left, node.right, node.kind, node.keys, strategy=JoinStrategy(skew=JoinSkew.NONE))
     assert reason(apart, context(("k",), {0: 0.9}, {}, skew="ISOLATE")) == "join.skew is NONE."
     salted = Join(node.left, node.right, node.kind, node.keys, strategy=JoinStrategy(skew=JoinSkew.SALT))
-    match = RULE.match(salted, context(("k",), {0: 0.9}, {}, skew="NONE"))
-    assert isinstance(match, Match)
+    match = matched(RULE, salted, context(("k",), {0: 0.9}, {}, skew="NONE"))
     assert match.choice == SALT
 
 
@@ -170,8 +169,7 @@ def test_auto_joins_hot_keys_in_no_way_that_the_query_forbids(forced: dict[str, 
         assert isinstance(found, Match) is bool(ways)
         if not ways:
             assert "is forced for this join" in found.reason
-    asked = RULE.match(replace(node, strategy=JoinStrategy(**forced, skew=JoinSkew.ISOLATE)), ctx)
-    assert isinstance(asked, Match)
+    matched(RULE, replace(node, strategy=JoinStrategy(**forced, skew=JoinSkew.ISOLATE)), ctx)
 
 
 @pytest.mark.parametrize(

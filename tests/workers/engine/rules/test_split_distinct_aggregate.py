@@ -13,8 +13,9 @@ from service.spec.query import JoinKind
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field, array, mapping, struct
+from tests.support.applied_rules import applied, matched, skipped
+from tests.support.plan_parts import USERS
 from workers.engine.plan.explain import line_of
-from workers.engine.plan.invariants import check
 from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
@@ -31,7 +32,7 @@ from workers.engine.plan.nodes import (
 )
 from workers.engine.plan.schema import output_of
 from workers.engine.plan.transform import walk_up
-from workers.engine.rules.rule import Match, RuleContext, Skip
+from workers.engine.rules.rule import RuleContext
 from workers.engine.rules.split_distinct_aggregate import SplitDistinctAggregate
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 
@@ -49,7 +50,6 @@ ORDERS = Scan(
         (Field("o.place", PLACE), "place"),
     ),
 )
-USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
 UID, CATEGORY, PRICE = column("o.uid", BIGINT), column("o.category", STRING), column("o.price", DOUBLE)
 TAGS, COUNTS = column("o.tags", array(STRING)), column("o.counts", mapping(STRING, BIGINT))
 KEYS = (Named(UID, "uid"),)
@@ -81,11 +81,7 @@ FORCED = context(distinct_split={"enabled": True, "bucket_num": 8})
 
 
 def split(node: Aggregate, ctx: RuleContext = FORCED) -> Node:
-    match = RULE.match(node, ctx)
-    assert isinstance(match, Match)
-    after = RULE.rewrite(match, ctx)
-    check(after, RULE.name, output_of(node))
-    return after
+    return applied(RULE, node, ctx)[1]
 
 
 def lines(node: Node) -> list[str]:
@@ -148,15 +144,13 @@ def test_arrays_are_hashed_as_they_are() -> None:
     ],
 )
 def test_it_leaves_the_plan_with_a_reason(node: Node, ctx: RuleContext, words: str) -> None:
-    skip = RULE.match(node, ctx)
-    assert isinstance(skip, Skip)
+    skip = skipped(RULE, node, ctx)
     assert words in skip.reason
 
 
 @pytest.mark.parametrize(("node", "settings"), [(WHOLE, {"agg_phase": "ONE_PHASE"}), (JOINED, {})])
 def test_it_fires_by_itself_where_a_hot_group_would_stay_on_one_task(node: Aggregate, settings: dict[str, Any]) -> None:
-    match = RULE.match(node, context(**settings))
-    assert isinstance(match, Match)
+    match = matched(RULE, node, context(**settings))
     assert match.reason == "Group 7 has 90% of the rows, all on one task."
     native, chosen = match.alternatives
     assert (native.name, native.chosen, chosen.name, chosen.chosen) == ("NATIVE", False, "SPLIT", True)
@@ -165,8 +159,7 @@ def test_it_fires_by_itself_where_a_hot_group_would_stay_on_one_task(node: Aggre
 
 
 def test_what_spark_spreads_is_weighed_too_and_left() -> None:
-    skip = RULE.match(WHOLE, context())
-    assert isinstance(skip, Skip)
+    skip = skipped(RULE, WHOLE, context())
     assert [(way.name, way.chosen) for way in skip.alternatives] == [("NATIVE", True), ("SPLIT", False)]
 
 
@@ -215,11 +208,9 @@ def test_several_sets_get_a_branch_each() -> None:
     ],
 )
 def test_the_method_goes_before_the_toggle(settings: dict[str, Any], words: str) -> None:
-    match = RULE.match(WHOLE, context(**settings))
-    assert isinstance(match, Match)
+    match = matched(RULE, WHOLE, context(**settings))
     assert match.reason == words
-    skip = RULE.match(WHOLE, context(distinct_method="native", **{"distinct_split.enabled": True}))
-    assert isinstance(skip, Skip)
+    skip = skipped(RULE, WHOLE, context(distinct_method="native", **{"distinct_split.enabled": True}))
     assert skip.reason == "distinct_method is native."
 
 

@@ -13,6 +13,8 @@ from service.spec.query import JoinKind
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field
+from tests.support.applied_rules import matched, skipped
+from tests.support.plan_parts import USERS
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.invariants import check
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Filter, Join, Named, Node, Phases, Project, Scan
@@ -27,7 +29,6 @@ ORDERS = Scan(
     "o",
     ((Field("o.uid", BIGINT), "uid"), (Field("o.category", STRING), "category"), (Field("o.rate", DOUBLE), "rate")),
 )
-USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
 UID, CATEGORY = column("o.uid", BIGINT), column("o.category", STRING)
 ROWS = Call(F.COUNT, (), Field("n", BIGINT))
 CATEGORIES = Call(F.COUNT, (CATEGORY,), Field("c", BIGINT), distinct=True)
@@ -79,8 +80,7 @@ def test_it_is_about_undecided_whole_aggregates(node: Node) -> None:
 
 
 def test_what_a_split_has_made_is_settled() -> None:
-    skip = RULE.match(replace(WHOLE, role=AggregateRole.FINAL), context())
-    assert isinstance(skip, Skip)
+    skip = skipped(RULE, replace(WHOLE, role=AggregateRole.FINAL), context())
     assert "settled its phases" in skip.reason
 
 
@@ -127,8 +127,7 @@ def test_what_a_split_has_made_is_settled() -> None:
     ],
 )
 def test_it_leaves_the_plan_with_a_reason(node: Node, ctx: RuleContext, words: str) -> None:
-    skip = RULE.match(node, ctx)
-    assert isinstance(skip, Skip)
+    skip = skipped(RULE, node, ctx)
     assert words in skip.reason
 
 
@@ -146,8 +145,7 @@ def test_it_leaves_the_plan_with_a_reason(node: Node, ctx: RuleContext, words: s
 def test_a_local_phase_that_does_not_reduce_is_left_out(
     node: Aggregate, ctx: RuleContext, operators: list[str]
 ) -> None:
-    match = RULE.match(node, ctx)
-    assert isinstance(match, Match)
+    match = matched(RULE, node, ctx)
     assert match.choice == "ONE_PHASE"
     assert "not worth its work" in match.reason
     one, two, *_ = match.alternatives
@@ -162,8 +160,7 @@ def test_a_local_phase_that_does_not_reduce_is_left_out(
 def test_a_distinct_call_without_parts_is_left_to_spark_behind_the_exchange() -> None:
     spread = Call(F.VAR_POP, (column("o.rate", DOUBLE),), Field("v", DOUBLE))
     ctx = context(groups=1_500_000, pairs=9_900_000)
-    match = RULE.match(replace(DISTINCT, calls=(CATEGORIES, spread)), ctx)
-    assert isinstance(match, Match)
+    match = matched(RULE, replace(DISTINCT, calls=(CATEGORIES, spread)), ctx)
     assert [line.split()[0] for line in text_of(RULE.rewrite(match, ctx)).splitlines()] == [
         "Aggregate",
         "Exchange",
@@ -186,8 +183,7 @@ def test_the_samples_own_rate_decides_nothing() -> None:
     ],
 )
 def test_many_values_of_few_groups_are_sent_by_group_and_value(node: Aggregate, ctx: RuleContext, sent_by: str) -> None:
-    match = RULE.match(node, ctx)
-    assert isinstance(match, Match)
+    match = matched(RULE, node, ctx)
     assert match.choice == "ONE_PHASE_BY_VALUE"
     assert "cost clearly less" in match.reason
     assert [way.name for way in match.alternatives if way.chosen] == [match.choice]
@@ -227,8 +223,7 @@ def test_else_they_are_not(node: Aggregate, ctx: RuleContext) -> None:
 @pytest.mark.parametrize("share", [0.0, 0.9])
 def test_a_given_phase_is_obeyed_and_weighed_all_the_same(phase: str, share: float) -> None:
     ctx = context(share=share, agg_phase=phase)
-    match = RULE.match(WHOLE, ctx)
-    assert isinstance(match, Match)
+    match = matched(RULE, WHOLE, ctx)
     assert match.reason == f"agg_phase is {phase}."
     assert [way.name for way in match.alternatives if way.chosen] == [phase]
     after = RULE.rewrite(match, ctx)
@@ -239,11 +234,9 @@ def test_a_given_phase_is_obeyed_and_weighed_all_the_same(phase: str, share: flo
 
 def test_a_given_phase_needs_no_statistics() -> None:
     ctx = RuleContext(JobSettings.model_validate({"agg_phase": "ONE_PHASE"}), Statistics({}, {}, 4))
-    match = RULE.match(WHOLE, ctx)
-    assert isinstance(match, Match)
+    match = matched(RULE, WHOLE, ctx)
     assert match.alternatives == ()
 
 
 def test_several_distinct_arguments_may_be_told_to_take_two_phases() -> None:
-    match = RULE.match(replace(WHOLE, calls=(CATEGORIES, UIDS)), context(agg_phase="TWO_PHASE"))
-    assert isinstance(match, Match)
+    matched(RULE, replace(WHOLE, calls=(CATEGORIES, UIDS)), context(agg_phase="TWO_PHASE"))

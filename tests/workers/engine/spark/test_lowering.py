@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, BOOLEAN, DOUBLE, INT, STRING, TIMESTAMP, Field
+from tests.support.plan_parts import call
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -25,7 +26,6 @@ from workers.engine.plan.nodes import (
     Named,
     Node,
     Phases,
-    PlanFunction,
     Project,
     Scan,
     Sort,
@@ -65,16 +65,6 @@ def rows_of(node: Node, scans: Scans) -> list[tuple[object, ...]]:
 
 def unordered(rows: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
     return sorted(rows, key=repr)
-
-
-def call(
-    function: AggregateFunction | PlanFunction,
-    *arguments: Scalar,
-    distinct: bool = False,
-    where: Scalar | None = None,
-    order_by: Scalar | None = None,
-) -> Call:
-    return Call(function, arguments, Field("x", BIGINT), distinct, where, order_by)
 
 
 def test_scan_prunes(scans: Scans) -> None:

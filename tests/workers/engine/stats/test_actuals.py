@@ -12,18 +12,18 @@ from service.spec.reports import (
     PlanNodeReport,
     PlanReport,
     PlanTree,
-    Quantiles,
     Quantity,
     RuleOutcome,
     RuleTrace,
     StageMetrics,
 )
-from service.spec.types import BIGINT, Field
-from workers.engine.plan.nodes import Scan, Union
+from tests.support import stages
+from tests.support.plan_parts import ORDERS
+from tests.support.stages import operator
+from workers.engine.plan.nodes import Union
 from workers.engine.stats.actuals import estimates_of
 from workers.engine.stats.statistics import Statistics, TableSize
 
-ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"),))
 KNOWN = Statistics({"o": TableSize("o", 1, 100, 50_000, True)}, {}, slots=2)
 UNKNOWN = Statistics({}, {}, slots=2)
 
@@ -62,25 +62,9 @@ def plan(*nodes: PlanNodeReport) -> PlanTree:
 
 
 def stage(number: int, read: int, written: int, most: float = 0.0, *, rows: int = 0, ok: bool = True) -> StageMetrics:
-    return StageMetrics(
-        stage_id=number,
-        stage_attempt=0,
-        name="",
-        status="COMPLETE" if ok else "FAILED",
-        tasks=2,
-        failed_tasks=0,
-        wall_ms=1,
-        input_rows=rows,
-        input_bytes=0,
-        shuffle_read_rows=read,
-        shuffle_read_bytes=0,
-        shuffle_write_rows=written,
-        shuffle_write_bytes=0,
-        spilled_bytes=0,
-        duration_ms=None,
-        records=Quantiles(min=0, p25=0, median=0, p75=0, max=most),
-        shuffle_bytes=None,
-        spill_bytes=None,
+    status = "COMPLETE" if ok else "FAILED"
+    return stages.stage(
+        None, stage_id=number, tasks=2, wall_ms=1, rows=rows, read=read, written=written, most=most, status=status
     )
 
 
@@ -186,12 +170,6 @@ def test_what_a_rule_made_is_in_its_estimate(by: str) -> None:
     assert not estimates_of(report(before, weighed_nothing, after=after), ORDERS, KNOWN, STAGES).all_estimated
 
 
-def operator(number: int, name: str, rows: int | None) -> OperatorMetrics:
-    return OperatorMetrics(
-        id=number, operator=name, detail="", inputs=(), rows=rows, bytes=None, time_ms=None, spilled_bytes=None
-    )
-
-
 def figures(node: int, rows: int | None) -> NodeFigures:
     return NodeFigures(id=node, rows=rows, bytes=None, time_ms=None)
 
@@ -236,7 +214,7 @@ def test_the_rows_of_each_node_are_compared_by_its_id() -> None:
 
 def test_a_choice_that_the_whole_query_contradicts_is_wrong_though_others_send_rows_too() -> None:
     joins = tree("Scan o", "Join a", "Join b")
-    operators = (operator(1, "SortMergeJoin", 60_000), operator(2, "Project", None))
+    operators = (operator(1, "SortMergeJoin", rows=60_000), operator(2, "Project"))
     run = report(joins, trace(1, 400_001, 1), trace(2, 40_000, 1_200_001))
     made = estimates_of(run, ORDERS, KNOWN, STAGES, OperatorReport(operators=operators))
     found = {(one.node_id, one.quantity): (one.estimated, one.measured) for one in made.wrong if one.rule}
@@ -249,7 +227,7 @@ def test_a_choice_that_the_whole_query_contradicts_is_wrong_though_others_send_r
 
 
 @pytest.mark.parametrize(
-    "operators", [(), (operator(1, "SortMergeJoin", None),), (operator(1, "SortMergeJoin", 10**8),)]
+    "operators", [(), (operator(1, "SortMergeJoin", rows=None),), (operator(1, "SortMergeJoin", rows=10**8),)]
 )
 def test_a_task_may_have_emitted_what_it_did_not_read(operators: tuple[OperatorMetrics, ...]) -> None:
     run = report(tree("Scan o", "Join a", "Join b"), trace(1, 40_000, 100_000_000))

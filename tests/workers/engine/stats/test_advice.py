@@ -11,7 +11,6 @@ import pytest
 from pydantic import ValidationError
 
 from service.spec.compile import compile_job
-from service.spec.ddl import parse_schema
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from service.spec.options import JobSettings
@@ -28,7 +27,9 @@ from service.spec.reports import (
 from service.spec.scalar import Scalar, column
 from service.spec.strategies import JoinSkew
 from service.spec.types import BIGINT, BOOLEAN, DOUBLE, Field, array
-from tests.workers.engine.stats.test_evidence import stage
+from tests.support.compiled import compiled, job_over, schemas_of
+from tests.support.plan_parts import COUNT, ORDERS, USERS
+from tests.support.stages import stage
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.nodes import (
     Aggregate,
@@ -42,7 +43,6 @@ from workers.engine.plan.nodes import (
     Node,
     Phases,
     Project,
-    Scan,
     Union,
 )
 from workers.engine.planner import Plan, plan_query
@@ -62,9 +62,6 @@ from workers.engine.stats.spots import numbered
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 
 UID, OTHER_UID = column("o.uid", BIGINT), column("u.uid", BIGINT)
-ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"),))
-USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
-COUNT = Call(AggregateFunction.COUNT, (), Field("n", BIGINT))
 JOIN = Join(ORDERS, USERS, JoinKind.INNER, ((UID, OTHER_UID),))
 ONE_PHASE = Aggregate(Exchange(JOIN, (UID,)), (Named(UID, "uid"),), (COUNT,), phases=Phases.ONE_PHASE)
 
@@ -347,10 +344,8 @@ ADVISED = {
 def submitted(sql: str, settings: dict[str, Any]) -> JobSpec:
     """The job as it is accepted: raises what a submission is refused with."""
     used = {name: columns for name, columns in TABLES.items() if f"{name}." in sql}
-    tables = {name: {"format": "csv", "path": name, "schema": columns} for name, columns in used.items()}
-    spec = JobSpec.model_validate({"tables": tables, "sql": sql, "settings": settings})
-    compile_job(spec, {name: parse_schema(columns, "/") for name, columns in used.items()})
-    return spec
+    compiled(used, sql, settings=settings)
+    return job_over(used, sql, settings=settings)
 
 
 def known(users_hot: float, sql: str) -> Statistics:
@@ -393,7 +388,7 @@ def reported(measured: Sequence[StageMetrics] = ()) -> Iterator[tuple[str, JobSp
 
 
 def plan_of(spec: JobSpec, settings: JobSettings, statistics: Statistics) -> Plan:
-    schemas = {name: parse_schema(columns, "/") for name, columns in TABLES.items() if name in spec.tables}
+    schemas = schemas_of({name: columns for name, columns in TABLES.items() if name in spec.tables})
     return plan_query(compile_job(spec, schemas), statistics, settings)
 
 

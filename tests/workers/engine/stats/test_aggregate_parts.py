@@ -7,12 +7,12 @@ import pytest
 from service.spec.query import AggregateFunction
 from service.spec.scalar import column
 from service.spec.types import BIGINT, Field
-from tests.workers.engine.stats.test_spots import operator
-from workers.engine.plan.nodes import Aggregate, Call, Deduplicate, Named, Node, Scan
+from tests.support.plan_parts import ORDERS
+from tests.support.stages import operator
+from workers.engine.plan.nodes import Aggregate, Call, Deduplicate, Named, Node
 from workers.engine.stats.aggregate_parts import aggregate_groups
 
 UID, ITEM = column("o.uid", BIGINT), column("o.item", BIGINT)
-ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"),))
 BY_UID = (Named(UID, "o.uid"),)
 COUNTED = Aggregate(ORDERS, BY_UID, (Call(AggregateFunction.COUNT, (), Field("n", BIGINT)),))
 DISTINCT = Aggregate(ORDERS, BY_UID, (Call(AggregateFunction.COUNT, (ITEM,), Field("n", BIGINT), distinct=True),))

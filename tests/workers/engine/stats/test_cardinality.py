@@ -10,6 +10,7 @@ from service.spec.query import AggregateFunction, JoinKind
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, BOOLEAN, Field
+from tests.support.plan_parts import ORDERS, USERS
 from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
@@ -48,8 +49,6 @@ def size(alias: str, rows: int, row_bytes: int = 10) -> TableSize:
     return TableSize(alias, 1, rows * row_bytes, rows, True)
 
 
-ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"),))
-USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
 OTHERS = Scan("others", "x", ((Field("x.uid", BIGINT), "uid"),))
 UID, USER = column("o.uid", BIGINT), column("u.uid", BIGINT)
 CONDITION = Scalar("`o.uid` > 3", ("o.uid",), BOOLEAN)

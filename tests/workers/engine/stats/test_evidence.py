@@ -4,43 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from service.spec.reports import OperatorMetrics, Quantiles, StageMetrics
+from service.spec.reports import StageMetrics
+from tests.support.stages import operator, stage
 from workers.engine.stats.evidence import Evidence, Finding, evidence_of, lost_ms
-
-
-def stage(
-    times: tuple[float, ...] | None = (10.0, 10.0, 10.0, 10.0, 10.0),
-    *,
-    tasks: int = 5,
-    read: int = 0,
-    most: float | None = None,
-    status: str = "COMPLETE",
-    stage_id: int = 3,
-) -> StageMetrics:
-    return StageMetrics(
-        stage_id=stage_id,
-        stage_attempt=0,
-        name="",
-        status=status,
-        tasks=tasks,
-        failed_tasks=0,
-        wall_ms=10_000,
-        input_rows=0,
-        input_bytes=0,
-        shuffle_read_rows=read,
-        shuffle_read_bytes=0,
-        shuffle_write_rows=0,
-        shuffle_write_bytes=0,
-        spilled_bytes=0,
-        duration_ms=None if times is None else quantiles(*times),
-        records=None if most is None else quantiles(0, 0, 0, 0, most),
-        shuffle_bytes=None,
-        spill_bytes=None,
-    )
-
-
-def quantiles(least: float, first: float, median: float, third: float, most: float) -> Quantiles:
-    return Quantiles(min=least, p25=first, median=median, p75=third, max=most)
 
 
 def evidence(*stages: StageMetrics, factor: float = 4.0) -> Evidence:
@@ -102,12 +68,7 @@ def test_where_the_rows_of_an_operator_were_wrong_nothing_follows_from_its_keys(
 
 def test_joins_that_spark_ran_with_a_broadcast() -> None:
     names = {1: "BroadcastHashJoin", 2: "SortMergeJoin", None: "BroadcastHashJoin", 4: "BroadcastNestedLoopJoin"}
-    operators = [
-        OperatorMetrics(
-            id=number, operator=name, detail="", inputs=(), rows=1, bytes=1, time_ms=1, spilled_bytes=0, node=node
-        )
-        for number, (node, name) in enumerate(names.items())
-    ]
+    operators = [operator(number, name, rows=1, node=node) for number, (node, name) in enumerate(names.items())]
     assert evidence_of((), 4, 4.0, operators).broadcast == {1, 4}
 
 

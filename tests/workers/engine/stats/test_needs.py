@@ -11,6 +11,7 @@ from service.spec.query import AggregateFunction, JoinKind
 from service.spec.scalar import column
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 from service.spec.types import BIGINT, BINARY, STRING, Field
+from tests.support.plan_parts import COUNT
 from workers.engine.plan.nodes import Aggregate, Call, Join, JoinStrategy, Limit, Named, Node, Scan
 from workers.engine.stats.needs import is_all_forced, joined_texts, undecided
 
@@ -18,7 +19,6 @@ L = Scan("l", "l", ((Field("l.k", BIGINT), "k"), (Field("l.d", BIGINT), "d")))
 R = Scan("r", "r", ((Field("r.k", BIGINT), "k"),))
 K, D = column("l.k", BIGINT), column("l.d", BIGINT)
 JOIN = Join(L, R, JoinKind.INNER, ((K, column("r.k", BIGINT)),))
-COUNT = Call(AggregateFunction.COUNT, (), Field("n", BIGINT))
 DISTINCT = Call(AggregateFunction.COUNT, (D,), Field("x", BIGINT), distinct=True)
 
 PLAIN = Aggregate(L, (Named(K, "k"),), (COUNT,))

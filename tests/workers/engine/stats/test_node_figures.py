@@ -11,9 +11,11 @@ from service.spec.query import AggregateFunction, JoinKind
 from service.spec.reports import OperatorMetrics, OperatorReport
 from service.spec.scalar import Scalar
 from service.spec.types import BIGINT, Field
+from tests.support.plan_parts import ORDERS, UID, USERS
+from tests.support.stages import operator
 from tests.workers.engine.stats.test_spot_agreement import FILES, ORDER_FILE, USER_FILE
 from tests.workers.engine.stats.test_spot_agreement import scan as scan_of
-from tests.workers.engine.stats.test_spots import BY_UID, KEEP, ORDERS, UID, USERS, operator
+from tests.workers.engine.stats.test_spots import BY_UID, KEEP
 from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Limit, Node, Union
 from workers.engine.stats import spots
 from workers.engine.stats.node_figures import figures_of

@@ -10,6 +10,7 @@ from service.spec.query import AggregateFunction, JoinKind
 from service.spec.scalar import column
 from service.spec.strategies import JoinShip
 from service.spec.types import BIGINT, DOUBLE, INT, DataType, Field, TypeName
+from tests.support.plan_parts import USERS
 from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
@@ -36,7 +37,6 @@ from workers.engine.stats.partitioning import (
 from workers.engine.stats.statistics import Statistics, TableSize
 
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.day", BIGINT), "day")))
-USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
 UID, DAY, USER = column("o.uid", BIGINT), column("o.day", BIGINT), column("u.uid", BIGINT)
 LEFT, RIGHT = frozenset({"`o.uid`"}), frozenset({"`u.uid`"})
 

@@ -6,9 +6,11 @@ import pytest
 
 from service.spec.options import JobSettings
 from service.spec.query import AggregateFunction, JoinKind
-from service.spec.reports import HotKey, Quantiles, RuleOutcome, RuleTrace, SkewReport, StageMetrics
+from service.spec.reports import HotKey, RuleOutcome, RuleTrace, SkewReport, StageMetrics
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, Field
+from tests.support.plan_parts import COUNT, USERS
+from tests.support.stages import stage
 from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
@@ -26,8 +28,6 @@ from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 
 UID, CATEGORY = column("o.uid", BIGINT), column("o.category", BIGINT)
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.category", BIGINT), "category")))
-USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
-COUNT = Call(AggregateFunction.COUNT, (), Field("n", BIGINT))
 DISTINCT = Call(AggregateFunction.COUNT, (CATEGORY,), Field("d", BIGINT), distinct=True)
 UNKNOWN_SUM = Call(AggregateFunction.SUM, (Scalar("f(`o.uid`)", ("o.uid",), None),), Field("s", BIGINT))
 BY_UID = (Named(UID, "uid"),)
@@ -69,32 +69,6 @@ def statistics(*sketches: KeySketch, slots: int = 4, users_bytes: int = 1 << 30)
         "u": TableSize("u", 1, users_bytes, 10_000, True),
     }
     return Statistics(sizes, {known.columns: known for known in sketches}, slots)
-
-
-def stage(
-    times: tuple[float, float, float, float, float] | None, *, tasks: int = 5, wall_ms: int = 10_000, stage_id: int = 3
-) -> StageMetrics:
-    low, first, median, third, high = times or (0.0,) * 5
-    return StageMetrics(
-        stage_id=stage_id,
-        stage_attempt=0,
-        name="shuffle -> files",
-        status="COMPLETE",
-        tasks=tasks,
-        failed_tasks=0,
-        wall_ms=wall_ms,
-        input_rows=0,
-        input_bytes=0,
-        shuffle_read_rows=0,
-        shuffle_read_bytes=0,
-        shuffle_write_rows=0,
-        shuffle_write_bytes=0,
-        spilled_bytes=0,
-        duration_ms=Quantiles(min=low, p25=first, median=median, p75=third, max=high) if times else None,
-        records=None,
-        shuffle_bytes=None,
-        spill_bytes=None,
-    )
 
 
 def report(

@@ -9,8 +9,9 @@ import pytest
 from service.spec.query import JoinKind
 from service.spec.reports import Alternative, ChoiceOutcome, RuleOutcome, RuleTrace
 from service.spec.scalar import column
-from service.spec.types import BIGINT, Field
+from service.spec.types import BIGINT
 from tests.golden.test_golden import CASES, planned, read, statistics
+from tests.support.plan_parts import ORDERS, USERS
 from workers.engine.plan.explain import line_of
 from workers.engine.plan.nodes import Join, Scan, Union
 from workers.engine.plan.numbering import with_ids
@@ -19,8 +20,6 @@ from workers.engine.rules.rulebook import RULES
 from workers.engine.stats.spark_ways import SPARKS_OWN, estimated_savings
 from workers.engine.stats.statistics import Statistics, TableSize
 
-ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"),))
-USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
 JOIN = Join(ORDERS, USERS, JoinKind.INNER, ((column("o.uid", BIGINT), column("u.uid", BIGINT)),))
 
 

@@ -7,7 +7,9 @@ import pytest
 from service.spec.query import JoinKind
 from service.spec.reports import OperatorMetrics
 from service.spec.scalar import Scalar
-from tests.workers.engine.stats.test_spots import KEEP, ORDERS, UID, USERS, operator
+from tests.support.plan_parts import ORDERS, UID, USERS
+from tests.support.stages import operator
+from tests.workers.engine.stats.test_spots import KEEP
 from workers.engine.plan.nodes import Filter, Join, Node, Scan
 from workers.engine.stats.spot_agreement import agree
 from workers.engine.stats.spots import numbered, spots_of_operators, spots_of_plan

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from service.spec.query import AggregateFunction, JoinKind
-from service.spec.reports import OperatorMetrics
-from service.spec.scalar import Scalar, column
-from service.spec.types import BIGINT, Field
+from service.spec.query import JoinKind
+from service.spec.scalar import Scalar
+from tests.support.plan_parts import COUNT, ORDERS, UID, USERS
+from tests.support.stages import operator
 from workers.engine.plan.explain import explain
-from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Limit, Named, Project, Scan, Union
+from workers.engine.plan.nodes import Aggregate, Filter, Join, Limit, Named, Project, Union
 from workers.engine.plan.numbering import with_ids
 from workers.engine.stats import spots
 from workers.engine.stats.spots import (
@@ -21,25 +21,8 @@ from workers.engine.stats.spots import (
     spots_of_plan,
 )
 
-UID = column("o.uid", BIGINT)
-ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"),))
-USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"),))
-COUNT = Call(AggregateFunction.COUNT, (), Field("n", BIGINT))
 KEEP = Scalar("`o.uid` > 1", ("o.uid",), None)
 BY_UID = (Named(UID, "o.uid"),)
-
-
-def operator(number: int, name: str, *inputs: int, rows: int | None = None, detail: str = "") -> OperatorMetrics:
-    return OperatorMetrics(
-        id=number,
-        operator=name,
-        detail=detail or name,
-        inputs=inputs,
-        rows=rows,
-        bytes=None,
-        time_ms=None,
-        spilled_bytes=None,
-    )
 
 
 def everything(top: Numbered) -> list[Numbered]:

@@ -27,7 +27,6 @@ from service.spec.types import (
     decimal,
     struct,
 )
-from tests.support.databases import PostgresDatabases
 from tests.support.every_type import EVERY_TYPE
 from tests.support.staged import staged
 from workers.engine.streaming.sinks import postgres
@@ -39,17 +38,11 @@ COLUMNS = (Field("k", STRING), Field("n", BIGINT))
 UTC = ZoneInfo("UTC")
 
 
-@pytest.fixture(scope="module")
-def database(postgres_databases: PostgresDatabases) -> Iterator[str]:
-    with postgres_databases.new() as url:
-        yield url.replace("+psycopg", "")
-
-
 @pytest.fixture
-def url(database: str) -> str:
+def url(postgres_url: str) -> str:
     """A database without tables."""
-    run(database, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
-    return database
+    run(postgres_url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    return postgres_url
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ logs are rewritten in between.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,6 @@ from psycopg import sql
 from service.results.stream_result import open_stream_result
 from service.spec.final_level import FinalColumn, FinalLevel, Merge, MergedColumn
 from service.spec.types import BIGINT, STRING, Field
-from tests.support.databases import PostgresDatabases
 from tests.support.staged import staged
 from workers.engine.streaming.sinks import compaction
 from workers.engine.streaming.sinks.delta import DeltaSink
@@ -53,12 +52,6 @@ class Place(NamedTuple):
 def target(fence: int, final: FinalLevel | None) -> SinkTarget:
     output = COLUMNS if final is None else tuple(column.field for column in final.output)
     return SinkTarget("evenkeel/job/1", fence, COLUMNS, output, ("k", "p") if final is None else ("k",), final)
-
-
-@pytest.fixture(scope="module")
-def database(postgres_databases: PostgresDatabases) -> Iterator[str]:
-    with postgres_databases.new() as url:
-        yield url.replace("+psycopg", "")
 
 
 def managed(directory: Path, final: FinalLevel | None) -> Place:
@@ -196,5 +189,7 @@ def test_delta(tmp_path: Path, steps: list[tuple[str, list[Row]]]) -> None:
 @pytest.mark.parametrize("final", [None, FINAL], ids=["rows", "parts"])
 @settings(max_examples=15)
 @given(steps=STEPS)
-def test_postgres(database: str, tmp_path: Path, final: FinalLevel | None, steps: list[tuple[str, list[Row]]]) -> None:
-    run(postgres(database, final), tmp_path, steps, final)
+def test_postgres(
+    postgres_url: str, tmp_path: Path, final: FinalLevel | None, steps: list[tuple[str, list[Row]]]
+) -> None:
+    run(postgres(postgres_url, final), tmp_path, steps, final)

@@ -1,0 +1,99 @@
+"""A worker's parts without its threads, around the suite's Spark session."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from service.settings import Settings
+from service.spec.job import JobSpec
+from service.spec.modes import Mode
+from service.spec.queues import Queue
+from service.store.session import Database
+from service.store.tables import JobRow
+from tests.support import lifecycle
+from tests.support.processes import wait_for
+from workers.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.cancellation import cancel_stopped
+from workers.runner import JobRunner
+
+if TYPE_CHECKING:
+    from workers.engine.spark.driver import Driver
+
+
+class SharedDriver:
+    """Hands out the driver of the suite's session."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def driver(self) -> Driver:
+        """Returns the same driver each time."""
+        return self._driver
+
+
+class Bench:
+    """A worker without its threads: tests call their steps."""
+
+    def __init__(self, settings: Settings, database: Database, driver: Driver) -> None:
+        self.settings = settings
+        self.database = database
+        self.driver = driver
+        self.at_hand = AttemptsAtHand()
+        self.rung: list[str] = []
+        self.runner = JobRunner(settings, database, SharedDriver(driver), self.at_hand, lifecycle.WORKER, self.ring)
+        self._submitted = 0
+
+    def ring(self, job_id: str, _queue: str) -> None:
+        """What a broker would take."""
+        self.rung.append(job_id)
+
+    def submit(self, spec: Mapping[str, Any], *, kind: str = "run", timeout_ms: int = 600_000) -> str:
+        """A QUEUED job; nothing of it is checked."""
+        self._submitted += 1
+        checked = JobSpec.model_validate(spec)
+        is_continuous = checked.mode is Mode.CONTINUOUS
+        return lifecycle.insert(
+            self.database,
+            f"job-{self._submitted}",
+            name=checked.name,
+            kind=kind,
+            spec=checked.model_dump(mode="json", by_alias=True),
+            max_attempts=2,
+            timeout_ms=0 if is_continuous else timeout_ms,
+            queue=Queue.STREAM if is_continuous else Queue.SHORT,
+            mode=checked.mode,
+        )
+
+    def job(self, job_id: str) -> JobRow:
+        """Returns the row of a job."""
+        return lifecycle.row_of(self.database, job_id)
+
+    @contextmanager
+    def running(self, job_id: str) -> Iterator[Attempt]:
+        """Runs an endless job in a thread of its own; inside, it is at its Spark tasks. The test tells it to stop."""
+        thread = threading.Thread(target=self.runner.run, args=(job_id,), name=f"run {job_id}")
+        thread.start()
+        try:
+            yield wait_for("tasks of the job", lambda: self._at_its_tasks(job_id), 60)
+        finally:
+            for attempt in self.at_hand.all():
+                attempt.stop(StopReason.CANCELLED)
+            # Over and over, as the worker's own loop: a cancellation between two of Spark's jobs reaches neither.
+            wait_for("the end of the job", lambda: self._has_ended(thread), 60)
+
+    def _has_ended(self, thread: threading.Thread) -> bool:
+        cancel_stopped(self.at_hand.all())
+        thread.join(0.05)
+        return not thread.is_alive()
+
+    def _at_its_tasks(self, job_id: str) -> Attempt | None:
+        for attempt in self.at_hand.all():
+            if attempt.claim.job_id == job_id and self.job(job_id).status == "RUNNING":
+                with suppress(httpx.TimeoutException):  # of the web server's slow first answer
+                    return attempt if self.driver.monitor.progress(attempt.tag).tasks_total else None
+        return None

@@ -1,0 +1,26 @@
+"""Drivers that note what they are asked to cancel, for tests without Spark."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Cancelled:
+    """A driver that notes whose Spark jobs it was to cancel."""
+
+    tags: list[str] = field(default_factory=list)
+
+    def cancel(self, tag: str) -> None:
+        """See `Driver`."""
+        self.tags.append(tag)
+
+
+class Hung(Cancelled):
+    """A driver that does not answer."""
+
+    def cancel(self, tag: str) -> None:
+        """See `Driver`."""
+        super().cancel(tag)
+        threading.Event().wait()

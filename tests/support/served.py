@@ -1,0 +1,30 @@
+"""Commands as they are typed, and the API that they talk to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from typer.testing import CliRunner, Result
+
+from service.cli.main import app as commands
+from service.settings import Settings
+from service.store.session import Database
+
+Evenkeel = Callable[..., Result]
+
+
+def evenkeel(*arguments: str, text: str | None = None) -> Result:
+    """One command, as typed; `text` is its standard input."""
+    result = CliRunner().invoke(commands, list(arguments), input=text)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@dataclass(frozen=True)
+class Served:
+    """An API that listens, its database and its settings. Commands find it by EVENKEEL_URL."""
+
+    url: str
+    database: Database
+    settings: Settings
