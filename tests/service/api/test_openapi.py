@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,6 @@ from pydantic import ValidationError
 from service.api.problems import EVERYWHERE
 from service.cli.openapi import openapi_yaml
 from service.spec.options import JobSettings
-
-COMMITTED = Path(__file__).parents[3] / "openapi.yaml"
 
 
 @pytest.fixture(scope="module")
