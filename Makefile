@@ -1,7 +1,7 @@
 # Needs the environment that README.md's test command makes.
 PYTHON ?= .venv/bin/python
 
-.PHONY: lint quick
+.PHONY: lint quick coverage
 lint:
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
@@ -10,3 +10,8 @@ lint:
 
 quick:
 	$(PYTHON) -m pytest -n 2 -m quick tests/service tests/workers tests/golden tests/architecture --ignore tests/service/api --ignore tests/service/cli
+
+# Branches that no test of any tier takes, in the product's processes as well. Takes as long as all tests.
+coverage:
+	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=
+	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow --cov --cov-append

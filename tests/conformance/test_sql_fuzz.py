@@ -10,6 +10,7 @@ from service.spec.compile import compile_job
 from service.spec.ddl import parse_schema
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
+from tests.support.counts import count
 
 pytestmark = pytest.mark.slow
 
@@ -100,19 +101,19 @@ def test_what_is_mutated_is_accepted_as_it_is(text: str) -> None:
     times=3000,
     guaranteed="each is refused with a code, or accepted",
 )
-@settings(max_examples=1000)
+@settings(max_examples=count(sample=300, full=1000))
 @given(mutated())
 def test_a_query_that_is_nearly_right(text: str) -> None:
     outcome(text)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=count(sample=300, full=1000))
 @given(st.lists(st.sampled_from(WORDS), max_size=60).map(" ".join))
 def test_a_heap_of_words(text: str) -> None:
     outcome(text)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=count(sample=300, full=1000))
 @given(st.text(max_size=300))
 @example("SELECT " + "(" * 50_000)
 @example("SELECT " + "-" * 99_000 + "1")

@@ -15,12 +15,13 @@ from service.spec.status import JobStatus
 from service.store.tables import AttemptRow, JobEventRow, JobRow, OutboxRow
 from tests.support.burst import rows_of, wait_until_ended, write_pairs, write_small
 from tests.support.chaos import Chaos, Clients, Expected
+from tests.support.counts import count
 from tests.support.production import Production, Servers, running_production
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SEED = 6
-SECONDS = 240.0
+SECONDS = count(sample=60.0, full=240.0)
 WORKERS = 3
 
 _log = logging.getLogger(__name__)

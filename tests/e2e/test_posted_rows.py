@@ -14,14 +14,15 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.counts import count
 from tests.support.processes import end, free_port, start_python, wait_for
 
 pytestmark = pytest.mark.e2e
 
 SENDERS = 4
-BATCHES = 40
+BATCHES = count(sample=20, full=40)
 ROWS = 50
-KILLS = 6
+KILLS = count(sample=3, full=6)
 SEED = 20260131
 
 

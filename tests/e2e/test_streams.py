@@ -23,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.spec.status import AttemptStatus, JobStatus
 from service.store.tables import StreamBatchRow
+from tests.support.counts import count
 from tests.support.feeding import WINDOWS, Feeder, Group, Window, declare_over_http, groups_of, over_http
 from tests.support.processes import wait_for
 from tests.support.production import Api, Production, Servers, running_production
@@ -182,7 +183,7 @@ def test_results_survive_kills_and_crashes_of_postgresql(beside_postgres: Produc
         wait_for("the database", lambda: is_there(beside_postgres))
         table.job.wait_for_batch()
 
-    survive(beside_postgres, jobs, feeder, 5, crash, crash)
+    survive(beside_postgres, jobs, feeder, count(sample=1, full=5), *[crash] * count(sample=1, full=2))
 
 
 @pytest.mark.withstands(
@@ -193,7 +194,7 @@ def test_results_survive_kills_and_crashes_of_postgresql(beside_postgres: Produc
 )
 def test_results_survive_kills_beside_sqlite(production: Production) -> None:
     feeder = fed(production)
-    survive(production, [managed(production, feeder), appended(production, feeder)], feeder, 2)
+    survive(production, [managed(production, feeder), appended(production, feeder)], feeder, count(sample=1, full=2))
 
 
 def is_there(production: Production) -> bool:

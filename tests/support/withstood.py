@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 START, END = "<!-- table faults -->", "<!-- end of table -->"
 KINDS = ("fault", "attack")
-_HEAD = "| {kind} | how it is made | times a run | what is guaranteed | test |\n| --- | --- | ---: | --- | --- |\n"
+_HEAD = (
+    "| {kind} | how it is made | times, in a full run | what is guaranteed | test |\n| --- | --- | ---: | --- | --- |\n"
+)
 
 
 @dataclass(frozen=True, order=True)
