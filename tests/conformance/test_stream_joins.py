@@ -175,6 +175,7 @@ def _run(spark: SparkSession, root: Path, query: Query, provider: StateProvider)
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUERIES)
 def test_each_pair_comes_out_once(spark: SparkSession, tmp_path: Path, name: str) -> None:
     random, query = Random(f"{SEED} {name}"), QUERIES[name]

@@ -175,6 +175,7 @@ def _watermark(rows: Sequence[Cells]) -> datetime:
     return late.replace(microsecond=late.microsecond // 1000 * 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUERIES)
 def test_each_closed_window_comes_out_once(spark: SparkSession, tmp_path: Path, name: str) -> None:
     random, query = Random(f"{SEED} {name}"), QUERIES[name]

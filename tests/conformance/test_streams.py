@@ -142,6 +142,7 @@ def test_a_stream_gives_what_its_rows_give_in_one_piece(
     assert difference(expected, run.rows) is None, (provider, len(files), story)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOINED)
 def test_two_streams_in_any_order_give_what_their_join_gives(spark: SparkSession, tmp_path: Path, name: str) -> None:
     random = Random(f"{SEED} {name}")

@@ -16,7 +16,7 @@ from tests.conformance.beside_duckdb import BesideDuckDB, rules_for
 from tests.conformance.combinations import ALL_FORCED
 from tests.conformance.tpch_workload import QUERIES, accepted, generate, specified
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SCALE, TIMES = "0.01", 1000
 

@@ -58,6 +58,7 @@ def test_a_second_signal_kills_at_once(tmp_path: Path) -> None:
     times=1,
     guaranteed="it is started again at the same address",
 )
+@pytest.mark.slow
 def test_a_dead_api_is_started_again_at_the_same_address(tmp_path: Path) -> None:
     with running_service(tmp_path, {"EVENKEEL_SPARK_WARM_UP": "false"}) as service:
         (api,) = (pid for pid in family(service.process.pid) if "serve" in command_line(pid))
@@ -77,6 +78,7 @@ def test_a_dead_api_is_started_again_at_the_same_address(tmp_path: Path) -> None
     times=1,
     guaranteed="all its processes end, the other one is not disturbed",
 )
+@pytest.mark.slow
 def test_two_services_do_not_disturb_each_other_and_a_killed_one_leaves_nothing(
     service: Service, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from tests.support.slow_planning import query, slow_planning, wait_until_it_hang
 from tests.support.tables import write_orders
 from tests.support.worker import Fleet, fleet, jvm_of
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ENVIRONMENT = {
     "EVENKEEL_SPARK_MASTER": "local[2]",

@@ -23,7 +23,7 @@ from tests.support.processes import wait_for
 from tests.support.streaming import TENANT, StreamJob, pid_of, stream_job
 from tests.support.worker import Fleet, fleet, jvm_of, pause
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ENVIRONMENT = {
     "EVENKEEL_SPARK_MASTER": "local[2]",
@@ -120,7 +120,6 @@ def is_let_go(workers: Fleet, job: StreamJob, before: int) -> bool:
     times=4,
     guaranteed="what it writes changes nothing",
 )
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "with_its_jvm", "times_late"), [("managed", True, 2), ("managed", False, 1), ("postgres", True, 1)]
 )
@@ -167,7 +166,6 @@ def test_a_worker_that_wakes_too_late_changes_nothing(
     assert set(two) == set(workers.running())
 
 
-@pytest.mark.slow
 def test_a_killed_worker_and_a_killed_jvm_change_nothing(
     workers: Fleet, two: tuple[subprocess.Popen[bytes], ...], warehouse: str
 ) -> None:

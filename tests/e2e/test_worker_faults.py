@@ -14,7 +14,7 @@ from tests.support.processes import wait_for, wait_until_gone
 from tests.support.tables import ENDLESS, parquet, write_endless, write_orders
 from tests.support.worker import Fleet, active_tasks, fleet, jvm_of, pause
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ENVIRONMENT = {
     "EVENKEEL_SPARK_MASTER": "local[2]",
@@ -129,7 +129,6 @@ def test_a_stopped_worker_lets_short_jobs_end(workers: Fleet) -> None:
     times=1,
     guaranteed="its JVM goes with it; another worker brings the job to its end, once",
 )
-@pytest.mark.slow
 def test_a_killed_worker_is_replaced(workers: Fleet) -> None:
     first = workers.running_worker()
     job_id = workers.submit(SLOW)
@@ -149,7 +148,6 @@ def test_a_killed_worker_is_replaced(workers: Fleet) -> None:
     times=1,
     guaranteed="what it still writes changes nothing and is removed",
 )
-@pytest.mark.slow
 def test_a_paused_worker_comes_too_late(workers: Fleet) -> None:
     paused = workers.running_worker()
     job_id = workers.submit(SLOW)
@@ -176,7 +174,6 @@ def test_a_paused_worker_comes_too_late(workers: Fleet) -> None:
     times=1,
     guaranteed="once its lease has run out the job is shown as QUEUED, never as RUNNING, and may be cancelled at once",
 )
-@pytest.mark.slow
 def test_nothing_is_shown_running_without_a_worker(workers: Fleet) -> None:
     only = workers.running_worker()
     job_id = workers.submit(ENDLESS)
@@ -199,7 +196,6 @@ def test_nothing_is_shown_running_without_a_worker(workers: Fleet) -> None:
     times=1,
     guaranteed="another worker brings the job to CANCELLED; nothing of it stays",
 )
-@pytest.mark.slow
 def test_a_job_does_not_stay_cancelling(workers: Fleet) -> None:
     first = workers.running_worker()
     job_id = workers.submit(ENDLESS)
@@ -276,7 +272,6 @@ def test_a_task_that_cannot_be_interrupted_loses_its_driver(workers: Fleet) -> N
     times=2,
     guaranteed="it is CANCELLED; the others are handed back with `driver_ended`, spend no attempt, and go on",
 )
-@pytest.mark.slow
 def test_jobs_beside_one_whose_driver_is_ended_spend_no_attempt(workers: Fleet) -> None:
     worker = workers.running_worker()
     stream = workers.submit(STREAM)
