@@ -53,7 +53,7 @@ settings.load_profile(FIXED)
 SERVERS = frozenset({"spark", "spark_cluster", "postgres", "postgres_databases", "redis_server", "object_store"})
 """Fixtures that start a server or a JVM."""
 
-TWINS = ("tests/service/store/", "tests/service/jobs/")
+TWINS = "tests/service/"
 """Where the tests of PostgreSQL, which repeat those of SQLite, are of the slow tier."""
 
 NOT_QUICK = tuple(

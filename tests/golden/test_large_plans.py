@@ -49,7 +49,7 @@ def known(built: Node) -> Statistics:
     return Statistics(sizes, sketches, slots=4)
 
 
-@pytest.mark.not_quick
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"eager_aggregation": True}, {"join.skew": "ISOLATE"}], ids=str)
 @pytest.mark.parametrize(("sql", "number"), [(STAR, 100), (NESTED, 126)], ids=["star", "nested"])
 def test_the_largest_queries_are_planned_within_the_stack_of_python(

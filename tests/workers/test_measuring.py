@@ -24,6 +24,7 @@ from service.store.tables import PlanRow, StageMetricsRow
 from tests.support.bench import Bench
 from tests.support.tables import parquet, write_hot
 from workers.engine.spark.status_store import MonitorError
+from workers.engine.stats import evidence
 
 pytestmark = pytest.mark.spark
 
@@ -108,7 +109,9 @@ def measured(bench: Bench, spec: dict[str, Any]) -> tuple[PlanReport, SkewReport
         )
 
 
-def test_the_report_of_a_self_join_is_about_the_plan_that_ran(bench: Bench) -> None:
+def test_the_report_of_a_self_join_is_about_the_plan_that_ran(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a busy machine a task that does little may take many times as long as the others.
+    monkeypatch.setattr(evidence, "MIN_TASK_MS", 60_000.0)
     write_hot(bench.settings.state_dir / "data", "hot")
     plan, skew, estimates, figures = measured(bench, SELF_JOIN)
     (eager,) = [trace for trace in plan.rules if trace.rule == "eager_aggregation"]

@@ -350,14 +350,13 @@ def hang(request: pytest.FixtureRequest, bench: Bench, monkeypatch: pytest.Monke
     wait_for("the planning to end", lambda: not bench.at_hand.abandoned.all())
 
 
-@pytest.mark.parametrize("mode", ["continuous", "incremental"])
 @pytest.mark.parametrize(
-    ("reason", "status"),
+    ("mode", "reason", "status"),
     [
-        (StopReason.CANCELLED, "CANCELLED"),
-        (StopReason.STOP_REQUESTED, "STOPPED"),
-        (StopReason.WORKER_STOPPING, "QUEUED"),
-        (StopReason.LEASE_LOST, "PLANNING"),
+        ("incremental", StopReason.CANCELLED, "CANCELLED"),
+        ("continuous", StopReason.STOP_REQUESTED, "STOPPED"),
+        ("incremental", StopReason.WORKER_STOPPING, "QUEUED"),
+        ("continuous", StopReason.LEASE_LOST, "PLANNING"),
     ],
 )
 def test_a_stream_that_is_to_end_does_not_wait_for_its_start(

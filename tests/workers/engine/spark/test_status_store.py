@@ -30,10 +30,10 @@ def test_it_tells_what_the_rest_interface_tells(spark: SparkSession, context: Sp
     assert jobs
     address = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}"
     for job in jobs:
-        assert httpx.get(f"{address}/jobs/{job['jobId']}", trust_env=False).json() == job
+        assert httpx.get(f"{address}/jobs/{job['jobId']}", trust_env=False, timeout=60).json() == job
         for stage_id in job["stageIds"]:
             parameters = {"details": "false", "withSummaries": "true", "quantiles": "0.0,0.5,1.0"}
-            told = httpx.get(f"{address}/stages/{stage_id}", params=parameters, trust_env=False)
+            told = httpx.get(f"{address}/stages/{stage_id}", params=parameters, trust_env=False, timeout=60)
             found = json.loads(store.stage(stage_id, (0.0, 0.5, 1.0)))
             assert found == (told.json() if told.status_code == 200 else [])
     assert store.jobs("another") == []
