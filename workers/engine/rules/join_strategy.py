@@ -116,7 +116,7 @@ def _decide_forced(node: Join, ship: JoinShip, local: JoinLocal, ctx: RuleContex
     sides = join_sides(node, ctx.statistics) if node.keys else None
     # Sort-merge comes first, and a hash table behind a shuffle before one of a broadcast.
     chosen = ways[0]
-    if sides is not None and len(ways) > 1 and (_doubt(sides) is None):
+    if sides is not None and _doubt(sides) is None:
         safe = [way for way in ways if way is chosen or _is_safe(way, sides, ctx)]
         best = min(safe, key=lambda way: cost_of(way, *sides, ctx.statistics.slots).slowest)
         chosen = best if _is_clear_gain(best, chosen, sides, ctx) else chosen

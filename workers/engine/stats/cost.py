@@ -144,7 +144,7 @@ def kept_by_local_phase(profile: KeyProfile, tasks: int) -> float:
 def hottest_task(profile: KeyProfile, slots: int) -> float:
     """Rows of the busiest task when rows are hashed by the key: the most frequent key beside its part of the rest."""
     top = profile.hot[0][1] if profile.hot else 0.0
-    return max(top + (profile.rows - top) / slots, profile.rows / slots)
+    return top + (profile.rows - top) / slots
 
 
 def hot_group(profile: KeyProfile, skew: SkewSettings, slots: int, row_bytes: float) -> HotGroup | None:

@@ -80,6 +80,10 @@ def join(kind: JoinKind, right: Scan = USERS, residual: Scalar | None = None) ->
         (join(JoinKind.INNER, OTHERS), None),
         (join(JoinKind.LEFT), 3000),
         (join(JoinKind.LEFT_ANTI), 0),
+        (join(JoinKind.LEFT, residual=CONDITION), 3000),
+        (join(JoinKind.RIGHT, residual=CONDITION), 1000),
+        (join(JoinKind.FULL, residual=CONDITION), 3000),
+        (Join(USERS, ORDERS, JoinKind.FULL, ((USER, UID),), CONDITION), 3000),
     ],
 )
 def test_rows(node: Node, rows: int | None) -> None:

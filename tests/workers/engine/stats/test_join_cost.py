@@ -18,12 +18,15 @@ from workers.engine.stats.join_cost import (
     hashed_bytes,
     join_sides,
     most_joined_rows,
+    most_rows,
     possible_ways,
 )
 from workers.engine.stats.statistics import Statistics, TableSize
 
 A = Scan("a", "a", ((Field("a.k", BIGINT), "k"),))
 B = Scan("b", "b", ((Field("b.k", BIGINT), "k"), (Field("b.s", STRING), "s")))
+BY_K = (Named(column("a.k", BIGINT), "k"),)
+UNKNOWN = Scan("c", "c", A.columns)
 KEYS = ((column("a.k", BIGINT), column("b.k", BIGINT)),)
 SIZES = {"a": TableSize("a", 1, 1 << 20, 1000, True), "b": TableSize("b", 1, 20_000, 1000, True)}
 STATISTICS = Statistics(SIZES, {}, slots=4, task_memory=1 << 20)
@@ -43,12 +46,15 @@ def left_side(node: Node, statistics: Statistics = STATISTICS) -> JoinSide:
         (Expand(A, 3, "e"), 3000),
         (Union((A, A)), 2000),
         (Aggregate(A, (), ()), 1),
-        (Aggregate(Limit(A, 9), (Named(column("a.k", BIGINT), "k"),), ()), 9),
+        (Aggregate(Limit(A, 9), BY_K, ()), 9),
+        (Aggregate(Limit(A, 9), BY_K, (), grouping_sets=((0,), ())), 18),
+        # The set without keys has a row even where none comes in.
+        (Aggregate(Limit(A, 0), BY_K, (), grouping_sets=((0,), ())), 2),
+        (Aggregate(UNKNOWN, BY_K, (), grouping_sets=((0,), ())), None),
     ],
 )
-def test_most_rows_are_those_that_nothing_can_exceed(node: Node, most: int) -> None:
-    sides = join_sides(Join(node, B, JoinKind.INNER, KEYS), STATISTICS)
-    assert sides is None or sides[0].most == most
+def test_most_rows_are_those_that_nothing_can_exceed(node: Node, most: int | None) -> None:
+    assert most_rows(node, STATISTICS) == most
 
 
 def test_above_a_join_and_in_estimated_files_there_is_no_bound() -> None:

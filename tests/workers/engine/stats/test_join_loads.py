@@ -65,6 +65,7 @@ def test_rows_of_a_key_on_both_sides() -> None:
         (JoinKind.RIGHT, 0, 4, 4),
         (JoinKind.FULL, 0, 4, 4),
         (JoinKind.LEFT_SEMI, 3, 4, 3),
+        (JoinKind.LEFT_SEMI, 3, 0, 0),
         (JoinKind.LEFT_ANTI, 3, 4, 0),
         (JoinKind.LEFT_ANTI, 3, 0, 3),
     ],
@@ -91,9 +92,13 @@ def test_nulls_are_hot_where_they_are_kept() -> None:
 
 
 def test_what_stands_out_where_nothing_is_hot() -> None:
-    assert [load.value for load in standing_out(profile(JOIN, known({"7": 0.2, "8": 0.01}, {})))] == ["7"]
+    # More than an eighth of the rows, with two tasks on each of four slots.
+    assert [load.value for load in standing_out(profile(JOIN, known({"7": 0.13, "8": 0.12}, {})))] == ["7"]
     assert [load.value for load in standing_out(profile(JOIN, known({"7": 0.02, "8": 0.01}, {})))] == ["7"]
     assert standing_out(profile(JOIN, known({}, {}))) == ()
+    found = profile(JOIN, known({"7": 0.2, "8": 0.2}, {}))
+    unnamed = replace(found, loads=(replace(found.loads[0], literals=None), found.loads[1]))
+    assert standing_out(unnamed) == (found.loads[1],)
 
 
 def test_a_renamed_column_is_the_tables_and_an_expression_is_not() -> None:

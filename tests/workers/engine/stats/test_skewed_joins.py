@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from service.spec.options import JobSettings
 from service.spec.query import JoinKind
 from service.spec.reports import HotKey
@@ -15,6 +17,7 @@ from workers.engine.plan.join_demand import NOTHING, Demand
 from workers.engine.plan.nodes import Join, Limit, Scan
 from workers.engine.stats.join_loads import JoinProfile, join_profile
 from workers.engine.stats.skewed_joins import (
+    RESCAN,
     cost_apart,
     is_parted,
     isolate_way,
@@ -74,6 +77,18 @@ def test_rows_of_which_much_comes_are_parted_over_tasks() -> None:
     assert way.cost.hottest_task * 3 < plain_cost(known).hottest_task
 
 
+def test_rows_that_are_broadcast_fit_together() -> None:
+    known = profile(0.6, 0.0)
+    one = replace(known.loads[0], right=1000.0)
+    two = replace(one, value="8", left=one.left / 2, literals=(Scalar("8L", (), BIGINT),))
+    for room, keys in ((2000.0, 2), (1999.0, 1)):
+        held = replace(known, loads=(two, one), room=room * known.hashed_bytes[Side.RIGHT])
+        way = isolate_way(JOIN, held, held.loads, ())
+        assert way is not None
+        # The key with more rows goes first.
+        assert [part.keys for part in way.parts] == [((one.literals or ()), (two.literals or ()))[:keys]]
+
+
 def test_what_does_not_fit_is_salted_alone() -> None:
     known = profile(0.6, 0.1)
     assert isolate_way(JOIN, known, known.loads, ()) is None
@@ -117,9 +132,11 @@ def test_one_reading_spares_what_parts_read_again() -> None:
 
 
 def test_one_reading_salts_no_other_side() -> None:
-    known = profile(0.6, 0.0)
     left = replace(JOIN, kind=JoinKind.LEFT)
-    assert salt_in_one_reading(Side.RIGHT, left, known, known.loads, ()) is None
+    on_the_right = profile(0.0, 0.6)
+    assert salt_in_one_reading(Side.RIGHT, JOIN, on_the_right, on_the_right.loads, ()) is not None
+    assert salt_in_one_reading(Side.RIGHT, left, on_the_right, on_the_right.loads, ()) is None
+    known = profile(0.6, 0.0)
     assert salt_in_one_reading(Side.LEFT, replace(JOIN, left=LEFT_KEY), known, known.loads, ()) is None
     assert salt_in_one_reading(Side.LEFT, JOIN, known, (), ()) is None
 
@@ -130,6 +147,11 @@ def test_rows_with_a_null_key_are_spread_in_one_reading() -> None:
     way = salt_in_one_reading(Side.LEFT, left, known, (), (Side.LEFT,))
     assert way is not None
     assert (way.parts, way.nulls) == ((), (Side.LEFT,))
+    # They are sent, read and emitted by all slots, and the other side is read once more.
+    rest = plain_cost(replace(known, nulls=dict.fromkeys(Side, 0.0)))
+    spread, read = (3 - 1) * 6_000_000 / 8, RESCAN * 10_000_000 / 8
+    assert way.cost.slowest == pytest.approx(rest.slowest + spread + read)
+    assert way.cost.shuffled == known.rows
     assert way.cost.slowest < plain_cost(known).slowest
     assert salt_in_one_reading(Side.LEFT, replace(left, null_safe=True), known, (), (Side.LEFT,)) is None
 
@@ -169,7 +191,8 @@ def test_what_is_forced_parts_a_join_where_it_can_be_had() -> None:
     assert not is_parted(replace(JOIN, left=Limit(LEFT, 3)), JoinSkew.ISOLATE, NOTHING, known)
 
 
-def test_of_joins_one_above_the_other_two_are_parted() -> None:
+@pytest.mark.parametrize(("hot_in", "parted"), [("l", [True, True, False]), ("y", [False, False, True])])
+def test_of_joins_one_above_the_other_two_are_parted(hot_in: str, parted: list[bool]) -> None:
     sizes = {side: TableSize(side, 4, 200_000_000, 10_000_000, True) for side in "lrxy"}
     hot = (HotKey(value="7", share=0.6, estimated_rows=6_000_000),)
     literals = ((Scalar("7L", (), BIGINT),),)
@@ -181,8 +204,8 @@ def test_of_joins_one_above_the_other_two_are_parted() -> None:
             900,
             9_000_000,
             0.0,
-            hot if side == "l" else (),
-            literals=literals if side == "l" else (),
+            hot if side == hot_in else (),
+            literals=literals if side == hot_in else (),
         )
         for side in sizes
     }
@@ -191,6 +214,6 @@ def test_of_joins_one_above_the_other_two_are_parted() -> None:
     for side in "xy":
         scan = Scan(side, side, ((Field(f"{side}.k", BIGINT), "k"), (Field(f"{side}.v", STRING), "v")))
         joins.append(Join(joins[-1], scan, JoinKind.INNER, ((column("l.k", BIGINT), column(f"{side}.k", BIGINT)),)))
-    assert [is_parted(join, JoinSkew.ISOLATE, NOTHING, known) for join in joins] == [True, True, False]
+    assert [is_parted(join, JoinSkew.ISOLATE, NOTHING, known) for join in joins] == parted
     skew = JobSettings().skew
-    assert [cost_apart(join, known, skew, ()) is not None for join in joins] == [True, True, False]
+    assert [cost_apart(join, known, skew, ()) is not None for join in joins] == parted

@@ -59,6 +59,19 @@ def test_unions_below_unions_are_one() -> None:
     assert [each.kind for each in top.inputs] == [Kind.SCAN, Kind.SCAN, Kind.UNION, Kind.SCAN]
 
 
+def test_sparks_unions_below_unions_are_one() -> None:
+    found = spots_of_operators(
+        [
+            operator(1, "Union", 2, 3),
+            operator(2, "Project", 4),
+            operator(3, "Filter", 4),
+            operator(4, "Union", 5, 5),
+            operator(5, "Scan parquet"),
+        ]
+    )
+    assert [each.kind for each in found.inputs] == [Kind.SCAN, Kind.SCAN, Kind.UNION]
+
+
 def test_sparks_operators() -> None:
     found = spots_of_operators(
         [
@@ -92,16 +105,26 @@ def test_copies_end_a_row_of_aggregates() -> None:
     assert [[each.id for each in spot.members] for spot in found.walk()] == [[1, 2], [3], [4]]
 
 
-@pytest.mark.parametrize("name", ["EmptyRelation", "LocalTableScan", "Window", "Expand", "InMemoryTableScan"])
-def test_what_is_not_known_is_told_so(name: str) -> None:
-    assert spots_of_operators([operator(1, "Project", 2), operator(2, name)]).kind is Kind.OTHER
+@pytest.mark.parametrize(
+    ("name", "inputs", "kind"),
+    [
+        *((name, 0, Kind.OTHER) for name in ("EmptyRelation", "LocalTableScan", "Window", "InMemoryTableScan")),
+        *((name, 0, Kind.OTHER) for name in ("Expand", "ReusedExchange", "HashAggregate", "Generate")),
+        ("Scan parquet", 1, Kind.OTHER),
+        ("SortMergeJoin", 1, Kind.OTHER),
+        ("Generate", 1, Kind.EXPAND),
+        ("Generate", 2, Kind.OTHER),
+    ],
+)
+def test_an_operator_of_another_name_or_number_of_inputs_is_unknown(name: str, inputs: int, kind: Kind) -> None:
+    operators = [operator(1, "Project", 2), operator(2, name, *[3] * inputs), operator(3, "Scan parquet")]
+    assert spots_of_operators(operators).kind is kind
 
 
 def test_what_is_used_again_and_again_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spots, "MOST_SPOTS", 50)
     # Each union takes the next one twice.
     chain = [operator(number, "Union", number + 1, number + 1) for number in range(30)]
-    chain = [one for each in chain for one in (each,)]
     joins = [each.model_copy(update={"operator": "SortMergeJoin"}) for each in chain]
     with pytest.raises(TooManySpotsError):
         spots_of_operators([*joins, operator(30, "Scan parquet")])
