@@ -284,8 +284,7 @@ def _unmet(condition: Scalar, inputs: tuple[Node, ...]) -> Scalar | None:
 
 
 def _is_met(term: Scalar, inputs: tuple[Node, ...]) -> bool:
-    tree = read_scalar(term)
-    if tree is None or isinstance(tree, Connective):
+    if isinstance(read_scalar(term), Connective):
         return False
     required = _required_by(term)
     return bool(required) and all(

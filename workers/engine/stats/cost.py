@@ -133,7 +133,7 @@ def distinct_in_share(profile: KeyProfile, share: float) -> float:
 
 
 def _met(rows: float, share: float) -> float:
-    return 1.0 if share >= 1.0 else 1.0 - math.pow(1.0 - share, rows)
+    return 1.0 - math.pow(1.0 - share, rows)
 
 
 def kept_by_local_phase(profile: KeyProfile, tasks: int) -> float:

@@ -130,6 +130,7 @@ def test_a_branch_whose_constant_stands_further_below() -> None:
         SELECT x.k FROM (
           SELECT y.k FROM (SELECT 'a' AS k, uid FROM web) y GROUP BY y.k, y.uid
           UNION ALL SELECT z.k FROM (SELECT 'b' AS k FROM shop LIMIT 3) z JOIN users u ON u.name = z.k
+          UNION ALL SELECT v.k FROM users u JOIN (SELECT 'c' AS k FROM mail) v ON u.name = v.k
         ) x WHERE x.k = 'b'
     """
     assert pruned(sql) == ["shop", "users"]
@@ -164,6 +165,19 @@ def test_it_says_why_an_outer_join_keeps_a_branch() -> None:
         # The join makes the column NULL for users without a sale.
         ("SELECT s.n FROM users u LEFT JOIN sales s ON s.uid = u.uid WHERE s.kind = 's'", ["s.kind = 's'"]),
         ("SELECT s.n FROM users u RIGHT JOIN sales s ON s.uid = u.uid WHERE s.kind = 's'", []),
+        ("SELECT s.n FROM sales s WHERE s.kind = 's' AND (s.level = 2 AND s.n > 1)", ["s.level = 2 AND s.n > 1"]),
+        ("SELECT s.n FROM sales s WHERE s.kind = 's' AND (s.level = 2 OR s.n > 1)", ["s.level = 2 OR s.n > 1"]),
+        # A user may have another name.
+        (
+            "SELECT x.k FROM (SELECT kind AS k FROM sales UNION ALL SELECT name FROM users) x WHERE x.k = 's'",
+            ["x.k = 's'"],
+        ),
+        # ROLLUP adds a row in which the column is NULL.
+        (
+            "SELECT s.n FROM sales s JOIN (SELECT q.k FROM (SELECT 'g' AS k FROM users) q GROUP BY ROLLUP (q.k)) g "
+            "ON TRUE WHERE s.kind = 's' AND g.k = 'g'",
+            ["g.k = 'g'"],
+        ),
     ],
 )
 def test_terms_that_all_rows_meet_are_removed(sql: str, left: list[str]) -> None:

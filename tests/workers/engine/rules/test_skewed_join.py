@@ -22,7 +22,7 @@ from service.spec.query import JoinKind
 from service.spec.reports import HotKey, RuleOutcome
 from service.spec.scalar import Scalar, column
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
-from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, Field, decimal
+from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, Field, array, decimal
 from tests.support.applied_rules import matched, skipped
 from workers.engine.plan.invariants import check
 from workers.engine.plan.isolation import HotPart, Side, isolated
@@ -209,6 +209,35 @@ def test_no_key_is_salted_where_the_query_demands_a_hash_table(local: JoinLocal)
     # What a rule has chosen for the other rows, of which a shuffle alone was demanded, is no hindrance.
     chosen = JoinStrategy(JoinShip.REPARTITION, local, demanded=(JoinShip.REPARTITION, JoinLocal.AUTO))
     assert isinstance(rewritten(replace(node, strategy=chosen), ctx), Union)
+
+
+@pytest.mark.parametrize(
+    ("kind", "skew", "left", "right", "nulls", "because"),
+    [
+        (JoinKind.LEFT, "AUTO", {}, {}, 0.9, "the other side's columns have types of which there is no NULL to write"),
+        (JoinKind.LEFT_ANTI, SALT, {}, {}, 0.9, "no key of the sample is known as a literal"),
+        (JoinKind.FULL, SALT, {0: 0.5}, {}, 0.9, "no side of a full join may be parted: both keep their rows"),
+        (JoinKind.LEFT, ISOLATE, {}, {0: 0.9}, 0.1, "a left join can part the rows of its left side alone"),
+        (JoinKind.LEFT, ISOLATE, {0: 0.9}, {0: 0.9}, 0.1, "the rows to broadcast are too many"),
+        (JoinKind.INNER, ISOLATE, {0: 0.5}, {0: 0.9}, 0.0, "the rows to broadcast are too many"),
+    ],
+)
+@pytest.mark.parametrize("ship", [JoinShip.AUTO, JoinShip.REPARTITION])
+def test_it_says_why_there_is_no_way(
+    kind: JoinKind,
+    skew: str,
+    left: Mapping[int, float],
+    right: Mapping[int, float],
+    nulls: float,
+    because: str,
+    ship: JoinShip,
+) -> None:
+    right_side = scan("r")
+    nested = replace(right_side, columns=(*right_side.columns, (Field("r.a", array(BIGINT)), "a")))
+    node = replace(join(kind, ("k",)), right=nested, strategy=JoinStrategy(ship))
+    ctx = context(("k",), left, right, skew=skew, nulls=nulls)
+    tight = replace(ctx, statistics=replace(ctx.statistics, task_memory=1 << 20))
+    assert f", but {because}" in reason(node, tight)
 
 
 def test_integers_of_two_types_are_compared_as_they_are() -> None:

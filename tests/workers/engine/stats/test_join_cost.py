@@ -9,7 +9,7 @@ import pytest
 from service.spec.query import JoinKind
 from service.spec.scalar import Scalar, column
 from service.spec.strategies import JoinLocal, JoinShip
-from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field, decimal
+from service.spec.types import BIGINT, BOOLEAN, DOUBLE, NULL, STRING, Field, decimal
 from workers.engine.plan.nodes import Aggregate, Expand, Filter, Join, Limit, Named, Node, Project, Scan, Union
 from workers.engine.stats.join_cost import (
     JoinSide,
@@ -79,6 +79,8 @@ def test_texts_have_no_bound_and_are_guessed_wide() -> None:
     assert [side.most for side in sides] == [1000, None]
     exact = Scan("a", "a", ((Field("a.m", decimal(38, 2)), "m"), (Field("a.x", DOUBLE), "x")))
     assert hashed_bytes(exact, STATISTICS) == 48 + 24 + 8
+    nothing = Project(A, (Named(Scalar("NULL", (), NULL), "n"), Named(Scalar("true", (), BOOLEAN), "q")))
+    assert hashed_bytes(nothing, STATISTICS) == 48 + 8 + 8
 
 
 def test_measured_texts_are_as_wide_as_they_are_under_any_name() -> None:
@@ -100,6 +102,10 @@ def test_what_joins_below_broadcast_takes_room_too() -> None:
     sides = join_sides(Join(Join(A, B, JoinKind.LEFT_SEMI, KEYS), A, JoinKind.INNER, KEYS), known)
     assert sides is not None
     assert [side.beside for side in sides] == [300 * (48 + 16 + 108)] * 2
+    below = Join(A, B, JoinKind.LEFT_SEMI, KEYS)
+    both = join_sides(Join(below, below, JoinKind.INNER, KEYS), known)
+    assert both is not None
+    assert [side.beside for side in both] == [2 * 300 * (48 + 16 + 108)] * 2
     assert sides[1].fits_in_broadcast(known)
     assert not replace(sides[1], beside=1000.0 * 56 + 1).fits_in_broadcast(known)
     assert not replace(sides[1], most=1001.0, beside=0.0).fits_in_broadcast(known)
