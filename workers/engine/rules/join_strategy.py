@@ -243,8 +243,6 @@ def _doubt(sides: tuple[JoinSide, JoinSide]) -> str | None:
 
 def _is_safe(way: Way, sides: tuple[JoinSide, JoinSide], ctx: RuleContext) -> bool:
     """Whether the hashed side surely fits, and Spark would not do better by what it sees while it runs."""
-    if way is Way.SORT_MERGE:
-        return True
     build, probe = sides if way.value.endswith("LEFT") else (sides[1], sides[0])
     if way in _BROADCASTS:
         return build.fits_in_broadcast(ctx.statistics)

@@ -16,7 +16,7 @@ from service.spec.types import BIGINT, DOUBLE, STRING, Field
 from tests.support.applied_rules import applied, matched, skipped
 from tests.support.plan_parts import USERS
 from workers.engine.plan.explain import line_of, text_of
-from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Join, Limit, Named, Node, Scan
+from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Join, Limit, Named, Node, Phases, Scan
 from workers.engine.plan.transform import walk_up
 from workers.engine.rules.distinct_branches import DistinctBranches
 from workers.engine.rules.rule import RuleContext
@@ -55,8 +55,16 @@ def made(node: Aggregate, ctx: RuleContext) -> tuple[str, Node]:
     return match.choice, after
 
 
-@pytest.mark.parametrize("node", [ORDERS, replace(WHOLE, calls=(TOTAL,)), replace(WHOLE, role=AggregateRole.PARTIAL)])
-def test_it_is_about_whole_aggregates_that_tell_values_apart(node: Node) -> None:
+@pytest.mark.parametrize(
+    "node",
+    [
+        ORDERS,
+        replace(WHOLE, calls=(TOTAL,)),
+        replace(WHOLE, role=AggregateRole.PARTIAL),
+        replace(WHOLE, phases=Phases.TWO_PHASE),
+    ],
+)
+def test_it_is_about_undecided_whole_aggregates_that_tell_values_apart(node: Node) -> None:
     assert RULE.match(node, context()) is None
 
 

@@ -131,6 +131,8 @@ def test_a_branch_whose_constant_stands_further_below() -> None:
           SELECT y.k FROM (SELECT 'a' AS k, uid FROM web) y GROUP BY y.k, y.uid
           UNION ALL SELECT z.k FROM (SELECT 'b' AS k FROM shop LIMIT 3) z JOIN users u ON u.name = z.k
           UNION ALL SELECT v.k FROM users u JOIN (SELECT 'c' AS k FROM mail) v ON u.name = v.k
+          UNION ALL SELECT CAST(NULL AS STRING) AS k FROM web
+          UNION ALL SELECT w.k FROM (SELECT 'd' AS k, uid FROM mail GROUP BY 'd', uid) w
         ) x WHERE x.k = 'b'
     """
     assert pruned(sql) == ["shop", "users"]

@@ -9,12 +9,13 @@ import pytest
 from service.spec.query import AggregateFunction, JoinKind
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar, column
-from service.spec.types import BIGINT, BOOLEAN, Field
+from service.spec.types import BIGINT, BOOLEAN, TIMESTAMP, Field
 from tests.support.plan_parts import ORDERS, USERS
 from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
     Call,
+    Exchange,
     Expand,
     Filter,
     Join,
@@ -24,6 +25,7 @@ from workers.engine.plan.nodes import (
     Project,
     Scan,
     Union,
+    Windows,
 )
 from workers.engine.stats.cardinality import (
     MOST_ROWS,
@@ -73,6 +75,7 @@ def join(kind: JoinKind, right: Scan = USERS, residual: Scalar | None = None) ->
         (Limit(ORDERS, 5), 5),
         (Limit(ORDERS, 5000), 3000),
         (Expand(ORDERS, 2, "b"), 6000),
+        (Windows(ORDERS, column("o.at", TIMESTAMP), 60_000, 20_000, "w"), 9000),
         (Aggregate(ORDERS, (), ()), 1),
         (Aggregate(ORDERS, (Named(UID, "uid"),), ()), 101),
         (Aggregate(OTHERS, (Named(column("x.uid", BIGINT), "uid"),), ()), None),
@@ -126,8 +129,8 @@ def test_a_null_key_meets_nothing_but_stays_in_an_outer_join() -> None:
     outer = profile_of(join(JoinKind.LEFT), ("o.uid",), nulls)
     assert inner is not None
     assert outer is not None
-    assert inner.hot == ()
-    assert outer.hot == (("NULL", 1500.0),)
+    assert (inner.hot, inner.nulls) == ((), frozenset())
+    assert (outer.hot, outer.nulls) == ((("NULL", 1500.0),), {"NULL"})
 
 
 def test_the_text_null_is_a_value_like_others() -> None:
@@ -151,13 +154,15 @@ def test_a_filter_may_be_for_the_hot_keys() -> None:
     assert filtered.rows == pytest.approx(2000)
 
 
-@pytest.mark.parametrize("filtered", [False, True])
-def test_hot_keys_behind_a_join_are_as_uncertain_as_below_it(filtered: bool) -> None:
-    below = join(JoinKind.INNER)
-    profile = profile_of(replace(below, left=Filter(ORDERS, CONDITION)) if filtered else below, ("o.uid",), KNOWN)
-    assert profile is not None
-    assert profile.hot == (("7", 1500.0),)
-    assert profile.hot_at_most == filtered
+def test_hot_keys_behind_a_join_are_as_uncertain_as_below_it() -> None:
+    whole = join(JoinKind.INNER)
+    filtered = replace(whole, left=Filter(ORDERS, CONDITION))
+    turned = Join(filtered.right, filtered.left, JoinKind.INNER, ((USER, UID),))
+    for below, at_most in ((whole, False), (filtered, True), (turned, True)):
+        for name in ("o.uid", "u.uid"):
+            profile = profile_of(below, (name,), KNOWN)
+            assert profile is not None
+            assert (profile.hot, profile.hot_at_most) == ((("7", 1500.0),), at_most)
 
 
 def test_the_groups_of_a_final_aggregate_are_those_without_buckets() -> None:
@@ -166,6 +171,7 @@ def test_the_groups_of_a_final_aggregate_are_those_without_buckets() -> None:
     count = Call(AggregateFunction.SUM, (column("$p0", BIGINT),), Field("$f0", BIGINT))
     final = Aggregate(partial, (Named(column("uid", BIGINT), "uid"),), (count,), AggregateRole.FINAL)
     assert estimate_rows(final, KNOWN) == 101
+    assert estimate_rows(replace(final, input=Exchange(partial, (column("uid", BIGINT),))), KNOWN) == 101
     assert estimate_rows(partial, KNOWN) is None
 
 
@@ -198,6 +204,13 @@ def test_a_limit_thins_the_keys() -> None:
     profile = profile_of(Limit(ORDERS, 300), ("o.uid",), KNOWN)
     assert profile is not None
     assert (profile.rows, profile.hot) == (300.0, (("7", 150.0),))
+
+
+def test_copies_of_rows_have_their_keys() -> None:
+    windows = Windows(ORDERS, column("o.at", TIMESTAMP), 60_000, 20_000, "w")
+    for copied, times in ((Expand(ORDERS, 2, "b"), 2), (windows, 3)):
+        assert profile_of(copied, ("o.uid",), KNOWN) == KeyProfile(3000.0 * times, 101.0, (("7", 1500.0 * times),))
+        assert profile_of(replace(copied, input=OTHERS), ("x.uid",), KNOWN) is None
 
 
 def many_joins(number: int) -> tuple[Join, Statistics]:

@@ -124,9 +124,15 @@ def test_a_split_of_what_spark_spreads_already_only_costs() -> None:
 
 @pytest.mark.parametrize(
     ("share", "row_bytes", "is_hot"),
-    [(0.5, 200, True), (0.5, 100, False), (0.2, 2000, False), (0.34, 2000, True)],
+    [
+        (0.5, 200, True),
+        (0.5, 100, False),
+        (0.5, SkewSettings().threshold / (MILLION / 2), True),
+        (0.2, 2000, False),
+        (0.34, 2000, True),
+    ],
 )
-def test_a_group_is_hot_when_it_outweighs_the_others_and_is_large(share: float, row_bytes: int, is_hot: bool) -> None:
+def test_a_group_is_hot_when_it_outweighs_the_others_and_is_large(share: float, row_bytes: float, is_hot: bool) -> None:
     # Eight slots: what the others leave to one, times four, is (1 - share) / 2 of all rows.
     profile = KeyProfile(MILLION, 1000, (("7", MILLION * share),))
     hot = hot_group(profile, SkewSettings(), 8, row_bytes)

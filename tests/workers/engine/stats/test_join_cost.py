@@ -106,6 +106,9 @@ def test_what_joins_below_broadcast_takes_room_too() -> None:
     both = join_sides(Join(below, below, JoinKind.INNER, KEYS), known)
     assert both is not None
     assert [side.beside for side in both] == [2 * 300 * (48 + 16 + 108)] * 2
+    # How many groups a side has that is broadcast is not known.
+    grouped = Join(A, Aggregate(B, (Named(KEYS[0][1], "b.k"),), ()), JoinKind.INNER, KEYS)
+    assert left_side(Aggregate(grouped, (), ()), known).beside == 0
     assert sides[1].fits_in_broadcast(known)
     assert not replace(sides[1], beside=1000.0 * 56 + 1).fits_in_broadcast(known)
     assert not replace(sides[1], most=1001.0, beside=0.0).fits_in_broadcast(known)

@@ -101,6 +101,14 @@ def test_what_stands_out_where_nothing_is_hot() -> None:
     assert standing_out(unnamed) == (found.loads[1],)
 
 
+def test_two_texts_cut_to_the_same_one_are_a_key_without_a_literal() -> None:
+    statistics = known({"7": 0.5}, {})
+    (hot,), (literals,) = (statistics.keys["l.k",].hot_keys, statistics.keys["l.k",].literals)
+    twice = replace(statistics.keys["l.k",], hot_keys=(hot, hot), literals=(literals, (Scalar("8L", (), BIGINT),)))
+    (load,) = profile(JOIN, replace(statistics, keys={**statistics.keys, ("l.k",): twice})).loads
+    assert (load.value, load.left, load.literals) == ("7", 1_000_000, None)
+
+
 def test_a_renamed_column_is_the_tables_and_an_expression_is_not() -> None:
     renamed = Project(LEFT, (Named(column("l.k", BIGINT), "t.uid"),))
     join = replace(JOIN, left=renamed, keys=((column("t.uid", BIGINT), KEYS[0][1]),))

@@ -174,6 +174,8 @@ def test_a_hot_distinct_value_alone_is_no_skew() -> None:
         (0.5, 2, 4, 4.0, False),
         (1.0, 1, 4, 4.0, True),
         (0.01, 10_000, 4, 4.0, False),  # nothing that eight partitions notice
+        (0.12, 10_000, 4, 4.0, False),
+        (0.13, 10_000, 4, 4.0, True),
         (0.01, 10_000, 100, 4.0, True),
         (0.2, 10_000, 1, 4.0, True),
     ],

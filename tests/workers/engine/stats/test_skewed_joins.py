@@ -129,6 +129,10 @@ def test_one_reading_spares_what_parts_read_again() -> None:
     assert one is not None
     assert one.parts == parts.parts
     assert one.cost.slowest < parts.cost.slowest < plain_cost(known).slowest
+    (salted,) = one.parts
+    assert salted.salts == 32
+    # The rows of the key, sent with a copy of the one on the other side for each salt.
+    assert one.cost.shuffled == known.rows + 31 * known.loads[0].right
 
 
 def test_one_reading_salts_no_other_side() -> None:
@@ -188,7 +192,9 @@ def test_what_is_forced_parts_a_join_where_it_can_be_had() -> None:
     assert not is_parted(JOIN, JoinSkew.ISOLATE, NOTHING, small)
     assert is_parted(JOIN, JoinSkew.ISOLATE, (JoinShip.REPARTITION, JoinLocal.AUTO), small)
     assert not is_parted(JOIN, JoinSkew.ISOLATE, NOTHING, replace(known, keys={}))
-    assert not is_parted(replace(JOIN, left=Limit(LEFT, 3)), JoinSkew.ISOLATE, NOTHING, known)
+    limited = replace(JOIN, left=Limit(LEFT, 3))
+    assert not is_parted(limited, JoinSkew.ISOLATE, NOTHING, known)
+    assert cost_apart(limited, known, JobSettings().skew, ()) is None
 
 
 @pytest.mark.parametrize(("hot_in", "parted"), [("l", [True, True, False]), ("y", [False, False, True])])
