@@ -20,6 +20,7 @@ from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Join, Limi
 from workers.engine.plan.transform import walk_up
 from workers.engine.rules.distinct_branches import DistinctBranches
 from workers.engine.rules.rule import RuleContext
+from workers.engine.stats.cost import PARSED, READ_AGAIN
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize, ValueRange
 
 RULE = DistinctBranches()
@@ -161,3 +162,17 @@ def test_a_forced_phase_is_no_mixture_of_one_and_two() -> None:
     for phase in ("ONE_PHASE", "TWO_PHASE"):
         match = matched(RULE, WHOLE, context(hot=0.6, distinct_method="branches", agg_phase=phase))
         assert "Exchange" not in text_of(RULE.rewrite(match, context(hot=0.6, agg_phase=phase)))
+
+
+def test_each_branch_parses_the_text_that_it_reads() -> None:
+    ctx = context(groups=20)
+    tables = {name: replace(size, is_text=True) for name, size in ctx.statistics.tables.items()}
+    of_text = replace(ctx, statistics=replace(ctx.statistics, tables=tables))
+    costs = [
+        {way.name: way.cost for way in found.alternatives}
+        for found in (RULE.match(WHOLE, one) for one in (ctx, of_text))
+        if found is not None
+    ]
+    assert costs[1]["NATIVE"] == costs[0]["NATIVE"]
+    # One of two branches reads the rows again.
+    assert costs[1]["BRANCHES"] - costs[0]["BRANCHES"] == pytest.approx((PARSED - READ_AGAIN) * 20_000_000 / 16)

@@ -12,7 +12,7 @@ from service.spec.query import AggregateFunction as F
 from service.spec.query import JoinKind
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar, column
-from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field
+from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, DataType, Field, array
 from tests.support.applied_rules import matched, skipped
 from tests.support.plan_parts import USERS
 from workers.engine.plan.explain import text_of
@@ -39,6 +39,13 @@ POSITIVE = Scalar("`o.uid` > 0", ("o.uid",), BOOLEAN)
 FILTERED = replace(WHOLE, calls=(replace(CATEGORIES, filter=POSITIVE),))
 BY_RATE = replace(WHOLE, keys=(Named(column("o.rate", DOUBLE), "rate"),))
 JOINED = replace(WHOLE, input=Join(ORDERS, USERS, JoinKind.INNER, ((UID, column("u.uid", BIGINT)),)))
+
+
+def distinct_values(type_: DataType) -> Aggregate:
+    """Counts categories of this type."""
+    return replace(DISTINCT, calls=(replace(CATEGORIES, arguments=(column("o.category", type_),)),))
+
+
 GROUPED = Project(WHOLE, (Named(column("uid", BIGINT), "d.uid"), Named(column("n", BIGINT), "d.n")))
 AGAIN = Aggregate(GROUPED, (Named(column("d.uid", BIGINT), "uid"),), (ROWS,))
 ROW_COUNT = 10_000_000
@@ -212,6 +219,8 @@ def test_many_values_of_few_groups_are_sent_by_group_and_value(node: Aggregate, 
         (replace(DISTINCT, keys=()), context(values=100)),
         (replace(DISTINCT, keys=(), calls=(ROWS,)), context()),
         (FILTERED, context(groups=20, pairs=9_900_000)),
+        # Values that cannot be hashed, and fractions, of which Spark groups by another form.
+        *((distinct_values(type_), context(groups=20, pairs=9_900_000)) for type_ in (array(STRING), DOUBLE)),
     ],
 )
 def test_else_they_are_not(node: Aggregate, ctx: RuleContext) -> None:

@@ -114,6 +114,21 @@ def test_adaptive_execution_parts_what_it_sees() -> None:
     assert plain_cost(wide).slowest < plain_cost(profile(0.6, 0.0)).slowest
 
 
+def test_the_cheaper_of_two_ways_is_what_a_join_apart_costs() -> None:
+    sizes = {side: TableSize(side, 4, 1 << 30, 10_000_000, True) for side in "lr"}
+    hot, literals = (HotKey(value="7", share=0.6, estimated_rows=0),), ((Scalar("7L", (), BIGINT),),)
+    left = KeySketch("l", ("l.k",), 60_000, 900, 9_000_000, 0.0, hot, literals=literals)
+    right = replace(left, alias="r", columns=("r.k",), hot_keys=(), literals=())
+    statistics = Statistics(sizes, {("l.k",): left, ("r.k",): right}, slots=8)
+    known = join_profile(JOIN, statistics)
+    assert known is not None
+    ways = [make(JOIN, known, known.loads, ()) for make in (isolate_way, salt_way)]
+    costs = sorted(way.cost.slowest for way in ways if way is not None)
+    apart = cost_apart(JOIN, statistics, JobSettings().skew, ())
+    assert apart is not None
+    assert costs[0] == apart.slowest < costs[1]
+
+
 def test_text_is_parsed_again_for_every_part() -> None:
     known, parsed = profile(0.6, 0.0), profile(0.6, 0.0, parsed=True)
     ways = [isolate_way(JOIN, one, one.loads, ()) for one in (known, parsed)]
