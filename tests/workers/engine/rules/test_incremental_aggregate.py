@@ -90,6 +90,14 @@ def test_the_bucket_is_no_group_any_more(calls: tuple[Call, ...]) -> None:
     assert not any(call.distinct for part in aggregates for call in part.calls)
 
 
+def test_names_of_the_query_are_left_alone() -> None:
+    node = final_of_split(replace(WHOLE, keys=(Named(UID, "$v0"),)), context())
+    _, after = applied(RULE, node, context())
+    assert isinstance(after, Aggregate)
+    assert isinstance(after.input, Aggregate)
+    assert [key.name for key in after.input.keys] == ["$v0", "$bucket", "$v0_"]
+
+
 def test_an_aggregate_of_the_query_below_a_split_one_stays() -> None:
     below = Aggregate(ORDERS, tuple(Named(one, one.columns[0]) for one in (UID, ITEM, SHOP, PRICE)), ())
     _, after = applied(RULE, final_of_split(replace(WHOLE, input=below), context()), context())

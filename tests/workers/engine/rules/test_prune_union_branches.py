@@ -96,6 +96,7 @@ def test_a_condition_above_a_join_and_in_it(join: str, where: str, tables: str) 
 @pytest.mark.parametrize(
     ("sql", "tables"),
     [
+        ("SELECT level FROM sales WHERE kind = 's'", "shop"),
         ("SELECT x.k FROM (SELECT kind AS k FROM sales WHERE n > 0) x WHERE x.k = 's'", "shop"),
         ("SELECT kind, COUNT(*) AS c FROM sales GROUP BY kind HAVING kind = 's'", "shop"),
         ("SELECT x.k FROM (SELECT DISTINCT kind AS k FROM sales) x WHERE x.k = 's'", "shop"),
@@ -167,6 +168,10 @@ def test_it_says_why_an_outer_join_keeps_a_branch() -> None:
         # The join makes the column NULL for users without a sale.
         ("SELECT s.n FROM users u LEFT JOIN sales s ON s.uid = u.uid WHERE s.kind = 's'", ["s.kind = 's'"]),
         ("SELECT s.n FROM users u RIGHT JOIN sales s ON s.uid = u.uid WHERE s.kind = 's'", []),
+        ("SELECT s.n FROM sales s LEFT JOIN users u ON s.uid = u.uid WHERE s.kind = 's'", []),
+        ("SELECT s.n FROM sales s RIGHT JOIN users u ON s.uid = u.uid WHERE s.kind = 's'", ["s.kind = 's'"]),
+        ("SELECT s.n FROM sales s FULL JOIN users u ON s.uid = u.uid WHERE s.kind = 's'", ["s.kind = 's'"]),
+        ("SELECT s.n FROM users u FULL JOIN sales s ON s.uid = u.uid WHERE s.kind = 's'", ["s.kind = 's'"]),
         ("SELECT s.n FROM sales s WHERE s.kind = 's' AND (s.level = 2 AND s.n > 1)", ["s.level = 2 AND s.n > 1"]),
         ("SELECT s.n FROM sales s WHERE s.kind = 's' AND (s.level = 2 OR s.n > 1)", ["s.level = 2 OR s.n > 1"]),
         # A user may have another name.

@@ -33,6 +33,7 @@ UID, CATEGORY = column("o.uid", BIGINT), column("o.category", STRING)
 ROWS = Call(F.COUNT, (), Field("n", BIGINT))
 CATEGORIES = Call(F.COUNT, (CATEGORY,), Field("c", BIGINT), distinct=True)
 UIDS = Call(F.COUNT, (UID,), Field("d", BIGINT), distinct=True)
+VARIANCE = Call(F.VAR_POP, (UID,), Field("v", DOUBLE))
 WHOLE = Aggregate(ORDERS, (Named(UID, "uid"),), (ROWS,))
 DISTINCT = replace(WHOLE, calls=(CATEGORIES,))
 POSITIVE = Scalar("`o.uid` > 0", ("o.uid",), BOOLEAN)
@@ -219,6 +220,7 @@ def test_many_values_of_few_groups_are_sent_by_group_and_value(node: Aggregate, 
         (replace(DISTINCT, keys=()), context(values=100)),
         (replace(DISTINCT, keys=(), calls=(ROWS,)), context()),
         (FILTERED, context(groups=20, pairs=9_900_000)),
+        (replace(DISTINCT, calls=(CATEGORIES, VARIANCE)), context(groups=20, pairs=9_900_000)),
         # Values that cannot be hashed, and fractions, of which Spark groups by another form.
         *((distinct_values(type_), context(groups=20, pairs=9_900_000)) for type_ in (array(STRING), DOUBLE)),
     ],

@@ -143,6 +143,9 @@ def test_the_text_null_is_a_value_like_others() -> None:
 def test_scaling_thins_every_key_and_loses_rare_ones() -> None:
     profile = KeyProfile(rows=200, distinct=101, hot=(("7", 100.0),)).scaled(0.5)
     assert profile == KeyProfile(100, 51, (("7", 50.0),))
+    alone = KeyProfile(rows=100, distinct=1, hot=(("7", 100.0),))
+    assert (alone.other_rows, alone.other_values, alone.even_rows) == (0, 0, 0)
+    assert alone.scaled(0.5) == KeyProfile(50, 1, (("7", 50.0),))
 
 
 def test_a_filter_may_be_for_the_hot_keys() -> None:

@@ -54,6 +54,7 @@ def test_rows_of_a_key_on_both_sides() -> None:
     ]
     assert found.out(found.loads[0]) == found.loads[0].left * found.loads[0].right
     assert found.handled(found.loads[0]) > found.out(found.loads[0])
+    assert profile(JOIN, replace(known({}, {}), slots=1)).slots == 1
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from service.spec.query import JoinKind
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar, column
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
-from service.spec.types import BIGINT, STRING, Field
+from service.spec.types import BIGINT, BOOLEAN, STRING, Field
 from workers.engine.plan.isolation import Side
 from workers.engine.plan.join_demand import NOTHING, Demand
 from workers.engine.plan.nodes import Join, Limit, Scan
@@ -127,6 +127,8 @@ def test_the_cheaper_of_two_ways_is_what_a_join_apart_costs() -> None:
     apart = cost_apart(JOIN, statistics, JobSettings().skew, ())
     assert apart is not None
     assert costs[0] == apart.slowest < costs[1]
+    about_key = Scalar("`l.k` <> 7", ("l.k",), BOOLEAN)
+    assert cost_apart(JOIN, statistics, JobSettings().skew, (about_key,)) is None
 
 
 def test_text_is_parsed_again_for_every_part() -> None:

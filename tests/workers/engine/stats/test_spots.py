@@ -84,13 +84,14 @@ def test_sparks_operators() -> None:
             operator(7, "SortMergeJoin(skew=true)", 8, 9),
             operator(8, "Scan parquet"),
             operator(9, "Filter", 10),
-            operator(10, "Scan csv"),
+            operator(10, "ColumnarToRow", 11),
+            operator(11, "Scan csv"),
         ]
     )
     assert [each.kind for each in found.walk()] == [Kind.AGGREGATE, Kind.JOIN, Kind.SCAN, Kind.SCAN]
     assert [each.id for each in found.above] == [1, 2]
     assert [each.id for each in found.members] == [3, 4, 5, 6]
-    assert [each.id for each in found.inputs[0].inputs[1].above] == [9]
+    assert [each.id for each in found.inputs[0].inputs[1].above] == [9, 10]
 
 
 def test_copies_end_a_row_of_aggregates() -> None:
@@ -103,6 +104,22 @@ def test_copies_end_a_row_of_aggregates() -> None:
         ]
     )
     assert [[each.id for each in spot.members] for spot in found.walk()] == [[1, 2], [3], [4]]
+
+
+def test_an_operator_above_an_aggregate_is_none_of_it() -> None:
+    found = spots_of_operators(
+        [
+            operator(1, "Window", 2),
+            operator(2, "SortAggregate", 3),
+            operator(3, "ReusedExchange", 4),
+            operator(4, "Scan parquet"),
+        ]
+    )
+    assert [(spot.kind, len(spot.members)) for spot in found.walk()] == [
+        (Kind.OTHER, 1),
+        (Kind.AGGREGATE, 1),
+        (Kind.SCAN, 1),
+    ]
 
 
 @pytest.mark.parametrize(
