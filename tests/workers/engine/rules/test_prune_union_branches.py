@@ -14,7 +14,7 @@ from workers.engine.plan.invariants import check
 from workers.engine.plan.nodes import Filter, Join, Node, Scan
 from workers.engine.plan.schema import output_of
 from workers.engine.plan.transform import walk_up
-from workers.engine.rules.prune_union_branches import PruneUnionBranches, without_excluded_branches
+from workers.engine.rules.prune_union_branches import PruneUnionBranches, Requirement, without_excluded_branches
 from workers.engine.rules.rule import RuleContext
 from workers.engine.stats.statistics import Statistics
 
@@ -207,6 +207,17 @@ def test_a_condition_above_makes_that_of_the_join_no_matter() -> None:
     above = next(node for node in walk_up(plan) if isinstance(node, Filter))
     assert RULE.match(above.input, CONTEXT) is not None
     assert RULE.match(above.input, replace(CONTEXT, above=(above.condition,))) is None
+
+
+def test_constants_of_two_types_are_not_compared() -> None:
+    one = Requirement("c", frozenset({1}))
+    assert [(one.admits(value), one.is_met_by(value)) for value in (1, 2, True, "1", None)] == [
+        (True, True),
+        (False, False),
+        (True, False),
+        (True, False),
+        (False, False),
+    ]
 
 
 def test_a_plan_without_excluded_branches_stays_the_same() -> None:

@@ -207,6 +207,7 @@ def test_a_limit_thins_the_keys() -> None:
     profile = profile_of(Limit(ORDERS, 300), ("o.uid",), KNOWN)
     assert profile is not None
     assert (profile.rows, profile.hot) == (300.0, (("7", 150.0),))
+    assert profile_of(Limit(ORDERS, 5000), ("o.uid",), KNOWN) == profile_of(ORDERS, ("o.uid",), KNOWN)
 
 
 def test_copies_of_rows_have_their_keys() -> None:

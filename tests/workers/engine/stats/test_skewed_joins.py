@@ -98,6 +98,15 @@ def test_what_does_not_fit_is_salted_alone() -> None:
     assert way.cost.slowest < plain_cost(known).slowest
 
 
+def test_salted_keys_leave_nulls_in_the_join_where_they_cannot_go_past_it() -> None:
+    left = replace(JOIN, kind=JoinKind.LEFT)
+    known = replace(profile(0.6, 0.0, join=left), nulls={Side.LEFT: 1_000_000.0, Side.RIGHT: 0.0})
+    for join, passing in ((left, (Side.LEFT,)), (replace(left, null_safe=True), ())):
+        way = salt_way(join, known, known.loads, (Side.LEFT,))
+        assert way is not None
+        assert way.nulls == passing
+
+
 def test_salting_copies_no_more_than_the_key_makes_anyhow() -> None:
     left = replace(JOIN, kind=JoinKind.LEFT)
     known = profile(0.0, 0.6, join=left)

@@ -94,6 +94,19 @@ def test_sparks_operators() -> None:
     assert [each.id for each in found.inputs[0].inputs[1].above] == [9, 10]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Filter", "Project", "Sort", "TakeOrderedAndProject", "LocalLimit", "GlobalLimit", "CollectLimit"),
+        *("Exchange", "BroadcastExchange", "AQEShuffleRead", "ReusedExchange", "ColumnarToRow"),
+        *("WriteFiles", "Execute InsertIntoHadoopFsRelationCommand"),
+    ],
+)
+def test_what_moves_rows_stands_above_what_makes_them(name: str) -> None:
+    found = spots_of_operators([operator(1, name, 2), operator(2, "Scan parquet")])
+    assert (found.kind, len(found.above)) == (Kind.SCAN, 1)
+
+
 def test_copies_end_a_row_of_aggregates() -> None:
     found = spots_of_operators(
         [
