@@ -109,7 +109,7 @@ def _demand(node: Join, ctx: RuleContext) -> Demand:
     return demand_of(node, ctx.settings.join.ship, ctx.settings.join.local)
 
 
-def _decide_forced(node: Join, ship: JoinShip, local: JoinLocal, ctx: RuleContext) -> Match[Join] | Skip:
+def _decide_forced(node: Join, ship: JoinShip, local: JoinLocal, ctx: RuleContext) -> Match[Join]:
     ways = possible_ways(node, ship, local)
     if _is_parted(node, ctx):
         ways = tuple(way for way in ways if way not in _BROADCASTS)
@@ -182,7 +182,7 @@ def _decide_by_cost(node: Join, ctx: RuleContext) -> Match[Join] | Skip:
 def _if_parted_by_key(node: Join, ctx: RuleContext) -> str:
     """What would be chosen if a shuffle were forced, as one more sentence; nothing where that is sort-merge too."""
     found = _decide_forced(node, JoinShip.REPARTITION, JoinLocal.AUTO, ctx)
-    if isinstance(found, Skip) or found.choice == Way.SORT_MERGE.value:
+    if found.choice == Way.SORT_MERGE.value:
         return ""
     return f" With join.ship REPARTITION it would be {found.choice}."
 

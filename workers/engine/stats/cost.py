@@ -151,7 +151,7 @@ def hot_group(profile: KeyProfile, skew: SkewSettings, slots: int, row_bytes: fl
     """The most frequent key if it is hot: more than `skew.factor` times what all other keys leave to a slot, and at
     least `skew.threshold` bytes.
     """
-    if not profile.hot or not profile.rows:
+    if not profile.hot:
         return None
     value, rows = profile.hot[0]
     others = (profile.rows - rows) / slots

@@ -114,6 +114,7 @@ def test_copies_behind_the_exchange_share_one_table() -> None:
 def test_a_split_pays_where_a_hot_group_would_stay_on_its_task() -> None:
     pairs = even(500_000)
     assert split_distinct(HALF_HOT, pairs, 16, 1024).slowest < distinct_in_place(HALF_HOT, pairs, 16).slowest
+    assert split_distinct(even(1000), pairs, 16, 1024).hottest_task == MILLION / 16
     assert split_distinct(HALF_HOT, pairs, 16, 1).hottest_task > split_distinct(HALF_HOT, pairs, 16, 64).hottest_task
 
 
@@ -143,6 +144,7 @@ def test_a_group_is_hot_when_it_outweighs_the_others_and_is_large(share: float, 
 
 def test_without_frequent_keys_none_is_hot() -> None:
     assert hot_group(even(1000), SkewSettings(), 8, 1e9) is None
+    assert hot_group(KeyProfile(MILLION, 1000, (("7", MILLION * 0.5),)).scaled(0), SkewSettings(), 8, 1e9) is None
 
 
 def test_an_alternative_tells_its_cost_in_rows() -> None:

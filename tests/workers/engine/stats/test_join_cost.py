@@ -45,6 +45,7 @@ def left_side(node: Node, statistics: Statistics = STATISTICS) -> JoinSide:
         (Limit(A, 7), 7),
         (Expand(A, 3, "e"), 3000),
         (Union((A, A)), 2000),
+        (Union((A, UNKNOWN)), None),
         (Aggregate(A, (), ()), 1),
         (Aggregate(Limit(A, 9), BY_K, ()), 9),
         (Aggregate(Limit(A, 9), BY_K, (), grouping_sets=((0,), ())), 18),

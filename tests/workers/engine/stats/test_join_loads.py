@@ -102,6 +102,14 @@ def test_what_stands_out_where_nothing_is_hot() -> None:
     assert standing_out(unnamed) == (found.loads[1],)
 
 
+def test_a_literal_of_one_side_names_the_key_of_both() -> None:
+    statistics = known({"7": 0.5}, {"7": 0.25})
+    for side in ("l.k", "r.k"):
+        bare = replace(statistics.keys[side,], literals=(None,))
+        (load,) = profile(JOIN, replace(statistics, keys={**statistics.keys, (side,): bare})).loads
+        assert (load.left, load.right, load.literals) == (500_000, 250_000, (Scalar("7L", (), BIGINT),))
+
+
 def test_two_texts_cut_to_the_same_one_are_a_key_without_a_literal() -> None:
     statistics = known({"7": 0.5}, {})
     (hot,), (literals,) = (statistics.keys["l.k",].hot_keys, statistics.keys["l.k",].literals)

@@ -172,7 +172,7 @@ def test_a_hot_distinct_value_alone_is_no_skew() -> None:
         (0.30, 16, 4, 4.0, True),
         (0.30, 16, 4, 8.0, False),
         (0.9, 2, 4, 4.0, True),
-        (0.5, 2, 4, 4.0, False),
+        (0.7, 2, 4, 4.0, False),
         (1.0, 1, 4, 4.0, True),
         (0.01, 10_000, 4, 4.0, False),  # nothing that eight partitions notice
         (0.12, 10_000, 4, 4.0, False),

@@ -114,6 +114,10 @@ def test_salting_copies_no_more_than_the_key_makes_anyhow() -> None:
     bare = replace(JOIN, left=replace(LEFT, columns=LEFT.columns[:1]), right=replace(RIGHT, columns=RIGHT.columns[:1]))
     known = profile(0.6, 0.0, join=bare)
     assert salt_way(bare, known, known.loads, ()) is None
+    semi = replace(JOIN, kind=JoinKind.LEFT_SEMI)
+    known = profile(0.6, 0.1, join=semi)
+    assert salt_way(semi, known, known.loads, ()) is None
+    assert salt_in_one_reading(Side.LEFT, semi, known, known.loads, ()) is None
 
 
 def test_adaptive_execution_parts_what_it_sees() -> None:

@@ -54,7 +54,8 @@ def test_aggregates_with_a_condition_between_them_are_two_spots() -> None:
 
 
 def test_unions_below_unions_are_one() -> None:
-    plan = Union((Project(Union((ORDERS, ORDERS)), BY_UID), Limit(Union((ORDERS, ORDERS)), 3), ORDERS))
+    limited = Project(Limit(Union((ORDERS, ORDERS)), 3), BY_UID)
+    plan = Union((Project(Union((ORDERS, ORDERS)), BY_UID), limited, ORDERS))
     top = spots_of_plan(numbered(plan))
     assert [each.kind for each in top.inputs] == [Kind.SCAN, Kind.SCAN, Kind.UNION, Kind.SCAN]
 
@@ -141,6 +142,9 @@ def test_an_operator_above_an_aggregate_is_none_of_it() -> None:
         *((name, 0, Kind.OTHER) for name in ("EmptyRelation", "LocalTableScan", "Window", "InMemoryTableScan")),
         *((name, 0, Kind.OTHER) for name in ("Expand", "ReusedExchange", "HashAggregate", "Generate")),
         ("Scan parquet", 1, Kind.OTHER),
+        *((name, 1, Kind.AGGREGATE) for name in ("HashAggregate", "ObjectHashAggregate", "SortAggregate")),
+        *((name, 2, Kind.JOIN) for name in ("SortMergeJoin", "BroadcastHashJoin", "ShuffledHashJoin")),
+        *((name, 2, Kind.JOIN) for name in ("BroadcastNestedLoopJoin", "CartesianProduct")),
         ("SortMergeJoin", 1, Kind.OTHER),
         ("Generate", 1, Kind.EXPAND),
         ("Generate", 2, Kind.OTHER),
