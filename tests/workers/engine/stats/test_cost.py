@@ -44,7 +44,10 @@ def even(distinct: float) -> KeyProfile:
 @pytest.mark.parametrize(("size", "tasks"), [(0, 4), (SPLIT_BYTES * 4, 4), (SPLIT_BYTES * 9 + 1, 10)])
 def test_tasks_read_as_many_bytes_as_spark_gives_them(size: int, tasks: int) -> None:
     scan = Scan("t", "t", ((Field("t.a", BIGINT), "a"),))
-    assert input_tasks(scan, Statistics({"t": TableSize("t", 1, size, 1, True)}, {}, slots=4)) == tasks
+    known = Statistics({"t": TableSize("t", 1, size, 1, True)}, {}, slots=4)
+    assert input_tasks(scan, known) == tasks
+    # A table of unknown size counts as an empty one.
+    assert input_tasks(Union((scan, Scan("s", "s", scan.columns))), known) == tasks
 
 
 def test_a_share_of_the_rows_has_as_many_keys_as_yao_expects() -> None:

@@ -140,6 +140,10 @@ def test_conditions_above_and_below() -> None:
     assert filtered_by_key(wider, known_rows, (Scalar("`r.k` <> 7", ("r.k",), None),))
     below = replace(wider, left=Filter(wider.left, Scalar("`l.k` > 7", ("l.k",), None)))
     assert filtered_by_key(below, known_rows, ())
+    (load,) = profile(JOIN, known_rows).loads
+    all_columns = join_profile(JOIN, known_rows, (Scalar("`l.k` <> 8", ("l.k",), None),))
+    assert all_columns is not None
+    assert all_columns.loads[0].left == pytest.approx(load.left / 3)
     # One about no column is about no side, and leaves the rows that there are.
     constant = join_profile(wider, known_rows, (Scalar("1 = 1", (), None),))
     assert constant is not None

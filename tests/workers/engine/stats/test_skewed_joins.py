@@ -18,6 +18,7 @@ from workers.engine.plan.nodes import Join, Limit, Scan
 from workers.engine.stats.join_loads import JoinProfile, join_profile
 from workers.engine.stats.skewed_joins import (
     RESCAN,
+    WayMaker,
     cost_apart,
     is_parted,
     isolate_way,
@@ -98,11 +99,12 @@ def test_what_does_not_fit_is_salted_alone() -> None:
     assert way.cost.slowest < plain_cost(known).slowest
 
 
-def test_salted_keys_leave_nulls_in_the_join_where_they_cannot_go_past_it() -> None:
+@pytest.mark.parametrize("make", [isolate_way, salt_way])
+def test_nulls_stay_in_the_join_where_they_cannot_go_past_it(make: WayMaker) -> None:
     left = replace(JOIN, kind=JoinKind.LEFT)
     known = replace(profile(0.6, 0.0, join=left), nulls={Side.LEFT: 1_000_000.0, Side.RIGHT: 0.0})
     for join, passing in ((left, (Side.LEFT,)), (replace(left, null_safe=True), ())):
-        way = salt_way(join, known, known.loads, (Side.LEFT,))
+        way = make(join, known, known.loads, (Side.LEFT,))
         assert way is not None
         assert way.nulls == passing
 
