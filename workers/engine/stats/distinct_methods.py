@@ -132,8 +132,8 @@ def table_partitions(node: Aggregate, statistics: Statistics) -> int | None:
     None for what Spark is set to.
     """
     tables = _pairs(node, statistics) if distinct_sets(node) else [_groups(node, statistics)]
-    entries = [table.distinct for table in tables or () if table is not None]
-    return cost.partitions_of_tables(sum(entries), statistics.slots) if entries else None
+    entries = sum(table.distinct for table in tables or () if table is not None)
+    return cost.partitions_of_tables(entries, statistics.slots)
 
 
 def value_partitions(node: Aggregate, statistics: Statistics) -> int | None:

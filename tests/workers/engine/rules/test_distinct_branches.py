@@ -176,3 +176,9 @@ def test_each_branch_parses_the_text_that_it_reads() -> None:
     assert costs[1]["NATIVE"] == costs[0]["NATIVE"]
     # One of two branches reads the rows again.
     assert costs[1]["BRANCHES"] - costs[0]["BRANCHES"] == pytest.approx((PARSED - READ_AGAIN) * 20_000_000 / 16)
+
+
+def test_a_call_without_parts_is_sent_by_no_group() -> None:
+    above_a_join = replace(VARIANCE, input=JOINED.input)
+    assert made(above_a_join, context(distinct_method="branches"))[0] == "BRANCHES"
+    assert made(JOINED, context(distinct_method="branches"))[0] == "KEYED_BRANCHES"

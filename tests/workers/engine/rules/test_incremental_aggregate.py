@@ -61,6 +61,11 @@ def test_it_is_about_final_aggregates(node: Node) -> None:
             "the final aggregate has no local phase",
         ),
         (
+            final_of_split(replace(WHOLE, keys=()), context(agg_phase="ONE_PHASE")),
+            context(agg_phase="ONE_PHASE"),
+            "the final aggregate has no local phase",
+        ),
+        (
             final_of_split(replace(WHOLE, calls=(ITEMS, replace(ITEMS, function=F.AVG))), context()),
             context(),
             "several sets of values",

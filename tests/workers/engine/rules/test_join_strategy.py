@@ -213,6 +213,7 @@ def test_for_a_forced_shuffle_a_hash_table_is_taken_where_it_surely_fits() -> No
 
     assert chosen() == "HASH_RIGHT"
     assert chosen(users=3_000_000) == "HASH_RIGHT"
+    assert chosen(FEW, users=3_000_000) == "SORT_MERGE"
     # Adaptive execution may broadcast a side that takes less than twice what it broadcasts unasked.
     assert chosen(users=350_000) == "SORT_MERGE"
     # All of a task's memory would go to one key.

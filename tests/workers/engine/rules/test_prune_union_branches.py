@@ -100,6 +100,10 @@ def test_a_condition_above_a_join_and_in_it(join: str, where: str, tables: str) 
         ("SELECT x.k FROM (SELECT kind AS k FROM sales WHERE n > 0) x WHERE x.k = 's'", "shop"),
         ("SELECT kind, COUNT(*) AS c FROM sales GROUP BY kind HAVING kind = 's'", "shop"),
         ("SELECT x.k FROM (SELECT DISTINCT kind AS k FROM sales) x WHERE x.k = 's'", "shop"),
+        (
+            "SELECT x.v FROM (SELECT CAST(5 AS BIGINT) AS v FROM web UNION ALL SELECT uid FROM shop) x WHERE x.v = 6",
+            "shop",
+        ),
         # A user may be called 's'.
         (
             "SELECT x.k FROM (SELECT kind AS k FROM sales UNION ALL SELECT name FROM users) x WHERE x.k = 's'",
@@ -133,6 +137,7 @@ def test_a_branch_whose_constant_stands_further_below() -> None:
           UNION ALL SELECT z.k FROM (SELECT 'b' AS k FROM shop LIMIT 3) z JOIN users u ON u.name = z.k
           UNION ALL SELECT v.k FROM users u JOIN (SELECT 'c' AS k FROM mail) v ON u.name = v.k
           UNION ALL SELECT CAST(NULL AS STRING) AS k FROM web
+          UNION ALL SELECT y.k FROM (SELECT 'c' AS k FROM web LIMIT 3) y
           UNION ALL SELECT w.k FROM (SELECT 'd' AS k, uid FROM mail GROUP BY 'd', uid) w
         ) x WHERE x.k = 'b'
     """

@@ -115,6 +115,13 @@ def test_a_key_that_is_hot_on_both_sides_is_multiplied_out() -> None:
     assert profile.rows == pytest.approx(1500 * 50 + 1500 * 50 / 100)
 
 
+def test_a_hot_key_without_a_partner_is_none_of_an_inner_join() -> None:
+    one = Statistics(KNOWN.tables, {**KNOWN.keys, ("u.uid",): sketch("u", 1, ("9", 1.0))}, 4)
+    profile = profile_of(join(JoinKind.INNER), ("o.uid",), one)
+    assert profile is not None
+    assert profile.hot == (("9", 15.0 * 100),)
+
+
 def test_the_other_sides_name_of_the_key_has_the_same_profile() -> None:
     plan = join(JoinKind.INNER)
     left, right = profile_of(plan, ("o.uid",), KNOWN), profile_of(plan, ("u.uid",), KNOWN)
@@ -130,7 +137,7 @@ def test_a_null_key_meets_nothing_but_stays_in_an_outer_join() -> None:
     assert inner is not None
     assert outer is not None
     assert (inner.hot, inner.nulls) == ((), frozenset())
-    assert (outer.hot, outer.nulls) == ((("NULL", 1500.0),), {"NULL"})
+    assert (outer.hot, outer.nulls) == ((("NULL", 1500.0),), frozenset({"NULL"}))
 
 
 def test_the_text_null_is_a_value_like_others() -> None:
@@ -181,6 +188,7 @@ def test_the_groups_of_a_final_aggregate_are_those_without_buckets() -> None:
 def test_a_rows_bytes_are_those_of_all_its_tables() -> None:
     assert bytes_per_row(join(JoinKind.INNER), KNOWN) == 30
     assert bytes_per_row(OTHERS, KNOWN) == 0
+    assert bytes_per_row(ORDERS, replace(KNOWN, tables={"o": size("o", 0)})) == 0
 
 
 def test_a_renamed_column_spreads_as_the_tables_does() -> None:

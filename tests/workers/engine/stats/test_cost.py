@@ -6,7 +6,7 @@ import pytest
 
 from service.spec.options import SkewSettings
 from service.spec.types import BIGINT, Field
-from workers.engine.plan.nodes import Limit, Scan
+from workers.engine.plan.nodes import Limit, Scan, Union
 from workers.engine.stats.cardinality import KeyProfile
 from workers.engine.stats.cost import (
     PARSED,

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from service.spec.query import AggregateFunction, JoinKind
-from service.spec.scalar import column
+from service.spec.scalar import Scalar, column
 from service.spec.strategies import JoinLocal, JoinShip
-from service.spec.types import BIGINT, DOUBLE, INT, DataType, Field, TypeName
+from service.spec.types import BIGINT, DOUBLE, INT, STRING, DataType, Field, TypeName
 from tests.support.plan_parts import USERS
 from workers.engine.plan.nodes import (
     Aggregate,
@@ -217,3 +217,16 @@ def test_spark_broadcasts_no_side_of_a_join_whose_way_is_chosen(strategy: JoinSt
     assert partitionings_of(node, small) == (LEFT, RIGHT)
     # Nor one whose size is not known.
     assert partitionings_of(node, Statistics({}, {}, 4)) == (LEFT, RIGHT)
+
+
+def test_a_join_parts_by_all_of_its_keys_or_by_nothing_known() -> None:
+    def of(*keys: tuple[Scalar, Scalar], kind: JoinKind = JoinKind.INNER) -> tuple[frozenset[str], ...]:
+        return partitionings_of(Join(ORDERS, USERS, kind, keys), LARGE)
+
+    name, unknown = column("u.name", STRING), Scalar("`u.x`", ("u.x",), None)
+    assert of((UID, USER), (DAY, USER)) == (frozenset({"`o.uid`", "`o.day`"}), RIGHT)
+    assert of((UID, USER), (DAY, name)) == ()
+    assert of((replace(UID, type=None), unknown)) == ()
+    assert of() == ()
+    for table in "ou":
+        assert partitionings_of(join(JoinKind.INNER), Statistics({table: LARGE.tables[table]}, {}, 4)) == ()

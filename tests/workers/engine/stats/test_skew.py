@@ -106,6 +106,7 @@ def test_advice_on_a_hot_group(plan: Node, setting: str | None, value: str | Non
     assert (group.table, group.columns, group.sampled_rows) == ("o", ("o.uid",), 60_000)
     assert [key.value for key in group.hot_keys] == ["7"]
     assert not any(key.estimate_is_wrong for key in known.keys)
+    assert group.rows_on_one_task == (500_000 if known.skewed else None)
     assert (known.setting, known.value) == (setting, value)
     if setting or len(known.keys) == 1:
         assert told in known.advice

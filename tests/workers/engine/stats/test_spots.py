@@ -120,6 +120,13 @@ def test_copies_end_a_row_of_aggregates() -> None:
     assert [[each.id for each in spot.members] for spot in found.walk()] == [[1, 2], [3], [4]]
 
 
+def test_sorts_and_moves_stand_between_aggregates() -> None:
+    names = ("SortAggregate", "Sort", "AQEShuffleRead", "Exchange", "Project", "SortAggregate")
+    chain = [operator(number, name, number + 1) for number, name in enumerate(names)]
+    found = spots_of_operators([*chain, operator(len(names), "Scan parquet")])
+    assert [each.operator for each in found.members] == [*names]
+
+
 def test_an_operator_above_an_aggregate_is_none_of_it() -> None:
     found = spots_of_operators(
         [
