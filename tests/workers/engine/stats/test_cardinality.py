@@ -120,6 +120,9 @@ def test_a_hot_key_without_a_partner_is_none_of_an_inner_join() -> None:
     profile = profile_of(join(JoinKind.INNER), ("o.uid",), one)
     assert profile is not None
     assert profile.hot == (("9", 15.0 * 100),)
+    outer = profile_of(join(JoinKind.LEFT), ("o.uid",), one)
+    assert outer is not None
+    assert outer.hot == (("7", 1500.0), ("9", 15.0 * 100))
 
 
 def test_the_other_sides_name_of_the_key_has_the_same_profile() -> None:

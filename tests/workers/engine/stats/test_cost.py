@@ -118,6 +118,7 @@ def test_a_split_pays_where_a_hot_group_would_stay_on_its_task() -> None:
     pairs = even(500_000)
     assert split_distinct(HALF_HOT, pairs, 16, 1024).slowest < distinct_in_place(HALF_HOT, pairs, 16).slowest
     assert split_distinct(even(1000), pairs, 16, 1024).hottest_task == MILLION / 16
+    assert split_distinct(HALF_HOT, pairs, 16, 4).hottest_task == MILLION / 2 / 4 + MILLION / 2 / 16
     assert split_distinct(HALF_HOT, pairs, 16, 1).hottest_task > split_distinct(HALF_HOT, pairs, 16, 64).hottest_task
 
 
