@@ -29,7 +29,7 @@ from workers.engine.plan.isolation import HotPart, Side, isolated
 from workers.engine.plan.join_demand import NOTHING
 from workers.engine.plan.keys import scanned_columns
 from workers.engine.plan.literals import literal
-from workers.engine.plan.nodes import Exchange, Join, JoinStrategy, Limit, Node, Scan, Union
+from workers.engine.plan.nodes import Exchange, Filter, Join, JoinStrategy, Limit, Node, Scan, Union
 from workers.engine.plan.schema import output_of
 from workers.engine.plan.transform import walk_up
 from workers.engine.planner import apply_rules
@@ -278,6 +278,13 @@ def test_only_sides_that_may_be_parted_are(kind: JoinKind) -> None:
         JoinKind.LEFT_SEMI: {"left"},
         JoinKind.LEFT_ANTI: {"left", "nulls"},
     }[kind]
+
+
+def test_it_says_that_a_condition_may_leave_fewer_rows_of_a_key() -> None:
+    node, ctx = join(JoinKind.INNER, ("k",)), context(("k",), {0: 0.9}, {})
+    filtered = replace(node, left=Filter(node.left, Scalar("`l.v` > 1", ("l.v",), BOOLEAN)))
+    for joined, rows in ((node, "has 90,000 rows"), (filtered, "has up to 90,000 rows")):
+        assert matched(RULE, joined, ctx).reason.startswith(f"Key 7 {rows} on the left and 2 rows on the right")
 
 
 def test_keys_hot_on_different_sides_are_parted_each_on_its_own() -> None:

@@ -224,7 +224,7 @@ def test_what_is_forced_parts_a_join_where_it_can_be_had() -> None:
     assert not is_parted(JOIN, JoinSkew.ISOLATE, NOTHING, small)
     assert is_parted(JOIN, JoinSkew.ISOLATE, (JoinShip.REPARTITION, JoinLocal.AUTO), small)
     assert not is_parted(JOIN, JoinSkew.ISOLATE, NOTHING, replace(known, keys={}))
-    limited = replace(JOIN, left=Limit(LEFT, 3))
+    limited = replace(JOIN, left=Limit(LEFT, 9_000_000))
     assert not is_parted(limited, JoinSkew.ISOLATE, NOTHING, known)
     assert cost_apart(limited, known, JobSettings().skew, ()) is None
 
