@@ -176,6 +176,12 @@ def test_a_distinct_call_without_parts_is_left_to_spark_behind_the_exchange() ->
     ]
 
 
+def test_half_a_million_rows_are_enough() -> None:
+    assert "A local phase keeps" in skipped(RULE, WHOLE, context(groups=1000, rows=500_000)).reason
+    values = matched(RULE, DISTINCT, context(groups=20, pairs=495_000, rows=500_000))
+    assert "ONE_PHASE_BY_VALUE" in {way.name for way in values.alternatives}
+
+
 def test_the_samples_own_rate_decides_nothing() -> None:
     # The sample has met 1000 keys in 50,000 rows, a rate of 0.02; the table has nearly as many keys as rows.
     assert isinstance(RULE.match(WHOLE, context(groups=9_000_000)), Match)
