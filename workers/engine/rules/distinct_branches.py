@@ -128,7 +128,7 @@ AS $v0 []
             return keyed_branches(match.node, table_partitions(match.node, ctx.statistics))
         forced = ctx.settings.distinct_method is DistinctMethod.BITMAP
         # Where a set has values with bits, the others are told apart as costs least.
-        by_groups = forced and all(bitmap_obstacle(branch) for branch in branch_aggregates(match.node))
+        by_groups = all(bitmap_obstacle(branch) for branch in branch_aggregates(match.node))
         return joined_branches(match.node, lambda branch: _told_apart(branch, forced, by_groups, ctx))
 
 

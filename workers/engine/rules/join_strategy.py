@@ -109,14 +109,14 @@ def _demand(node: Join, ctx: RuleContext) -> Demand:
     return demand_of(node, ctx.settings.join.ship, ctx.settings.join.local)
 
 
-def _decide_forced(node: Join, ship: JoinShip, local: JoinLocal, ctx: RuleContext) -> Match[Join] | Skip:
+def _decide_forced(node: Join, ship: JoinShip, local: JoinLocal, ctx: RuleContext) -> Match[Join]:
     ways = possible_ways(node, ship, local)
     if _is_parted(node, ctx):
         ways = tuple(way for way in ways if way not in _BROADCASTS)
     sides = join_sides(node, ctx.statistics) if node.keys else None
     # Sort-merge comes first, and a hash table behind a shuffle before one of a broadcast.
     chosen = ways[0]
-    if sides is not None and len(ways) > 1 and (_doubt(sides) is None):
+    if sides is not None and _doubt(sides) is None:
         safe = [way for way in ways if way is chosen or _is_safe(way, sides, ctx)]
         best = min(safe, key=lambda way: cost_of(way, *sides, ctx.statistics.slots).slowest)
         chosen = best if _is_clear_gain(best, chosen, sides, ctx) else chosen
@@ -182,7 +182,7 @@ def _decide_by_cost(node: Join, ctx: RuleContext) -> Match[Join] | Skip:
 def _if_parted_by_key(node: Join, ctx: RuleContext) -> str:
     """What would be chosen if a shuffle were forced, as one more sentence; nothing where that is sort-merge too."""
     found = _decide_forced(node, JoinShip.REPARTITION, JoinLocal.AUTO, ctx)
-    if isinstance(found, Skip) or found.choice == Way.SORT_MERGE.value:
+    if found.choice == Way.SORT_MERGE.value:
         return ""
     return f" With join.ship REPARTITION it would be {found.choice}."
 
@@ -243,8 +243,6 @@ def _doubt(sides: tuple[JoinSide, JoinSide]) -> str | None:
 
 def _is_safe(way: Way, sides: tuple[JoinSide, JoinSide], ctx: RuleContext) -> bool:
     """Whether the hashed side surely fits, and Spark would not do better by what it sees while it runs."""
-    if way is Way.SORT_MERGE:
-        return True
     build, probe = sides if way.value.endswith("LEFT") else (sides[1], sides[0])
     if way in _BROADCASTS:
         return build.fits_in_broadcast(ctx.statistics)

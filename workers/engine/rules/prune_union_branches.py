@@ -223,8 +223,7 @@ class _Pruning:
             kept = [branch for branch, column in zip(node.inputs, excluding, strict=True) if column is None]
             kept = kept or [node.inputs[0]]
             self.dropped += len(node.inputs) - len(kept)
-            if len(kept) < len(node.inputs):
-                self.columns |= {column for column in excluding if column is not None}
+            self.columns |= {column for column in excluding if column is not None}
         pruned = tuple(self.prune(branch, required) for branch in kept)
         if len(pruned) == 1:
             return pruned[0]
@@ -284,8 +283,7 @@ def _unmet(condition: Scalar, inputs: tuple[Node, ...]) -> Scalar | None:
 
 
 def _is_met(term: Scalar, inputs: tuple[Node, ...]) -> bool:
-    tree = read_scalar(term)
-    if tree is None or isinstance(tree, Connective):
+    if isinstance(read_scalar(term), Connective):
         return False
     required = _required_by(term)
     return bool(required) and all(

@@ -133,7 +133,7 @@ def distinct_in_share(profile: KeyProfile, share: float) -> float:
 
 
 def _met(rows: float, share: float) -> float:
-    return 1.0 if share >= 1.0 else 1.0 - math.pow(1.0 - share, rows)
+    return 1.0 - math.pow(1.0 - share, rows)
 
 
 def kept_by_local_phase(profile: KeyProfile, tasks: int) -> float:
@@ -144,14 +144,14 @@ def kept_by_local_phase(profile: KeyProfile, tasks: int) -> float:
 def hottest_task(profile: KeyProfile, slots: int) -> float:
     """Rows of the busiest task when rows are hashed by the key: the most frequent key beside its part of the rest."""
     top = profile.hot[0][1] if profile.hot else 0.0
-    return max(top + (profile.rows - top) / slots, profile.rows / slots)
+    return top + (profile.rows - top) / slots
 
 
 def hot_group(profile: KeyProfile, skew: SkewSettings, slots: int, row_bytes: float) -> HotGroup | None:
     """The most frequent key if it is hot: more than `skew.factor` times what all other keys leave to a slot, and at
     least `skew.threshold` bytes.
     """
-    if not profile.hot or not profile.rows:
+    if not profile.hot:
         return None
     value, rows = profile.hot[0]
     others = (profile.rows - rows) / slots

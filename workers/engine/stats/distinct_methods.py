@@ -132,8 +132,8 @@ def table_partitions(node: Aggregate, statistics: Statistics) -> int | None:
     None for what Spark is set to.
     """
     tables = _pairs(node, statistics) if distinct_sets(node) else [_groups(node, statistics)]
-    entries = [table.distinct for table in tables or () if table is not None]
-    return cost.partitions_of_tables(sum(entries), statistics.slots) if entries else None
+    entries = sum(table.distinct for table in tables or () if table is not None)
+    return cost.partitions_of_tables(entries, statistics.slots)
 
 
 def value_partitions(node: Aggregate, statistics: Statistics) -> int | None:
@@ -187,8 +187,7 @@ def _may_be_keyed(node: Aggregate, groups: KeyProfile, settings: JobSettings, st
     """Whether rows may be sent by their group as they are: evenly, by statistics that are good enough to say so."""
     keys = tuple(key.expression for key in node.keys)
     return (
-        bool(keys)
-        and settings.agg_phase is not AggPhase.TWO_PHASE
+        settings.agg_phase is not AggPhase.TWO_PHASE
         and groups.rows >= MIN_ROWS
         and groups.distinct >= GROUPS_PER_SLOT * statistics.slots
         and not is_partitioned_by(node.input, keys, statistics)
@@ -216,7 +215,7 @@ def _may_be_sent_by(node: Aggregate, sent: KeyProfile, settings: JobSettings, st
         and all(type_ is not None and type_.name is not TypeName.OTHER and not type_.is_fractional for type_ in types)
         and sent.rows >= MIN_ROWS
         and sent.distinct >= GROUPS_PER_SLOT * statistics.slots
-        and not (keys and is_partitioned_by(node.input, keys, statistics))
+        and not is_partitioned_by(node.input, keys, statistics)
         and hot_group(sent, settings.skew, statistics.slots, bytes_per_row(node.input, statistics)) is None
         and doubt_of(node, statistics) is None
     )

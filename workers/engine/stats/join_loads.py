@@ -10,7 +10,7 @@ from service.spec.options import SkewSettings
 from service.spec.query import JoinKind
 from service.spec.scalar import Scalar
 from workers.engine.plan.isolation import KEEPS, Side
-from workers.engine.plan.keys import columns_below, scanned_columns
+from workers.engine.plan.keys import columns_below, columns_of, scanned_columns
 from workers.engine.plan.literals import identity_of
 from workers.engine.plan.nodes import Aggregate, Filter, Join, Node, Project, Scan, Union, inputs_of
 from workers.engine.plan.schema import names_of
@@ -156,8 +156,8 @@ def _sent(node: Node, statistics: Statistics) -> float:
 
 
 def _columns(join: Join, index: int) -> tuple[str, ...] | None:
-    names = tuple(key[index].column or "" for key in join.keys)
-    return names if names and "" not in names and len(set(names)) == len(names) else None
+    names = columns_of(key[index] for key in join.keys)
+    return names if names is not None and len(names) == len(join.keys) else None
 
 
 def _sketch_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> KeySketch | None:

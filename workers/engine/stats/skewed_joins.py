@@ -222,7 +222,7 @@ def _ordinary(profile: JoinProfile, loads: Sequence[Load], nulls: Sequence[Side]
     total = 2 * profile.other_rows + profile.other_out + sum(profile.handled(load) for load in loads)
     total += sum(of_nulls)
     top = max([*of_keys, *of_nulls], default=0.0)
-    hottest = max(top + max(total - top, 0.0) / profile.slots, total / profile.slots)
+    hottest = top + (total - top) / profile.slots
     return Cost(sent / profile.slots + hottest, sent, hottest)
 
 

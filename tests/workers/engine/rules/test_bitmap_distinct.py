@@ -80,6 +80,13 @@ def test_it_leaves_the_plan_with_a_reason(node: Node, ctx: RuleContext, words: s
     assert words in skip.reason
 
 
+def test_half_a_million_rows_are_enough() -> None:
+    assert "499,999 rows are too few" in skipped(RULE, WHOLE, context(rows=499_999)).reason
+    found = RULE.match(WHOLE, context(rows=500_000))
+    assert found is not None
+    assert "BITMAP" in {way.name for way in found.alternatives}
+
+
 def test_close_values_are_counted_by_bitmaps() -> None:
     match = matched(RULE, WHOLE, context())
     costs = {way.name: way for way in match.alternatives}

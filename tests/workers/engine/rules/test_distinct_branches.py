@@ -16,10 +16,11 @@ from service.spec.types import BIGINT, DOUBLE, STRING, Field
 from tests.support.applied_rules import applied, matched, skipped
 from tests.support.plan_parts import USERS
 from workers.engine.plan.explain import line_of, text_of
-from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Join, Limit, Named, Node, Scan
+from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Join, Limit, Named, Node, Phases, Scan
 from workers.engine.plan.transform import walk_up
 from workers.engine.rules.distinct_branches import DistinctBranches
 from workers.engine.rules.rule import RuleContext
+from workers.engine.stats.cost import PARSED, READ_AGAIN
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize, ValueRange
 
 RULE = DistinctBranches()
@@ -55,8 +56,16 @@ def made(node: Aggregate, ctx: RuleContext) -> tuple[str, Node]:
     return match.choice, after
 
 
-@pytest.mark.parametrize("node", [ORDERS, replace(WHOLE, calls=(TOTAL,)), replace(WHOLE, role=AggregateRole.PARTIAL)])
-def test_it_is_about_whole_aggregates_that_tell_values_apart(node: Node) -> None:
+@pytest.mark.parametrize(
+    "node",
+    [
+        ORDERS,
+        replace(WHOLE, calls=(TOTAL,)),
+        replace(WHOLE, role=AggregateRole.PARTIAL),
+        replace(WHOLE, phases=Phases.TWO_PHASE),
+    ],
+)
+def test_it_is_about_undecided_whole_aggregates_that_tell_values_apart(node: Node) -> None:
     assert RULE.match(node, context()) is None
 
 
@@ -153,3 +162,23 @@ def test_a_forced_phase_is_no_mixture_of_one_and_two() -> None:
     for phase in ("ONE_PHASE", "TWO_PHASE"):
         match = matched(RULE, WHOLE, context(hot=0.6, distinct_method="branches", agg_phase=phase))
         assert "Exchange" not in text_of(RULE.rewrite(match, context(hot=0.6, agg_phase=phase)))
+
+
+def test_each_branch_parses_the_text_that_it_reads() -> None:
+    ctx = context(groups=20)
+    tables = {name: replace(size, is_text=True) for name, size in ctx.statistics.tables.items()}
+    of_text = replace(ctx, statistics=replace(ctx.statistics, tables=tables))
+    costs = [
+        {way.name: way.cost for way in found.alternatives}
+        for found in (RULE.match(WHOLE, one) for one in (ctx, of_text))
+        if found is not None
+    ]
+    assert costs[1]["NATIVE"] == costs[0]["NATIVE"]
+    # One of two branches reads the rows again.
+    assert costs[1]["BRANCHES"] - costs[0]["BRANCHES"] == pytest.approx((PARSED - READ_AGAIN) * 20_000_000 / 16)
+
+
+def test_a_call_without_parts_is_sent_by_no_group() -> None:
+    above_a_join = replace(VARIANCE, input=JOINED.input)
+    assert made(above_a_join, context(distinct_method="branches"))[0] == "BRANCHES"
+    assert made(JOINED, context(distinct_method="branches"))[0] == "KEYED_BRANCHES"

@@ -61,6 +61,11 @@ def test_it_is_about_final_aggregates(node: Node) -> None:
             "the final aggregate has no local phase",
         ),
         (
+            final_of_split(replace(WHOLE, keys=()), context(agg_phase="ONE_PHASE")),
+            context(agg_phase="ONE_PHASE"),
+            "the final aggregate has no local phase",
+        ),
+        (
             final_of_split(replace(WHOLE, calls=(ITEMS, replace(ITEMS, function=F.AVG))), context()),
             context(),
             "several sets of values",
@@ -88,3 +93,21 @@ def test_the_bucket_is_no_group_any_more(calls: tuple[Call, ...]) -> None:
     assert "$v0" in {key.name for key in aggregates[0].keys}
     assert "MAX_BY(" in line_of(aggregates[1])
     assert not any(call.distinct for part in aggregates for call in part.calls)
+
+
+def test_names_of_the_query_are_left_alone() -> None:
+    node = final_of_split(replace(WHOLE, keys=(Named(UID, "$v0"),)), context())
+    _, after = applied(RULE, node, context())
+    assert isinstance(after, Aggregate)
+    assert isinstance(after.input, Aggregate)
+    assert [key.name for key in after.input.keys] == ["$v0", "$bucket", "$v0_"]
+
+
+def test_an_aggregate_of_the_query_below_a_split_one_stays() -> None:
+    below = Aggregate(ORDERS, tuple(Named(one, one.columns[0]) for one in (UID, ITEM, SHOP, PRICE)), ())
+    _, after = applied(RULE, final_of_split(replace(WHOLE, input=below), context()), context())
+    _, same = applied(RULE, final_of_split(WHOLE, context()), context())
+    assert below in set(walk_up(after))
+    assert [line_of(part) for part in walk_up(after) if part not in walk_up(below)] == [
+        line_of(part) for part in walk_up(same) if part is not ORDERS
+    ]

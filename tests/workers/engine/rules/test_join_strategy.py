@@ -76,7 +76,11 @@ def test_spark_is_kept_from_broadcasting_what_does_not_fit() -> None:
     known = replace(ctx, statistics=replace(ctx.statistics, tables=small))
     match = matched(RULE, join(), known)
     assert match.choice == "SORT_MERGE"
-    assert match.reason.endswith("its 4,000,000 rows do not fit in memory.")
+    assert match.reason == (
+        "Spark would broadcast the right side, for its files are below 10 MB: its 4,000,000 rows do not fit in memory."
+    )
+    turned = Join(USERS, ORDERS, JoinKind.INNER, tuple((user, uid) for uid, user in KEYS))
+    assert matched(RULE, turned, known).reason == match.reason.replace("right", "left")
     roomy = replace(known, statistics=replace(known.statistics, task_memory=1 << 30))
     assert choice(join(), roomy).startswith("Spark broadcasts a side by itself")
     # What a condition leaves may fit.
@@ -209,6 +213,9 @@ def test_for_a_forced_shuffle_a_hash_table_is_taken_where_it_surely_fits() -> No
 
     assert chosen() == "HASH_RIGHT"
     assert chosen(users=3_000_000) == "HASH_RIGHT"
+    assert chosen(FEW, users=3_000_000) == "SORT_MERGE"
+    # Adaptive execution may broadcast a side that takes less than twice what it broadcasts unasked.
+    assert chosen(users=350_000) == "SORT_MERGE"
     # All of a task's memory would go to one key.
     assert chosen(users=3_000_000, hot=0.5) == "SORT_MERGE"
     assert chosen(memory=1 << 20) == "SORT_MERGE"

@@ -14,7 +14,7 @@ from workers.engine.plan.invariants import check
 from workers.engine.plan.nodes import Filter, Join, Node, Scan
 from workers.engine.plan.schema import output_of
 from workers.engine.plan.transform import walk_up
-from workers.engine.rules.prune_union_branches import PruneUnionBranches, without_excluded_branches
+from workers.engine.rules.prune_union_branches import PruneUnionBranches, Requirement, without_excluded_branches
 from workers.engine.rules.rule import RuleContext
 from workers.engine.stats.statistics import Statistics
 
@@ -96,9 +96,14 @@ def test_a_condition_above_a_join_and_in_it(join: str, where: str, tables: str) 
 @pytest.mark.parametrize(
     ("sql", "tables"),
     [
+        ("SELECT level FROM sales WHERE kind = 's'", "shop"),
         ("SELECT x.k FROM (SELECT kind AS k FROM sales WHERE n > 0) x WHERE x.k = 's'", "shop"),
         ("SELECT kind, COUNT(*) AS c FROM sales GROUP BY kind HAVING kind = 's'", "shop"),
         ("SELECT x.k FROM (SELECT DISTINCT kind AS k FROM sales) x WHERE x.k = 's'", "shop"),
+        (
+            "SELECT x.v FROM (SELECT CAST(5 AS BIGINT) AS v FROM web UNION ALL SELECT uid FROM shop) x WHERE x.v = 6",
+            "shop",
+        ),
         # A user may be called 's'.
         (
             "SELECT x.k FROM (SELECT kind AS k FROM sales UNION ALL SELECT name FROM users) x WHERE x.k = 's'",
@@ -130,6 +135,9 @@ def test_a_branch_whose_constant_stands_further_below() -> None:
         SELECT x.k FROM (
           SELECT y.k FROM (SELECT 'a' AS k, uid FROM web) y GROUP BY y.k, y.uid
           UNION ALL SELECT z.k FROM (SELECT 'b' AS k FROM shop LIMIT 3) z JOIN users u ON u.name = z.k
+          UNION ALL SELECT v.k FROM users u JOIN (SELECT 'c' AS k FROM mail) v ON u.name = v.k
+          UNION ALL SELECT CAST(NULL AS STRING) AS k FROM web
+          UNION ALL SELECT y.k FROM (SELECT q.k FROM (SELECT 'c' AS k FROM web) q LIMIT 3) y
         ) x WHERE x.k = 'b'
     """
     assert pruned(sql) == ["shop", "users"]
@@ -164,6 +172,28 @@ def test_it_says_why_an_outer_join_keeps_a_branch() -> None:
         # The join makes the column NULL for users without a sale.
         ("SELECT s.n FROM users u LEFT JOIN sales s ON s.uid = u.uid WHERE s.kind = 's'", ["s.kind = 's'"]),
         ("SELECT s.n FROM users u RIGHT JOIN sales s ON s.uid = u.uid WHERE s.kind = 's'", []),
+        ("SELECT s.n FROM sales s LEFT JOIN users u ON s.uid = u.uid WHERE s.kind = 's'", []),
+        ("SELECT s.n FROM sales s RIGHT JOIN users u ON s.uid = u.uid WHERE s.kind = 's'", ["s.kind = 's'"]),
+        ("SELECT s.n FROM sales s FULL JOIN users u ON s.uid = u.uid WHERE s.kind = 's'", ["s.kind = 's'"]),
+        ("SELECT s.n FROM users u FULL JOIN sales s ON s.uid = u.uid WHERE s.kind = 's'", ["s.kind = 's'"]),
+        ("SELECT s.n FROM sales s WHERE s.kind = 's' AND (s.level = 2 AND s.n > 1)", ["s.level = 2 AND s.n > 1"]),
+        ("SELECT s.n FROM sales s WHERE s.kind = 's' AND (s.level = 2 OR s.n > 1)", ["s.level = 2 OR s.n > 1"]),
+        # A user may have another name.
+        (
+            "SELECT x.k FROM (SELECT kind AS k FROM sales UNION ALL SELECT name FROM users) x WHERE x.k = 's'",
+            ["x.k = 's'"],
+        ),
+        (
+            "SELECT s.n FROM sales s JOIN (SELECT q.k FROM (SELECT 'g' AS k FROM users) q GROUP BY q.k) g "
+            "ON TRUE WHERE s.kind = 's' AND g.k = 'g'",
+            [],
+        ),
+        # ROLLUP adds a row in which the column is NULL.
+        (
+            "SELECT s.n FROM sales s JOIN (SELECT q.k FROM (SELECT 'g' AS k FROM users) q GROUP BY ROLLUP (q.k)) g "
+            "ON TRUE WHERE s.kind = 's' AND g.k = 'g'",
+            ["g.k = 'g'"],
+        ),
     ],
 )
 def test_terms_that_all_rows_meet_are_removed(sql: str, left: list[str]) -> None:
@@ -186,6 +216,17 @@ def test_a_condition_above_makes_that_of_the_join_no_matter() -> None:
     above = next(node for node in walk_up(plan) if isinstance(node, Filter))
     assert RULE.match(above.input, CONTEXT) is not None
     assert RULE.match(above.input, replace(CONTEXT, above=(above.condition,))) is None
+
+
+def test_constants_of_two_types_are_not_compared() -> None:
+    one = Requirement("c", frozenset({1}))
+    assert [(one.admits(value), one.is_met_by(value)) for value in (1, 2, True, "1", None)] == [
+        (True, True),
+        (False, False),
+        (True, False),
+        (True, False),
+        (False, False),
+    ]
 
 
 def test_a_plan_without_excluded_branches_stays_the_same() -> None:

@@ -22,14 +22,14 @@ from service.spec.query import JoinKind
 from service.spec.reports import HotKey, RuleOutcome
 from service.spec.scalar import Scalar, column
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
-from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, Field, decimal
+from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, Field, array, decimal
 from tests.support.applied_rules import matched, skipped
 from workers.engine.plan.invariants import check
 from workers.engine.plan.isolation import HotPart, Side, isolated
 from workers.engine.plan.join_demand import NOTHING
 from workers.engine.plan.keys import scanned_columns
 from workers.engine.plan.literals import literal
-from workers.engine.plan.nodes import Exchange, Join, JoinStrategy, Limit, Node, Scan, Union
+from workers.engine.plan.nodes import Exchange, Filter, Join, JoinStrategy, Limit, Node, Scan, Union
 from workers.engine.plan.schema import output_of
 from workers.engine.plan.transform import walk_up
 from workers.engine.planner import apply_rules
@@ -211,6 +211,35 @@ def test_no_key_is_salted_where_the_query_demands_a_hash_table(local: JoinLocal)
     assert isinstance(rewritten(replace(node, strategy=chosen), ctx), Union)
 
 
+@pytest.mark.parametrize(
+    ("kind", "skew", "left", "right", "nulls", "because"),
+    [
+        (JoinKind.LEFT, "AUTO", {}, {}, 0.9, "the other side's columns have types of which there is no NULL to write"),
+        (JoinKind.LEFT_ANTI, SALT, {}, {}, 0.9, "no key of the sample is known as a literal"),
+        (JoinKind.FULL, SALT, {0: 0.5}, {}, 0.9, "no side of a full join may be parted: both keep their rows"),
+        (JoinKind.LEFT, ISOLATE, {}, {0: 0.9}, 0.1, "a left join can part the rows of its left side alone"),
+        (JoinKind.LEFT, ISOLATE, {0: 0.9}, {0: 0.9}, 0.1, "the rows to broadcast are too many"),
+        (JoinKind.INNER, ISOLATE, {0: 0.5}, {0: 0.9}, 0.0, "the rows to broadcast are too many"),
+    ],
+)
+@pytest.mark.parametrize("ship", [JoinShip.AUTO, JoinShip.REPARTITION])
+def test_it_says_why_there_is_no_way(
+    kind: JoinKind,
+    skew: str,
+    left: Mapping[int, float],
+    right: Mapping[int, float],
+    nulls: float,
+    because: str,
+    ship: JoinShip,
+) -> None:
+    right_side = scan("r")
+    nested = replace(right_side, columns=(*right_side.columns, (Field("r.a", array(BIGINT)), "a")))
+    node = replace(join(kind, ("k",)), right=nested, strategy=JoinStrategy(ship))
+    ctx = context(("k",), left, right, skew=skew, nulls=nulls)
+    tight = replace(ctx, statistics=replace(ctx.statistics, task_memory=1 << 20))
+    assert f", but {because}" in reason(node, tight)
+
+
 def test_integers_of_two_types_are_compared_as_they_are() -> None:
     node = Join(scan("l"), scan("r"), JoinKind.INNER, ((column("l.k", BIGINT), column("r.i", INT)),))
     known = (sketch("l", ("k",), {0: 0.9}, 0.0), sketch("r", ("i",), {}, 0.0))
@@ -249,6 +278,13 @@ def test_only_sides_that_may_be_parted_are(kind: JoinKind) -> None:
         JoinKind.LEFT_SEMI: {"left"},
         JoinKind.LEFT_ANTI: {"left", "nulls"},
     }[kind]
+
+
+def test_it_says_that_a_condition_may_leave_fewer_rows_of_a_key() -> None:
+    node, ctx = join(JoinKind.INNER, ("k",)), context(("k",), {0: 0.9}, {})
+    filtered = replace(node, left=Filter(node.left, Scalar("`l.v` > 1", ("l.v",), BOOLEAN)))
+    for joined, rows in ((node, "has 90,000 rows"), (filtered, "has up to 90,000 rows")):
+        assert matched(RULE, joined, ctx).reason.startswith(f"Key 7 {rows} on the left and 2 rows on the right")
 
 
 def test_keys_hot_on_different_sides_are_parted_each_on_its_own() -> None:

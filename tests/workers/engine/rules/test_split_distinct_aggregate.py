@@ -254,3 +254,10 @@ def test_names_of_the_callers_columns_are_left_alone() -> None:
     after = split(replace(WHOLE, calls=calls))
     assert [field.name for field in output_of(after)] == ["uid", "$P0", "$bucket"]
     assert "AS $bucket_ [" in lines(after)[0]
+
+
+def test_a_group_key_among_the_distinct_values_does_not_stand_against_it() -> None:
+    pairs = replace(CATEGORIES, arguments=(UID, CATEGORY))
+    assert "pmod(xxhash64(o.uid, o.category), 8) AS $bucket" in lines(split(replace(WHOLE, calls=(pairs,))))[0]
+    keys = replace(pairs, arguments=(UID,))
+    assert "are group keys" in skipped(RULE, replace(WHOLE, calls=(keys,)), context()).reason

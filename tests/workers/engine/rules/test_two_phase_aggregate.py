@@ -12,7 +12,7 @@ from service.spec.query import AggregateFunction as F
 from service.spec.query import JoinKind
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar, column
-from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field
+from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, DataType, Field, array
 from tests.support.applied_rules import matched, skipped
 from tests.support.plan_parts import USERS
 from workers.engine.plan.explain import text_of
@@ -33,12 +33,20 @@ UID, CATEGORY = column("o.uid", BIGINT), column("o.category", STRING)
 ROWS = Call(F.COUNT, (), Field("n", BIGINT))
 CATEGORIES = Call(F.COUNT, (CATEGORY,), Field("c", BIGINT), distinct=True)
 UIDS = Call(F.COUNT, (UID,), Field("d", BIGINT), distinct=True)
+VARIANCE = Call(F.VAR_POP, (UID,), Field("v", DOUBLE))
 WHOLE = Aggregate(ORDERS, (Named(UID, "uid"),), (ROWS,))
 DISTINCT = replace(WHOLE, calls=(CATEGORIES,))
 POSITIVE = Scalar("`o.uid` > 0", ("o.uid",), BOOLEAN)
 FILTERED = replace(WHOLE, calls=(replace(CATEGORIES, filter=POSITIVE),))
 BY_RATE = replace(WHOLE, keys=(Named(column("o.rate", DOUBLE), "rate"),))
 JOINED = replace(WHOLE, input=Join(ORDERS, USERS, JoinKind.INNER, ((UID, column("u.uid", BIGINT)),)))
+
+
+def distinct_values(type_: DataType) -> Aggregate:
+    """Counts categories of this type."""
+    return replace(DISTINCT, calls=(replace(CATEGORIES, arguments=(column("o.category", type_),)),))
+
+
 GROUPED = Project(WHOLE, (Named(column("uid", BIGINT), "d.uid"), Named(column("n", BIGINT), "d.n")))
 AGAIN = Aggregate(GROUPED, (Named(column("d.uid", BIGINT), "uid"),), (ROWS,))
 ROW_COUNT = 10_000_000
@@ -168,6 +176,12 @@ def test_a_distinct_call_without_parts_is_left_to_spark_behind_the_exchange() ->
     ]
 
 
+def test_half_a_million_rows_are_enough() -> None:
+    assert "A local phase keeps" in skipped(RULE, WHOLE, context(groups=1000, rows=500_000)).reason
+    values = matched(RULE, DISTINCT, context(groups=20, pairs=495_000, rows=500_000))
+    assert "ONE_PHASE_BY_VALUE" in {way.name for way in values.alternatives}
+
+
 def test_the_samples_own_rate_decides_nothing() -> None:
     # The sample has met 1000 keys in 50,000 rows, a rate of 0.02; the table has nearly as many keys as rows.
     assert isinstance(RULE.match(WHOLE, context(groups=9_000_000)), Match)
@@ -212,6 +226,9 @@ def test_many_values_of_few_groups_are_sent_by_group_and_value(node: Aggregate, 
         (replace(DISTINCT, keys=()), context(values=100)),
         (replace(DISTINCT, keys=(), calls=(ROWS,)), context()),
         (FILTERED, context(groups=20, pairs=9_900_000)),
+        (replace(DISTINCT, calls=(CATEGORIES, VARIANCE)), context(groups=20, pairs=9_900_000)),
+        # Values that cannot be hashed, and fractions, of which Spark groups by another form.
+        *((distinct_values(type_), context(groups=20, pairs=9_900_000)) for type_ in (array(STRING), DOUBLE)),
     ],
 )
 def test_else_they_are_not(node: Aggregate, ctx: RuleContext) -> None:

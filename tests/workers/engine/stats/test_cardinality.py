@@ -9,12 +9,13 @@ import pytest
 from service.spec.query import AggregateFunction, JoinKind
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar, column
-from service.spec.types import BIGINT, BOOLEAN, Field
+from service.spec.types import BIGINT, BOOLEAN, TIMESTAMP, Field
 from tests.support.plan_parts import ORDERS, USERS
 from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
     Call,
+    Exchange,
     Expand,
     Filter,
     Join,
@@ -24,6 +25,7 @@ from workers.engine.plan.nodes import (
     Project,
     Scan,
     Union,
+    Windows,
 )
 from workers.engine.stats.cardinality import (
     MOST_ROWS,
@@ -73,6 +75,7 @@ def join(kind: JoinKind, right: Scan = USERS, residual: Scalar | None = None) ->
         (Limit(ORDERS, 5), 5),
         (Limit(ORDERS, 5000), 3000),
         (Expand(ORDERS, 2, "b"), 6000),
+        (Windows(ORDERS, column("o.at", TIMESTAMP), 60_000, 20_000, "w"), 9000),
         (Aggregate(ORDERS, (), ()), 1),
         (Aggregate(ORDERS, (Named(UID, "uid"),), ()), 101),
         (Aggregate(OTHERS, (Named(column("x.uid", BIGINT), "uid"),), ()), None),
@@ -80,6 +83,10 @@ def join(kind: JoinKind, right: Scan = USERS, residual: Scalar | None = None) ->
         (join(JoinKind.INNER, OTHERS), None),
         (join(JoinKind.LEFT), 3000),
         (join(JoinKind.LEFT_ANTI), 0),
+        (join(JoinKind.LEFT, residual=CONDITION), 3000),
+        (join(JoinKind.RIGHT, residual=CONDITION), 1000),
+        (join(JoinKind.FULL, residual=CONDITION), 3000),
+        (Join(USERS, ORDERS, JoinKind.FULL, ((USER, UID),), CONDITION), 3000),
     ],
 )
 def test_rows(node: Node, rows: int | None) -> None:
@@ -108,6 +115,16 @@ def test_a_key_that_is_hot_on_both_sides_is_multiplied_out() -> None:
     assert profile.rows == pytest.approx(1500 * 50 + 1500 * 50 / 100)
 
 
+def test_a_hot_key_without_a_partner_is_none_of_an_inner_join() -> None:
+    one = Statistics(KNOWN.tables, {**KNOWN.keys, ("u.uid",): sketch("u", 1, ("9", 1.0))}, 4)
+    profile = profile_of(join(JoinKind.INNER), ("o.uid",), one)
+    assert profile is not None
+    assert profile.hot == (("9", 15.0 * 100),)
+    outer = profile_of(join(JoinKind.LEFT), ("o.uid",), one)
+    assert outer is not None
+    assert outer.hot == (("7", 1500.0), ("9", 15.0 * 100))
+
+
 def test_the_other_sides_name_of_the_key_has_the_same_profile() -> None:
     plan = join(JoinKind.INNER)
     left, right = profile_of(plan, ("o.uid",), KNOWN), profile_of(plan, ("u.uid",), KNOWN)
@@ -122,8 +139,8 @@ def test_a_null_key_meets_nothing_but_stays_in_an_outer_join() -> None:
     outer = profile_of(join(JoinKind.LEFT), ("o.uid",), nulls)
     assert inner is not None
     assert outer is not None
-    assert inner.hot == ()
-    assert outer.hot == (("NULL", 1500.0),)
+    assert (inner.hot, inner.nulls) == ((), frozenset())
+    assert (outer.hot, outer.nulls) == ((("NULL", 1500.0),), frozenset({"NULL"}))
 
 
 def test_the_text_null_is_a_value_like_others() -> None:
@@ -136,6 +153,9 @@ def test_the_text_null_is_a_value_like_others() -> None:
 def test_scaling_thins_every_key_and_loses_rare_ones() -> None:
     profile = KeyProfile(rows=200, distinct=101, hot=(("7", 100.0),)).scaled(0.5)
     assert profile == KeyProfile(100, 51, (("7", 50.0),))
+    alone = KeyProfile(rows=100, distinct=1, hot=(("7", 100.0),))
+    assert (alone.other_rows, alone.other_values, alone.even_rows) == (0, 0, 0)
+    assert alone.scaled(0.5) == KeyProfile(50, 1, (("7", 50.0),))
 
 
 def test_a_filter_may_be_for_the_hot_keys() -> None:
@@ -147,13 +167,15 @@ def test_a_filter_may_be_for_the_hot_keys() -> None:
     assert filtered.rows == pytest.approx(2000)
 
 
-@pytest.mark.parametrize("filtered", [False, True])
-def test_hot_keys_behind_a_join_are_as_uncertain_as_below_it(filtered: bool) -> None:
-    below = join(JoinKind.INNER)
-    profile = profile_of(replace(below, left=Filter(ORDERS, CONDITION)) if filtered else below, ("o.uid",), KNOWN)
-    assert profile is not None
-    assert profile.hot == (("7", 1500.0),)
-    assert profile.hot_at_most == filtered
+def test_hot_keys_behind_a_join_are_as_uncertain_as_below_it() -> None:
+    whole = join(JoinKind.INNER)
+    filtered = replace(whole, left=Filter(ORDERS, CONDITION))
+    turned = Join(filtered.right, filtered.left, JoinKind.INNER, ((USER, UID),))
+    for below, at_most in ((whole, False), (filtered, True), (turned, True)):
+        for name in ("o.uid", "u.uid"):
+            profile = profile_of(below, (name,), KNOWN)
+            assert profile is not None
+            assert (profile.hot, profile.hot_at_most) == ((("7", 1500.0),), at_most)
 
 
 def test_the_groups_of_a_final_aggregate_are_those_without_buckets() -> None:
@@ -162,12 +184,14 @@ def test_the_groups_of_a_final_aggregate_are_those_without_buckets() -> None:
     count = Call(AggregateFunction.SUM, (column("$p0", BIGINT),), Field("$f0", BIGINT))
     final = Aggregate(partial, (Named(column("uid", BIGINT), "uid"),), (count,), AggregateRole.FINAL)
     assert estimate_rows(final, KNOWN) == 101
+    assert estimate_rows(replace(final, input=Exchange(partial, (column("uid", BIGINT),))), KNOWN) == 101
     assert estimate_rows(partial, KNOWN) is None
 
 
 def test_a_rows_bytes_are_those_of_all_its_tables() -> None:
     assert bytes_per_row(join(JoinKind.INNER), KNOWN) == 30
     assert bytes_per_row(OTHERS, KNOWN) == 0
+    assert bytes_per_row(ORDERS, replace(KNOWN, tables={"o": size("o", 0)})) == 0
 
 
 def test_a_renamed_column_spreads_as_the_tables_does() -> None:
@@ -194,6 +218,14 @@ def test_a_limit_thins_the_keys() -> None:
     profile = profile_of(Limit(ORDERS, 300), ("o.uid",), KNOWN)
     assert profile is not None
     assert (profile.rows, profile.hot) == (300.0, (("7", 150.0),))
+    assert profile_of(Limit(ORDERS, 5000), ("o.uid",), KNOWN) == profile_of(ORDERS, ("o.uid",), KNOWN)
+
+
+def test_copies_of_rows_have_their_keys() -> None:
+    windows = Windows(ORDERS, column("o.at", TIMESTAMP), 60_000, 20_000, "w")
+    for copied, times in ((Expand(ORDERS, 2, "b"), 2), (windows, 3)):
+        assert profile_of(copied, ("o.uid",), KNOWN) == KeyProfile(3000.0 * times, 101.0, (("7", 1500.0 * times),))
+        assert profile_of(replace(copied, input=OTHERS), ("x.uid",), KNOWN) is None
 
 
 def many_joins(number: int) -> tuple[Join, Statistics]:

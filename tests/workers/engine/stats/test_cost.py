@@ -6,7 +6,7 @@ import pytest
 
 from service.spec.options import SkewSettings
 from service.spec.types import BIGINT, Field
-from workers.engine.plan.nodes import Limit, Scan
+from workers.engine.plan.nodes import Limit, Scan, Union
 from workers.engine.stats.cardinality import KeyProfile
 from workers.engine.stats.cost import (
     PARSED,
@@ -44,7 +44,10 @@ def even(distinct: float) -> KeyProfile:
 @pytest.mark.parametrize(("size", "tasks"), [(0, 4), (SPLIT_BYTES * 4, 4), (SPLIT_BYTES * 9 + 1, 10)])
 def test_tasks_read_as_many_bytes_as_spark_gives_them(size: int, tasks: int) -> None:
     scan = Scan("t", "t", ((Field("t.a", BIGINT), "a"),))
-    assert input_tasks(scan, Statistics({"t": TableSize("t", 1, size, 1, True)}, {}, slots=4)) == tasks
+    known = Statistics({"t": TableSize("t", 1, size, 1, True)}, {}, slots=4)
+    assert input_tasks(scan, known) == tasks
+    # A table of unknown size counts as an empty one.
+    assert input_tasks(Union((scan, Scan("s", "s", scan.columns))), known) == tasks
 
 
 def test_a_share_of_the_rows_has_as_many_keys_as_yao_expects() -> None:
@@ -114,6 +117,8 @@ def test_copies_behind_the_exchange_share_one_table() -> None:
 def test_a_split_pays_where_a_hot_group_would_stay_on_its_task() -> None:
     pairs = even(500_000)
     assert split_distinct(HALF_HOT, pairs, 16, 1024).slowest < distinct_in_place(HALF_HOT, pairs, 16).slowest
+    assert split_distinct(even(1000), pairs, 16, 1024).hottest_task == MILLION / 16
+    assert split_distinct(HALF_HOT, pairs, 16, 4).hottest_task == MILLION / 2 / 4 + MILLION / 2 / 16
     assert split_distinct(HALF_HOT, pairs, 16, 1).hottest_task > split_distinct(HALF_HOT, pairs, 16, 64).hottest_task
 
 
@@ -124,9 +129,15 @@ def test_a_split_of_what_spark_spreads_already_only_costs() -> None:
 
 @pytest.mark.parametrize(
     ("share", "row_bytes", "is_hot"),
-    [(0.5, 200, True), (0.5, 100, False), (0.2, 2000, False), (0.34, 2000, True)],
+    [
+        (0.5, 200, True),
+        (0.5, 100, False),
+        (0.5, SkewSettings().threshold / (MILLION / 2), True),
+        (0.2, 2000, False),
+        (0.34, 2000, True),
+    ],
 )
-def test_a_group_is_hot_when_it_outweighs_the_others_and_is_large(share: float, row_bytes: int, is_hot: bool) -> None:
+def test_a_group_is_hot_when_it_outweighs_the_others_and_is_large(share: float, row_bytes: float, is_hot: bool) -> None:
     # Eight slots: what the others leave to one, times four, is (1 - share) / 2 of all rows.
     profile = KeyProfile(MILLION, 1000, (("7", MILLION * share),))
     hot = hot_group(profile, SkewSettings(), 8, row_bytes)
@@ -137,6 +148,7 @@ def test_a_group_is_hot_when_it_outweighs_the_others_and_is_large(share: float, 
 
 def test_without_frequent_keys_none_is_hot() -> None:
     assert hot_group(even(1000), SkewSettings(), 8, 1e9) is None
+    assert hot_group(KeyProfile(MILLION, 1000, (("7", MILLION * 0.5),)).scaled(0), SkewSettings(), 8, 1e9) is None
 
 
 def test_an_alternative_tells_its_cost_in_rows() -> None:

@@ -6,7 +6,15 @@ import pytest
 
 from service.spec.options import JobSettings
 from workers.engine.stats.cost import Cost
-from workers.engine.stats.distinct_methods import BITMAP, NATIVE, ONE_PHASE, Methods, is_split_forced, told
+from workers.engine.stats.distinct_methods import (
+    BITMAP,
+    GROUP_BITMAPS,
+    NATIVE,
+    ONE_PHASE,
+    Methods,
+    is_split_forced,
+    told,
+)
 
 
 def methods(**slowest: float) -> Methods:
@@ -21,6 +29,9 @@ def methods(**slowest: float) -> Methods:
         (methods(NATIVE=100, BITMAP=80), BITMAP),
         (methods(NATIVE=100, BITMAP=60, ONE_PHASE=70), NATIVE),
         (methods(NATIVE=100, ONE_PHASE=100), NATIVE),
+        # Bitmaps of groups send what one phase sends, and need no margin over it.
+        (methods(NATIVE=100, BITMAPS_OF_GROUPS=60, ONE_PHASE=70), GROUP_BITMAPS),
+        (methods(NATIVE=100, BITMAPS_OF_GROUPS=81, ONE_PHASE=90), NATIVE),
     ],
 )
 def test_a_rewrite_is_taken_where_it_is_clearly_cheaper_than_both_of_sparks(known: Methods, best: str) -> None:

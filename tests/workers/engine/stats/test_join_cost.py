@@ -9,7 +9,7 @@ import pytest
 from service.spec.query import JoinKind
 from service.spec.scalar import Scalar, column
 from service.spec.strategies import JoinLocal, JoinShip
-from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field, decimal
+from service.spec.types import BIGINT, BOOLEAN, DOUBLE, NULL, STRING, Field, decimal
 from workers.engine.plan.nodes import Aggregate, Expand, Filter, Join, Limit, Named, Node, Project, Scan, Union
 from workers.engine.stats.join_cost import (
     JoinSide,
@@ -18,12 +18,15 @@ from workers.engine.stats.join_cost import (
     hashed_bytes,
     join_sides,
     most_joined_rows,
+    most_rows,
     possible_ways,
 )
 from workers.engine.stats.statistics import Statistics, TableSize
 
 A = Scan("a", "a", ((Field("a.k", BIGINT), "k"),))
 B = Scan("b", "b", ((Field("b.k", BIGINT), "k"), (Field("b.s", STRING), "s")))
+BY_K = (Named(column("a.k", BIGINT), "k"),)
+UNKNOWN = Scan("c", "c", A.columns)
 KEYS = ((column("a.k", BIGINT), column("b.k", BIGINT)),)
 SIZES = {"a": TableSize("a", 1, 1 << 20, 1000, True), "b": TableSize("b", 1, 20_000, 1000, True)}
 STATISTICS = Statistics(SIZES, {}, slots=4, task_memory=1 << 20)
@@ -42,13 +45,17 @@ def left_side(node: Node, statistics: Statistics = STATISTICS) -> JoinSide:
         (Limit(A, 7), 7),
         (Expand(A, 3, "e"), 3000),
         (Union((A, A)), 2000),
+        (Union((A, UNKNOWN)), None),
         (Aggregate(A, (), ()), 1),
-        (Aggregate(Limit(A, 9), (Named(column("a.k", BIGINT), "k"),), ()), 9),
+        (Aggregate(Limit(A, 9), BY_K, ()), 9),
+        (Aggregate(Limit(A, 9), BY_K, (), grouping_sets=((0,), ())), 18),
+        # The set without keys has a row even where none comes in.
+        (Aggregate(Limit(A, 0), BY_K, (), grouping_sets=((0,), ())), 2),
+        (Aggregate(UNKNOWN, BY_K, (), grouping_sets=((0,), ())), None),
     ],
 )
-def test_most_rows_are_those_that_nothing_can_exceed(node: Node, most: int) -> None:
-    sides = join_sides(Join(node, B, JoinKind.INNER, KEYS), STATISTICS)
-    assert sides is None or sides[0].most == most
+def test_most_rows_are_those_that_nothing_can_exceed(node: Node, most: int | None) -> None:
+    assert most_rows(node, STATISTICS) == most
 
 
 def test_above_a_join_and_in_estimated_files_there_is_no_bound() -> None:
@@ -73,6 +80,8 @@ def test_texts_have_no_bound_and_are_guessed_wide() -> None:
     assert [side.most for side in sides] == [1000, None]
     exact = Scan("a", "a", ((Field("a.m", decimal(38, 2)), "m"), (Field("a.x", DOUBLE), "x")))
     assert hashed_bytes(exact, STATISTICS) == 48 + 24 + 8
+    nothing = Project(A, (Named(Scalar("NULL", (), NULL), "n"), Named(Scalar("true", (), BOOLEAN), "q")))
+    assert hashed_bytes(nothing, STATISTICS) == 48 + 8 + 8
 
 
 def test_measured_texts_are_as_wide_as_they_are_under_any_name() -> None:
@@ -94,6 +103,13 @@ def test_what_joins_below_broadcast_takes_room_too() -> None:
     sides = join_sides(Join(Join(A, B, JoinKind.LEFT_SEMI, KEYS), A, JoinKind.INNER, KEYS), known)
     assert sides is not None
     assert [side.beside for side in sides] == [300 * (48 + 16 + 108)] * 2
+    below = Join(A, B, JoinKind.LEFT_SEMI, KEYS)
+    both = join_sides(Join(below, below, JoinKind.INNER, KEYS), known)
+    assert both is not None
+    assert [side.beside for side in both] == [2 * 300 * (48 + 16 + 108)] * 2
+    # How many groups a side has that is broadcast is not known.
+    grouped = Join(A, Aggregate(B, (Named(KEYS[0][1], "b.k"),), ()), JoinKind.INNER, KEYS)
+    assert left_side(Aggregate(grouped, (), ()), known).beside == 0
     assert sides[1].fits_in_broadcast(known)
     assert not replace(sides[1], beside=1000.0 * 56 + 1).fits_in_broadcast(known)
     assert not replace(sides[1], most=1001.0, beside=0.0).fits_in_broadcast(known)

@@ -54,6 +54,7 @@ def test_rows_of_a_key_on_both_sides() -> None:
     ]
     assert found.out(found.loads[0]) == found.loads[0].left * found.loads[0].right
     assert found.handled(found.loads[0]) > found.out(found.loads[0])
+    assert profile(JOIN, replace(known({}, {}), slots=1)).slots == 1
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,7 @@ def test_rows_of_a_key_on_both_sides() -> None:
         (JoinKind.RIGHT, 0, 4, 4),
         (JoinKind.FULL, 0, 4, 4),
         (JoinKind.LEFT_SEMI, 3, 4, 3),
+        (JoinKind.LEFT_SEMI, 3, 0, 0),
         (JoinKind.LEFT_ANTI, 3, 4, 0),
         (JoinKind.LEFT_ANTI, 3, 0, 3),
     ],
@@ -91,9 +93,29 @@ def test_nulls_are_hot_where_they_are_kept() -> None:
 
 
 def test_what_stands_out_where_nothing_is_hot() -> None:
-    assert [load.value for load in standing_out(profile(JOIN, known({"7": 0.2, "8": 0.01}, {})))] == ["7"]
+    # More than an eighth of the rows, with two tasks on each of four slots.
+    assert [load.value for load in standing_out(profile(JOIN, known({"7": 0.13, "8": 0.12}, {})))] == ["7"]
     assert [load.value for load in standing_out(profile(JOIN, known({"7": 0.02, "8": 0.01}, {})))] == ["7"]
     assert standing_out(profile(JOIN, known({}, {}))) == ()
+    found = profile(JOIN, known({"7": 0.2, "8": 0.2}, {}))
+    unnamed = replace(found, loads=(replace(found.loads[0], literals=None), found.loads[1]))
+    assert standing_out(unnamed) == (found.loads[1],)
+
+
+def test_a_literal_of_one_side_names_the_key_of_both() -> None:
+    statistics = known({"7": 0.5}, {"7": 0.25})
+    for side in ("l.k", "r.k"):
+        bare = replace(statistics.keys[side,], literals=(None,))
+        (load,) = profile(JOIN, replace(statistics, keys={**statistics.keys, (side,): bare})).loads
+        assert (load.left, load.right, load.literals) == (500_000, 250_000, (Scalar("7L", (), BIGINT),))
+
+
+def test_two_texts_cut_to_the_same_one_are_a_key_without_a_literal() -> None:
+    statistics = known({"7": 0.5}, {})
+    (hot,), (literals,) = (statistics.keys["l.k",].hot_keys, statistics.keys["l.k",].literals)
+    twice = replace(statistics.keys["l.k",], hot_keys=(hot, hot), literals=(literals, (Scalar("8L", (), BIGINT),)))
+    (load,) = profile(JOIN, replace(statistics, keys={**statistics.keys, ("l.k",): twice})).loads
+    assert (load.value, load.left, load.literals) == ("7", 1_000_000, None)
 
 
 def test_a_renamed_column_is_the_tables_and_an_expression_is_not() -> None:
@@ -118,6 +140,10 @@ def test_conditions_above_and_below() -> None:
     assert filtered_by_key(wider, known_rows, (Scalar("`r.k` <> 7", ("r.k",), None),))
     below = replace(wider, left=Filter(wider.left, Scalar("`l.k` > 7", ("l.k",), None)))
     assert filtered_by_key(below, known_rows, ())
+    (load,) = profile(JOIN, known_rows).loads
+    all_columns = join_profile(JOIN, known_rows, (Scalar("`l.k` <> 8", ("l.k",), None),))
+    assert all_columns is not None
+    assert all_columns.loads[0].left == pytest.approx(load.left / 3)
     # One about no column is about no side, and leaves the rows that there are.
     constant = join_profile(wider, known_rows, (Scalar("1 = 1", (), None),))
     assert constant is not None

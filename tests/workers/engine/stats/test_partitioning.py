@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from service.spec.query import AggregateFunction, JoinKind
-from service.spec.scalar import column
-from service.spec.strategies import JoinShip
-from service.spec.types import BIGINT, DOUBLE, INT, DataType, Field, TypeName
+from service.spec.scalar import Scalar, column
+from service.spec.strategies import JoinLocal, JoinShip
+from service.spec.types import BIGINT, DOUBLE, INT, STRING, DataType, Field, TypeName
 from tests.support.plan_parts import USERS
 from workers.engine.plan.nodes import (
     Aggregate,
@@ -19,6 +19,7 @@ from workers.engine.plan.nodes import (
     Expand,
     Filter,
     Join,
+    JoinStrategy,
     Limit,
     Named,
     Node,
@@ -191,3 +192,41 @@ def test_a_small_side_is_broadcast_although_the_other_size_is_unknown(known: str
     node = join(JoinKind.INNER, sides["o"], sides["u"])
     assert broadcast_side(node, statistics) is ship
     assert partitionings_of(node, statistics) == ({"o": LEFT, "u": RIGHT}[stays],)
+
+
+@pytest.mark.parametrize(
+    ("kind", "users", "ship"),
+    [
+        (JoinKind.CROSS, 10, JoinShip.BROADCAST_RIGHT),
+        (JoinKind.CROSS, BROADCAST_BYTES + 1, JoinShip.BROADCAST_LEFT),
+        (JoinKind.FULL, 10, None),
+    ],
+)
+def test_the_kind_says_which_small_side_is_broadcast(kind: JoinKind, users: int, ship: JoinShip | None) -> None:
+    node = replace(join(kind), keys=() if kind is JoinKind.CROSS else ((UID, USER),))
+    assert broadcast_side(node, sizes(10, users)) is ship
+
+
+@pytest.mark.parametrize(
+    "strategy", [JoinStrategy(ship=JoinShip.REPARTITION), JoinStrategy(local=JoinLocal.SORT_MERGE)], ids=str
+)
+def test_spark_broadcasts_no_side_of_a_join_whose_way_is_chosen(strategy: JoinStrategy) -> None:
+    small = sizes(10, 10)
+    node = replace(join(JoinKind.INNER), strategy=strategy)
+    assert broadcast_side(node, small) is None
+    assert partitionings_of(node, small) == (LEFT, RIGHT)
+    # Nor one whose size is not known.
+    assert partitionings_of(node, Statistics({}, {}, 4)) == (LEFT, RIGHT)
+
+
+def test_a_join_parts_by_all_of_its_keys_or_by_nothing_known() -> None:
+    def of(*keys: tuple[Scalar, Scalar], kind: JoinKind = JoinKind.INNER) -> tuple[frozenset[str], ...]:
+        return partitionings_of(Join(ORDERS, USERS, kind, keys), LARGE)
+
+    name, unknown = column("u.name", STRING), Scalar("`u.x`", ("u.x",), None)
+    assert of((UID, USER), (DAY, USER)) == (frozenset({"`o.uid`", "`o.day`"}), RIGHT)
+    assert of((UID, USER), (DAY, name)) == ()
+    assert of((replace(UID, type=None), unknown)) == ()
+    assert of() == ()
+    for table in "ou":
+        assert partitionings_of(join(JoinKind.INNER), Statistics({table: LARGE.tables[table]}, {}, 4)) == ()

@@ -29,6 +29,9 @@ def test_terms_go_to_their_tables() -> None:
         "r": ("`r.a` = 2", frozenset({"r.a"})),
     }
     assert unknown == 3
+    for whole in ("`l.a` > 1", "`l.a` > 1 OR `l.b` > 1"):
+        found, unknown = terms_by_table(condition(whole), TABLE_OF)
+        assert ([terms.text for terms in found.values()], unknown) == ([whole], 0)
 
 
 def test_what_is_no_expression_is_unknown() -> None:

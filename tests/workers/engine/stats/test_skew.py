@@ -29,6 +29,7 @@ from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 UID, CATEGORY = column("o.uid", BIGINT), column("o.category", BIGINT)
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.category", BIGINT), "category")))
 DISTINCT = Call(AggregateFunction.COUNT, (CATEGORY,), Field("d", BIGINT), distinct=True)
+SUM = Call(AggregateFunction.SUM, (CATEGORY,), Field("s", BIGINT))
 UNKNOWN_SUM = Call(AggregateFunction.SUM, (Scalar("f(`o.uid`)", ("o.uid",), None),), Field("s", BIGINT))
 BY_UID = (Named(UID, "uid"),)
 
@@ -104,6 +105,8 @@ def test_advice_on_a_hot_group(plan: Node, setting: str | None, value: str | Non
     group = next(key for key in known.keys if key.role == "group key")
     assert (group.table, group.columns, group.sampled_rows) == ("o", ("o.uid",), 60_000)
     assert [key.value for key in group.hot_keys] == ["7"]
+    assert not any(key.estimate_is_wrong for key in known.keys)
+    assert group.rows_on_one_task == (500_000 if known.skewed else None)
     assert (known.setting, known.value) == (setting, value)
     if setting or len(known.keys) == 1:
         assert told in known.advice
@@ -129,11 +132,18 @@ def test_advice_on_a_hot_join_key(kind: JoinKind, users_bytes: int, told: str) -
 
 @pytest.mark.parametrize(
     ("kind", "reported"),
-    [(JoinKind.INNER, False), (JoinKind.RIGHT, False), (JoinKind.LEFT, True), (JoinKind.LEFT_ANTI, True)],
+    [
+        (JoinKind.INNER, []),
+        (JoinKind.LEFT_SEMI, []),
+        (JoinKind.RIGHT, ["u"]),
+        (JoinKind.LEFT, ["o"]),
+        (JoinKind.LEFT_ANTI, ["o"]),
+        (JoinKind.FULL, ["o", "u"]),
+    ],
 )
-def test_null_join_keys_count_where_their_rows_are_kept(kind: JoinKind, reported: bool) -> None:
-    known = report(statistics(sketch("o.uid", hot={"NULL": 0.6}, null_share=0.6)), join(kind))
-    assert bool(known.keys) is reported
+def test_null_join_keys_count_where_their_rows_are_kept(kind: JoinKind, reported: list[str]) -> None:
+    nulls = [sketch(name, hot={"NULL": 0.6}, null_share=0.6) for name in ("o.uid", "u.uid")]
+    assert [key.table for key in report(statistics(*nulls), join(kind)).keys] == reported
 
 
 def test_the_text_null_joins_like_any_other() -> None:
@@ -150,6 +160,9 @@ def test_a_hot_distinct_value_alone_is_no_skew() -> None:
     assert [key.role for key in known.keys] == ["distinct value"]
     assert not known.skewed
     assert known.setting is None
+    # A sum tells no values apart, and COUNT(DISTINCT) leaves NULLs out.
+    assert report(statistics(sketch("o.category", hot={"3": 0.9})), whole(SUM)).keys == ()
+    assert report(statistics(sketch("o.category", hot={"NULL": 0.9}, null_share=0.9)), whole(DISTINCT)).keys == ()
 
 
 @pytest.mark.parametrize(
@@ -160,9 +173,11 @@ def test_a_hot_distinct_value_alone_is_no_skew() -> None:
         (0.30, 16, 4, 4.0, True),
         (0.30, 16, 4, 8.0, False),
         (0.9, 2, 4, 4.0, True),
-        (0.5, 2, 4, 4.0, False),
+        (0.7, 2, 4, 4.0, False),
         (1.0, 1, 4, 4.0, True),
         (0.01, 10_000, 4, 4.0, False),  # nothing that eight partitions notice
+        (0.12, 10_000, 4, 4.0, False),
+        (0.13, 10_000, 4, 4.0, True),
         (0.01, 10_000, 100, 4.0, True),
         (0.2, 10_000, 1, 4.0, True),
     ],
