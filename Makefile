@@ -9,4 +9,4 @@ lint:
 	$(PYTHON) -m tests.lint
 
 quick:
-	$(PYTHON) -m pytest -n 2 -m quick tests/service tests/workers tests/golden tests/architecture --ignore tests/service/api --ignore tests/service/cli
+	$(PYTHON) -m pytest -n 2 -m quick tests/service tests/workers tests/sql tests/golden tests/architecture --ignore tests/service/api --ignore tests/service/cli

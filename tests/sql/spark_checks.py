@@ -1,0 +1,112 @@
+"""What a case gives in Spark: the rows of its SQL by Spark itself, and by the plans of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from service.spec.bound import tables_of
+from service.spec.options import JobSettings
+from tests.sql.case_files import Case, Table
+from tests.sql.checks import Outcome, compiled
+from tests.sql.values import rows_written
+from workers.engine.plan.builder import build
+from workers.engine.plan.nodes import Node
+from workers.engine.planner import plan_query
+from workers.engine.spark.lowering import lower
+from workers.engine.stats.statistics import Statistics
+
+FORCED: tuple[Mapping[str, Any], ...] = (
+    {"agg_phase": "ONE_PHASE"},
+    {"distinct_split.enabled": "true", "distinct_split.bucket_num": 3},
+)
+"""The settings under each of which a case is planned, beside its own."""
+
+_CONFIGURATION = {
+    "spark.sql.adaptive.enabled": "false",
+    # To compile generated code would take most of the time.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "1",
+}
+
+
+class SqlInSpark:
+    """Runs cases in a session, which keeps the tables that they have had."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._frames: dict[tuple[str, int], DataFrame] = {}
+        self._kept: list[Table] = []
+
+    def by_spark(self, case: Case) -> Outcome:
+        """What plain Spark makes of the SQL."""
+        for name, frame in self._tables(case).items():
+            frame.createOrReplaceTempView(name)
+        return _outcome(case, self._spark.sql(case.sql))
+
+    def by_engine(self, case: Case) -> Iterator[tuple[str, Outcome]]:
+        """What each plan of the engine gives, and what it is the plan of: of the query as it stands, and of those that
+        the settings force.
+        """
+        query, frames = compiled(case), self._tables(case)
+        scans = {
+            table.alias: frames[table.table].toDF(*[f"{table.alias}.{name}" for name in frames[table.table].columns])
+            for table in tables_of(query)
+        }
+        plans: dict[Node, str] = {build(query): "as it stands"}
+        for forced in FORCED:
+            settings = {**case.settings, **forced}
+            plan = plan_query(query, Statistics({}, {}, slots=2), JobSettings.model_validate(settings)).after
+            plans.setdefault(plan, f"with {settings}")
+        for plan, name in plans.items():
+            yield name, _outcome(case, lower(plan, scans))
+
+    def close(self) -> None:
+        """Forgets the tables."""
+        for frame in self._frames.values():
+            frame.unpersist()
+
+    def _tables(self, case: Case) -> Mapping[str, DataFrame]:
+        return {name: self._frame(name, table) for name, table in case.tables.items()}
+
+    def _frame(self, name: str, table: Table) -> DataFrame:
+        key = name, id(table)
+        if key not in self._frames:
+            # A table that is kept has an identity of its own.
+            self._kept.append(table)
+            ddl = ", ".join(f"{column.name} {column.type}" for column in table.schema.fields)
+            self._frames[key] = self._spark.createDataFrame(list(table.rows), ddl).coalesce(1).cache()
+        return self._frames[key]
+
+
+@contextmanager
+def sql_in_spark(spark: SparkSession) -> Iterator[SqlInSpark]:
+    """Runs cases in `spark`, with a configuration that suits tiny queries."""
+    before = {key: spark.conf.get(key, None) for key in _CONFIGURATION}
+    for key, value in _CONFIGURATION.items():
+        spark.conf.set(key, value)
+    found = SqlInSpark(spark)
+    try:
+        yield found
+    finally:
+        found.close()
+        for key, old in before.items():
+            spark.conf.unset(key) if old is None else spark.conf.set(key, old)
+
+
+def _outcome(case: Case, frame: DataFrame) -> Outcome:
+    """The types of the columns and the rows, or the condition of the error."""
+    try:
+        rows = frame.collect()
+    except PySparkException as error:
+        condition = error.getCondition() or type(error).__name__
+        assert case.kind == "fails", f"It fails: {condition}: {error}"
+        return condition, ()
+    assert case.kind != "fails", "It does not fail."
+    types = " | ".join(field.dataType.simpleString() for field in frame.schema)
+    return case.argument, (types, *rows_written(rows, ordered=case.argument == "ordered"))

@@ -1,0 +1,105 @@
+"""Runs the SQL cases of `tests/sql/cases/*.test`, text files in the manner of sqllogictest.
+
+Empty lines separate the blocks of a file. Lines that begin with `#` say what a block is about. Blocks are:
+
+    tables NAME                         the tables of tests/sql/tables/NAME.test, for the blocks below
+
+    table NAME                          a table: its columns as a job declares them,
+    id BIGINT, name STRING
+    ----                                and its rows, as tests/sql/values.py describes
+    1 | 'one'
+
+    set NAME = VALUE                    alone: a setting, `mode`, `output` or `sink` of the jobs below, in YAML; above
+                                        a case, of this one; above a table, what the job says of it
+
+    query [ordered]                     the SQL has these column types and rows, in any order unless it is `ordered`
+    SELECT name FROM t                  (more than 20 rows: their number and a hash), by Spark itself and by each plan
+    ----                                that the engine makes of it, those that the settings force included
+    string
+    'one'
+
+    fails CONDITION                     the SQL is accepted and ends with this error, by Spark and by each plan
+
+    refused CODE [LINE:COLUMN] [at POINTER], …    these are all the issues of the refusal; POINTER is `/sql` unless
+    SELECT nme FROM t                   it says otherwise
+    ----
+    Did you mean name?                  texts that the details contain, where they name the construct or the way out
+
+    accepted                            the job is accepted
+
+    bound                               the SQL is bound to this query (see tests/sql/bound_text.py)
+
+The job of a case is one of batch unless `mode` says otherwise. Jobs of streams are also held against the planner of
+streams: it has a plan for those that are accepted, and none for those that are refused for their SQL.
+
+`pytest tests/sql --write -m ''` (without `-n`) writes into the files what cases give: rows by Spark itself. Give a new
+`refused` no code, and let it be written; then read the difference.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.sql.case_files import CaseFileError, all_cases, cases_of
+from tests.sql.checks import outcome, streaming_faults
+
+if TYPE_CHECKING:
+    from tests.sql.case_files import Case
+    from tests.sql.conftest import Recorder
+    from tests.sql.spark_checks import SqlInSpark
+
+_IN_SPARK = frozenset({"query", "fails"})
+CASES = all_cases()
+RUN = [case for case in CASES if case.kind in _IN_SPARK]
+COMPILED = [case for case in CASES if case.kind not in _IN_SPARK]
+
+
+@pytest.mark.parametrize("case", COMPILED, ids=str)
+def test_the_front_end_gives_what_the_file_says(recorder: Recorder, case: Case) -> None:
+    recorder.check(case, outcome(case))
+
+
+@pytest.mark.parametrize("case", [case for case in COMPILED if "mode" in case.settings], ids=str)
+def test_the_planner_of_streams_agrees(case: Case) -> None:
+    assert list(streaming_faults(case)) == []
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("case", RUN, ids=str)
+def test_every_plan_gives_what_the_file_says(recorder: Recorder, sql_in_spark: SqlInSpark, case: Case) -> None:
+    if not recorder.writes:
+        for name, got in sql_in_spark.by_engine(case):
+            recorder.check(case, got, name)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("case", RUN, ids=str)
+def test_spark_gives_what_the_file_says(recorder: Recorder, sql_in_spark: SqlInSpark, case: Case) -> None:
+    recorder.check(case, sql_in_spark.by_spark(case))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        ("quary\nSELECT 1", 1, "'quary' begins no block"),
+        ("query\nSELECT 1", 1, "`tables` or `table` has to come before it"),
+        ("# rows\n\nquery\n----\n1", 3, "the SQL is missing"),
+        ("tables nowhere", 1, "there is no tests/sql/tables/nowhere.test"),
+        ("table t\nid MONEY\n----\n1", 2, "MONEY"),
+        ("table t\nid INT\n----\n1\nx", 5, "x is no INT, which id is"),
+        ("table t\nid INT\n----\n1 | 2", 4, "2 values, and the table 1 columns"),
+        ("set mode batch", 1, "write `set name = value`"),
+        ("set mode = [", 1, "the value is not YAML"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, text: str, line: int, why: str) -> None:
+    path = tmp_path / "x.test"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(CaseFileError) as caught:
+        cases_of(path)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert why in str(caught.value)
