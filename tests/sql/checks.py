@@ -42,9 +42,12 @@ def outcome(case: Case) -> Outcome:
     try:
         query = compiled(case)
     except SpecError as error:
-        assert case.kind == "refused", f"It is refused: {_issues(error)}: {error}"
-        return _issues(error), tuple(words for words in case.expected if words in _details(error))
-    assert case.kind != "refused", "It is not refused."
+        if case.kind != "refused":
+            raise AssertionError(f"It is refused: {_issues(error)}: {error}") from None
+        details = "\n".join(issue.detail for issue in error.issues)
+        return _issues(error), tuple(words for words in case.expected if words in details)
+    if case.kind == "refused":
+        raise AssertionError("It is not refused.")
     return case.argument, tuple(lines_of(query)) if case.kind == "bound" else ()
 
 
@@ -97,7 +100,3 @@ def _issue(issue: Issue) -> str:
     place = "" if issue.line is None else f" {issue.line}:{issue.column}"
     pointer = "" if issue.pointer == "/sql" else f" at {issue.pointer}"
     return f"{issue.code}{place}{pointer}"
-
-
-def _details(error: SpecError) -> str:
-    return "\n".join(issue.detail for issue in error.issues)

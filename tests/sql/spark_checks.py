@@ -105,8 +105,10 @@ def _outcome(case: Case, frame: DataFrame) -> Outcome:
         rows = frame.collect()
     except PySparkException as error:
         condition = error.getCondition() or type(error).__name__
-        assert case.kind == "fails", f"It fails: {condition}: {error}"
+        if case.kind != "fails":
+            raise AssertionError(f"It fails: {condition}: {error}") from None
         return condition, ()
-    assert case.kind != "fails", "It does not fail."
+    if case.kind == "fails":
+        raise AssertionError("It does not fail.")
     types = " | ".join(field.dataType.simpleString() for field in frame.schema)
     return case.argument, (types, *rows_written(rows, ordered=case.argument == "ordered"))

@@ -6,7 +6,6 @@ Arrays are `[1, 2]`, structures `{p: 1, t: 'x'}`. A row is its values with ` | `
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -16,14 +15,6 @@ from typing import Any
 from service.spec.ddl import parse_schema
 from service.spec.errors import SpecError
 from service.spec.types import (
-    BIGINT,
-    BOOLEAN,
-    DATE,
-    DOUBLE,
-    FLOAT,
-    INT,
-    STRING,
-    TIMESTAMP,
     DataType,
     Field,
     Schema,
