@@ -58,6 +58,8 @@ def streaming_faults(case: Case) -> Iterator[str]:
     batch job, unless it has windows.
     """
     spec = job_of(case)
+    if not spec.mode.is_streaming:
+        return
     try:
         query = compile_job(spec, _schemas(case), is_accepted=True)
     except SpecError:

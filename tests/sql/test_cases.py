@@ -60,10 +60,6 @@ COMPILED = [case for case in CASES if case.kind not in _IN_SPARK]
 @pytest.mark.parametrize("case", COMPILED, ids=str)
 def test_the_front_end_gives_what_the_file_says(recorder: Recorder, case: Case) -> None:
     recorder.check(case, outcome(case))
-
-
-@pytest.mark.parametrize("case", [case for case in COMPILED if "mode" in case.settings], ids=str)
-def test_the_planner_of_streams_agrees(case: Case) -> None:
     assert list(streaming_faults(case)) == []
 
 
