@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from service.spec.bound import BoundCall, BoundJoin, BoundQuery, BoundSource, BoundTable, BoundTimes, BoundUnion
+from service.spec.bound import (
+    BoundCall,
+    BoundJoin,
+    BoundQuery,
+    BoundSource,
+    BoundTable,
+    BoundTimes,
+    BoundUnion,
+    BoundWatermark,
+)
 from service.spec.scalar import Scalar, quoted
 from service.spec.types import Field
 
@@ -55,15 +64,20 @@ def _join(join: BoundJoin) -> Iterator[str]:
     if join.residual is not None:
         conditions.append(f"({join.residual})")
     rest = f" on {' and '.join(conditions)}" if conditions else ""
-    if join.within is not None:
-        rest += f" within {_within(join.within)}"
     if chosen:
         rest += f" by {', '.join(chosen)}"
     yield from _source(f"{join.kind.value} join", join.right, rest)
+    if join.within is not None:
+        yield f"{_INDENT}within {_within(join.within)}"
 
 
 def _within(times: BoundTimes) -> str:
-    return f"{times.at_least_us} to {times.at_most_us} us of {times.left} - {times.right}"
+    marks = _watermarks(times.watermarks)
+    return f"{times.at_least_us} to {times.at_most_us} us of {times.left} - {times.right}, {marks}"
+
+
+def _watermarks(watermarks: Sequence[BoundWatermark]) -> str:
+    return ", ".join(f"{mark.column} late by {mark.delay_ms} ms" for mark in watermarks)
 
 
 def _groups(query: BoundQuery) -> Iterator[str]:
@@ -71,7 +85,8 @@ def _groups(query: BoundQuery) -> Iterator[str]:
     if query.window is not None:
         window = query.window
         ends = f"{quoted(window.start.name)}, {quoted(window.end.name)}"
-        keys.append(f"window({window.column}, {window.size_ms} ms every {window.slide_ms} ms) as {ends}")
+        marks = _watermarks(window.watermarks)
+        keys.append(f"window({window.column}, {window.size_ms} ms every {window.slide_ms} ms, {marks}) as {ends}")
     yield f"group by {', '.join(keys)}".rstrip()
     if query.grouping_sets:
         sets = ("(" + ", ".join(quoted(query.keys[key].name) for key in each) + ")" for each in query.grouping_sets)

@@ -20,7 +20,7 @@ TABLES = HERE / "tables"
 RESULT = "----"
 """The line between what a block gives and what it expects."""
 
-KINDS = frozenset({"query", "fails", "refused", "accepted", "bound"})
+KINDS = frozenset({"query", "fails", "refused", "accepted", "bound", "rendered"})
 """What a case says of its SQL."""
 
 
@@ -157,7 +157,7 @@ class _Reader:
         given, expected = _parted(body)
         if not given:
             raise CaseFileError(self.path, line, "the SQL is missing")
-        if not self.tables:
+        if not self.tables and kind != "rendered":
             raise CaseFileError(self.path, line, "`tables` or `table` has to come before it")
         return Case(
             self.path,

@@ -7,8 +7,13 @@ from typing import Any
 
 from service.spec.bound import BoundQuery, tables_of
 from service.spec.compile import compile_job
+from service.spec.dialect import Text
 from service.spec.errors import Issue, SpecError
 from service.spec.job import JobSpec
+from service.spec.parsing import read_expression
+from service.spec.query import Query
+from service.spec.rendering import render
+from service.spec.sql import compile_sql
 from tests.sql.bound_text import lines_of
 from tests.sql.case_files import Case
 from workers.engine.plan.builder import build
@@ -39,6 +44,8 @@ def compiled(case: Case) -> BoundQuery:
 
 def outcome(case: Case) -> Outcome:
     """What a case that needs no Spark should have. Raises AssertionError where it is refused, or is not, wrongly."""
+    if case.kind == "rendered":
+        return case.argument, (render(read_expression(Text(case.sql, "/x"))),)
     try:
         query = compiled(case)
     except SpecError as error:
@@ -48,7 +55,12 @@ def outcome(case: Case) -> Outcome:
         return _issues(error), tuple(words for words in case.expected if words in details)
     if case.kind == "refused":
         raise AssertionError("It is not refused.")
-    return case.argument, tuple(lines_of(query)) if case.kind == "bound" else ()
+    if case.kind == "accepted":
+        return case.argument, ()
+    as_structure = compile_sql(case.sql, _schemas(case)).query
+    if Query.model_validate(as_structure.model_dump(mode="json")) != as_structure:
+        raise AssertionError("What the SQL compiles into is another query when it is posted as a structure.")
+    return case.argument, tuple(lines_of(query))
 
 
 def streaming_faults(case: Case) -> Iterator[str]:
@@ -57,9 +69,9 @@ def streaming_faults(case: Case) -> Iterator[str]:
     One that is accepted has a plan. One that is refused for what streams cannot do has none, and its SQL is fine for a
     batch job, unless it has windows.
     """
-    spec = job_of(case)
-    if not spec.mode.is_streaming:
+    if "mode" not in case.settings:
         return
+    spec = job_of(case)
     try:
         query = compile_job(spec, _schemas(case), is_accepted=True)
     except SpecError:

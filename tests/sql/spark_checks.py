@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -23,8 +24,11 @@ from workers.engine.stats.statistics import Statistics
 FORCED: tuple[Mapping[str, Any], ...] = (
     {"agg_phase": "ONE_PHASE"},
     {"distinct_split.enabled": "true", "distinct_split.bucket_num": 3},
+    {"distinct_split.enabled": "true", "distinct_split.bucket_num": 7, "agg_phase": "ONE_PHASE"},
 )
 """The settings under each of which a case is planned, beside its own."""
+
+_NAME = re.compile("[a-z_][A-Za-z0-9_]*")
 
 _CONFIGURATION = {
     "spark.sql.adaptive.enabled": "false",
@@ -110,5 +114,10 @@ def _outcome(case: Case, frame: DataFrame) -> Outcome:
         return condition, ()
     if case.kind == "fails":
         raise AssertionError("It does not fail.")
-    types = " | ".join(field.dataType.simpleString() for field in frame.schema)
-    return case.argument, (types, *rows_written(rows, ordered=case.argument == "ordered"))
+    columns = " | ".join(f"{_name(field.name)}{field.dataType.simpleString()}" for field in frame.schema)
+    return case.argument, (columns, *rows_written(rows, ordered=case.argument == "ordered"))
+
+
+def _name(name: str) -> str:
+    """The name of a column, where it is one: those that Spark makes of expressions are not the job's."""
+    return f"{name} " if _NAME.fullmatch(name) else ""

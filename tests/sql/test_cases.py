@@ -29,6 +29,8 @@ Empty lines separate the blocks of a file. Lines that begin with `#` say what a 
 
     bound                               the SQL is bound to this query (see tests/sql/bound_text.py)
 
+    rendered                            the SQL is an expression, and this its canonical text
+
 The job of a case is one of batch unless `mode` says otherwise. Jobs of streams are also held against the planner of
 streams: it has a plan for those that are accepted, and none for those that are refused for their SQL.
 
