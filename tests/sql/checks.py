@@ -25,6 +25,9 @@ Outcome = tuple[str, tuple[str, ...]]
 _OF_THE_JOB = frozenset({"mode", "output", "sink", "schedule", "limits"})
 """Names that `set` gives to the job; all others are settings."""
 
+FIRES = "fires"
+"""The name by which `set` says which rules a query makes fire."""
+
 _COULD_RUN = frozenset({"stream_join_always_empty"})
 """Refused although a stream could run it: its result would be empty."""
 
@@ -33,8 +36,12 @@ def job_of(case: Case) -> JobSpec:
     """The job that the case describes."""
     tables = {name: {"format": "parquet", "path": name, **table.source} for name, table in case.tables.items()}
     parts = {name: value for name, value in case.settings.items() if name in _OF_THE_JOB}
-    settings = {name: value for name, value in case.settings.items() if name not in _OF_THE_JOB}
-    return JobSpec.model_validate({"tables": tables, "sql": case.sql, "settings": settings, **parts})
+    return JobSpec.model_validate({"tables": tables, "sql": case.sql, "settings": settings_of(case), **parts})
+
+
+def settings_of(case: Case) -> dict[str, Any]:
+    """The settings of the case's job."""
+    return {name: value for name, value in case.settings.items() if name not in {*_OF_THE_JOB, FIRES}}
 
 
 def compiled(case: Case) -> BoundQuery:

@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from service.spec.bound import tables_of
 from service.spec.options import JobSettings
+from service.spec.reports import RuleOutcome
 from tests.sql.case_files import Case, Table
-from tests.sql.checks import Outcome, compiled
+from tests.sql.checks import FIRES, Outcome, compiled, settings_of
 from tests.sql.values import rows_written
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Node
@@ -35,7 +36,7 @@ _CONFIGURATION = {
     # To compile generated code would take most of the time.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.shuffle.partitions": "2",
 }
 
 
@@ -63,10 +64,14 @@ class SqlInSpark:
             for table in tables_of(query)
         }
         plans: dict[Node, str] = {build(query): "as it stands"}
+        fired: set[str] = set()
         for forced in FORCED:
-            settings = {**case.settings, **forced}
-            plan = plan_query(query, Statistics({}, {}, slots=2), JobSettings.model_validate(settings)).after
-            plans.setdefault(plan, f"with {settings}")
+            settings = {**settings_of(case), **forced}
+            planned = plan_query(query, Statistics({}, {}, slots=2), JobSettings.model_validate(settings))
+            plans.setdefault(planned.after, f"with {settings}")
+            fired |= {trace.rule for trace in planned.trace if trace.outcome is RuleOutcome.FIRED}
+        if not_fired := set(case.settings.get(FIRES, ())) - fired:
+            raise AssertionError(f"Rules do not fire: {', '.join(sorted(not_fired))}; others do: {fired}")
         for plan, name in plans.items():
             yield name, _outcome(case, lower(plan, scans))
 
@@ -84,7 +89,7 @@ class SqlInSpark:
             # A table that is kept has an identity of its own.
             self._kept.append(table)
             ddl = ", ".join(f"{column.name} {column.type}" for column in table.schema.fields)
-            self._frames[key] = self._spark.createDataFrame(list(table.rows), ddl).coalesce(1).cache()
+            self._frames[key] = self._spark.createDataFrame(list(table.rows), ddl).repartition(2).cache()
         return self._frames[key]
 
 

@@ -1,6 +1,6 @@
 """What is told of a streaming job that no stream can run: code, place and way out.
 
-Which queries these are is held together with the planner in tests/conformance/test_stream_refusals.py.
+Which queries these are is held together with the planner in tests/sql/cases/streams.
 """
 
 from __future__ import annotations
