@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,8 @@ class Case:
     tables: Mapping[str, Table]
     last: int
     """The last line of the SQL, from 1."""
+    about: str = ""
+    """What its comment says."""
 
     def __str__(self) -> str:
         return f"{self.path.relative_to(CASES).as_posix()}:{self.line}"
@@ -65,6 +67,19 @@ class Case:
 def all_cases() -> list[Case]:
     """The cases of all files."""
     return [case for path in sorted(CASES.rglob("*.test")) for case in cases_of(path)]
+
+
+def texts_of(name: str) -> list[str]:
+    """The SQL of the cases of the file `name` in `tests/sql/cases`, each on one line, as those without comments
+    may be.
+    """
+    return [" ".join(case.sql.split()) for case in cases_of(CASES / f"{name}.test")]
+
+
+def named_texts(name: str) -> dict[str, str]:
+    """The same by the comments above the cases."""
+    cases = cases_of(CASES / f"{name}.test")
+    return dict(zip([case.about for case in cases], texts_of(name), strict=True))
 
 
 def cases_of(path: Path) -> list[Case]:
@@ -103,6 +118,7 @@ class _Reader:
     def cases(self) -> Iterator[Case]:
         for start, lines in _blocks(self.path):
             begin = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
+            about = " ".join(line.lstrip("# ") for line in lines[:begin])
             rest = lines[begin:]
             settings: dict[str, Any] = {}
             while rest and rest[0].startswith("set "):
@@ -118,7 +134,7 @@ class _Reader:
             elif kind == "table":
                 self.tables[argument] = self._table(start + begin, rest[1:], settings)
             elif kind in KINDS:
-                yield self._case(start + begin, kind, argument, rest[1:], settings)
+                yield replace(self._case(start + begin, kind, argument, rest[1:], settings), about=about)
             else:
                 known = ", ".join(sorted({"table", "tables", *KINDS}))
                 raise CaseFileError(self.path, start + begin, f"{kind!r} begins no block; there are {known}")
