@@ -19,7 +19,6 @@ from workers.engine.plan.transform import walk_up
 
 pytestmark = pytest.mark.spark
 
-_DDL = "g INT, k STRING, i INT"
 _SCHEMA = Schema((Field("g", INT), Field("k", STRING), Field("i", INT)))
 _HOT = 7
 

@@ -46,8 +46,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sql.case_files import CaseFileError, all_cases, cases_of
+from tests.sql.case_files import CaseFileError, all_cases, cases_of, rewritten
 from tests.sql.checks import outcome, streaming_faults
+from tests.sql.values import MOST_ROWS, columns_of, rows_written, values_of
 
 if TYPE_CHECKING:
     from tests.sql.case_files import Case
@@ -102,3 +103,30 @@ def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, text: str, line: 
         cases_of(path)
     assert str(caught.value).startswith(f"{path}:{line}: ")
     assert why in str(caught.value)
+
+
+def test_rows_are_written_as_they_are_read() -> None:
+    schema = columns_of(
+        "a INT, b STRING, c STRING, d DOUBLE, e DECIMAL(10,2), f BOOLEAN, g DATE, h TIMESTAMP, i FLOAT, j ARRAY<INT>"
+    )
+    row = "-1 | 'it''s | a' | '' | NaN | 1.50 | true | 2013-01-02 | 2013-01-02 03:04:05+00:00 | 0.5 | NULL"
+    assert rows_written([values_of(row, schema)], ordered=True) == (row,)
+
+
+def test_many_rows_are_a_number_and_a_hash_of_them() -> None:
+    rows = [(number,) for number in range(MOST_ROWS + 1)]
+    unordered = rows_written(rows, ordered=False)
+    assert unordered == rows_written(rows[::-1], ordered=False)
+    assert unordered[0].startswith("21 rows hashing to ")
+    assert len({unordered, rows_written(rows, ordered=True), rows_written([*rows[1:], (99,)], ordered=False)}) == 3
+
+
+def test_what_cases_give_is_written_into_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.test"
+    text = "table t\nid INT\n\n# one\nquery\nSELECT id\nFROM t\n----\nint\n1\n\nrefused\nSELECT\n\naccepted\nSELECT 1\n"
+    path.write_text(text, encoding="utf-8")
+    query, refused, _ = cases_of(path)
+    assert (query.line, query.about, query.expected, refused.line) == (5, "one", ("int", "1"), 12)
+    assert rewritten(path, {5: ("", ("int", "1", "2")), 12: ("sql_syntax 1:1", ())}) == (
+        text.replace("int\n1\n", "int\n1\n2\n").replace("refused", "refused sql_syntax 1:1")
+    )

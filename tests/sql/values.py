@@ -1,6 +1,6 @@
 """Values as the files of SQL cases write them: `NULL`, `1`, `1.50`, `NaN`, `true`, `'it''s'`, `2013-01-02`.
 
-Arrays are `[1, 2]`, structures `{p: 1, t: 'x'}`. A row is its values with ` | ` between them.
+A row is its values with ` | ` between them.
 """
 
 from __future__ import annotations
@@ -120,10 +120,6 @@ def written(value: Any) -> str:
         return f"{value:f}"
     if isinstance(value, datetime):
         return value.isoformat(" ")
-    if isinstance(value, tuple) and hasattr(value, "asDict"):
-        return "{" + ", ".join(f"{name}: {written(part)}" for name, part in value.asDict().items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(written, value)) + "]"
     return str(value)
 
 

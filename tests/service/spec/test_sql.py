@@ -15,9 +15,7 @@ from service.spec.sql import compile_sql
 SCHEMAS = {
     "orders": parse_schema("oid BIGINT, uid BIGINT, category STRING, amount DECIMAL(10,2), day DATE, ok BOOLEAN", "/x"),
     "users": parse_schema("uid INT, name STRING, day DATE", "/x"),
-    "labels": parse_schema("uid INT, label STRING", "/x"),
 }
-TABLES = {name: {"format": "csv", "path": name, "schema": "a INT"} for name in SCHEMAS}
 
 
 def compiled(sql: str) -> Query:
