@@ -9,9 +9,9 @@ lint:
 	$(PYTHON) -m tests.lint
 
 quick:
-	$(PYTHON) -m pytest -n 2 -m quick tests/service tests/workers tests/golden tests/architecture --ignore tests/service/api --ignore tests/service/cli
+	$(PYTHON) -m pytest -n 2 -m quick tests/service tests/workers tests/sql tests/golden tests/architecture --ignore tests/service/api --ignore tests/service/cli
 
-# Branches that no test of any tier takes, in the product's processes as well. Takes as long as all tests.
+# Measures which branches the tests of all tiers take, also in the processes that they start.
 coverage:
 	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=
 	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow --cov --cov-append

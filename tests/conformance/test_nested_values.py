@@ -26,11 +26,11 @@ from pyspark.sql import SparkSession
 from service.results.downloads import as_arrow, as_csv
 from service.results.files import open_result
 from service.results.json_values import json_rows
-from service.spec.errors import SpecError
 from service.spec.options import JobSettings
 from tests.conformance import nasty_tables
 from tests.conformance.combinations import Settings, all_together, alone
 from tests.conformance.laboratory import Laboratory, interpreted, parquet, table_input
+from tests.sql.case_files import texts_of
 from workers.engine.spark.engine import Engine
 
 pytestmark = pytest.mark.spark
@@ -81,34 +81,7 @@ VALUES: dict[str, list[Any]] = {
     "m": [[("a", 1)], [], None],
 }
 
-GROUPED = [
-    "SELECT COUNT(DISTINCT a) FROM n",
-    "SELECT COUNT(DISTINCT x), COUNT(*) FROM n",
-    "SELECT g, COUNT(DISTINCT st) FROM n GROUP BY g",
-    "SELECT g, COUNT(DISTINCT sx), SUM(v) FROM n GROUP BY g",
-    "SELECT a, COUNT(*), SUM(v), MIN(k) FROM n GROUP BY a",
-    "SELECT x, COUNT(*), COUNT(DISTINCT v) FROM n GROUP BY x",
-    "SELECT sx, g, COUNT(DISTINCT a), AVG(v) FROM n GROUP BY sx, g",
-    "SELECT low, COUNT(DISTINCT deep), COUNT(DISTINCT v) FROM n GROUP BY low",
-    "SELECT g, COUNT(DISTINCT a), COUNT(DISTINCT x), COUNT(DISTINCT v) FROM n GROUP BY g",
-    "SELECT g, COUNT(DISTINCT a), COUNT(DISTINCT st), COUNT(DISTINCT k), SUM(v), COUNT(*) FROM n GROUP BY g",
-    "SELECT COUNT(DISTINCT deep), COUNT(DISTINCT low), SUM(DISTINCT v) FROM n",
-    "SELECT k, COUNT(DISTINCT a, k), COUNT(DISTINCT st, v) FILTER (WHERE v > 0), MAX(v) FROM n GROUP BY k",
-    "SELECT g, COUNT(DISTINCT a) FROM e GROUP BY g",
-    "SELECT COUNT(DISTINCT sx), COUNT(DISTINCT a) FROM e",
-]
-SHAPES = [
-    "SELECT DISTINCT deep, st FROM n",
-    "SELECT DISTINCT low FROM n",
-    "SELECT x FROM n UNION SELECT x FROM n WHERE g = 1",
-    "SELECT a FROM n WHERE g = 1 UNION SELECT NULL FROM n",
-    "SELECT st, g, COUNT(*), COUNT(DISTINCT a) FROM n GROUP BY ROLLUP (st, g)",
-    "SELECT a, COUNT(*) AS c FROM n GROUP BY a HAVING a IS NOT NULL ORDER BY a DESC LIMIT 3",
-    "SELECT d.x, COUNT(DISTINCT d.n) FROM (SELECT x, g, COUNT(*) AS n FROM n GROUP BY x, g) d GROUP BY d.x",
-    "SELECT t.a, COUNT(*), SUM(u.v) FROM n t JOIN n u ON t.g = u.g GROUP BY t.a",
-    "SELECT t.x, COUNT(*), SUM(t.v) FROM n t LEFT JOIN n u ON t.k = u.k AND u.g = 2 GROUP BY t.x",
-    "SELECT t.g, COUNT(DISTINCT t.a), COUNT(DISTINCT u.sx), COUNT(*) FROM n t LEFT JOIN n u ON t.g = u.g GROUP BY t.g",
-]
+GROUPED, SHAPES = texts_of("broad/nested_values"), texts_of("broad/nested_shapes")
 
 
 def rows(count: int) -> list[tuple[Any, ...]]:
@@ -171,12 +144,6 @@ def test_arrays_are_group_keys_below_joins_too(laboratory: Laboratory) -> None:
     tally = laboratory.check(text, [{"eager_aggregation": "true"}, {"eager_aggregation": "false"}])
     assert tally.wrong == []
     assert "eager_aggregation" in tally.fired
-
-
-@pytest.mark.parametrize("text", ["SELECT m FROM n GROUP BY m", "SELECT COUNT(DISTINCT m) FROM n"])
-def test_maps_are_refused_by_column_and_type(laboratory: Laboratory, text: str) -> None:
-    with pytest.raises(SpecError, match="m has the type MAP<STRING, INT>, whose values cannot be told apart"):
-        laboratory.compile({"sql": text})
 
 
 def test_results_have_nested_keys_in_every_format(spark: SparkSession, laboratory: Laboratory, root: Path) -> None:

@@ -12,25 +12,18 @@ from pyspark.sql import SparkSession
 
 from service.spec.types import INT, STRING, Field, Schema
 from tests.conformance.stream_runs import StreamRun, in_batch
+from tests.sql.case_files import named_texts
 from tests.support.rows import difference
 from workers.engine.plan.nodes import Expand, Scan
 from workers.engine.plan.transform import walk_up
 
 pytestmark = pytest.mark.spark
 
-_DDL = "g INT, k STRING, i INT"
 _SCHEMA = Schema((Field("g", INT), Field("k", STRING), Field("i", INT)))
 _HOT = 7
 
-QUERIES = {
-    "inner": "SELECT n.name, COUNT(*) AS c, COUNT(DISTINCT s.k) AS d, SUM(s.i) AS x FROM s JOIN n ON s.g = n.g "
-    "GROUP BY n.name",
-    "left": "SELECT n.name, COUNT(*) AS c, SUM(s.i) AS x FROM s LEFT JOIN n ON s.g = n.g GROUP BY n.name",
-    "semi": "SELECT s.k, SUM(s.i) AS x FROM s LEFT SEMI JOIN n ON s.g = n.g GROUP BY s.k",
-    "anti": "SELECT s.k, SUM(s.i) AS x FROM s LEFT ANTI JOIN n ON s.g = n.g GROUP BY s.k",
-    "right": "SELECT n.name, SUM(s.i) AS x FROM n RIGHT JOIN s ON s.g = n.g AND n.name <> 'h' GROUP BY n.name",
-    "rows": "SELECT s.g, s.k, s.i, n.name FROM s JOIN n ON s.g = n.g",
-}
+QUERIES = named_texts("streams/static_joins")
+
 _SALT = {"ship": "REPARTITION", "skew": "SALT"}
 _ALL_WAYS: tuple[dict[str, str], ...] = (
     # With nothing known: no file is there.

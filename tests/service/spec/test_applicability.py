@@ -86,14 +86,6 @@ def test_what_spark_has_is_accepted() -> None:
     compile_with("cross", ship="BROADCAST_LEFT")
 
 
-def test_a_setting_is_told_as_a_setting_beside_sql_too() -> None:
-    sql = "SELECT o.uid FROM orders o FULL JOIN users u ON o.uid = u.uid"
-    spec = {"tables": TABLES, "sql": sql, "settings": {"join.ship": "BROADCAST_LEFT"}}
-    with pytest.raises(SpecError) as caught:
-        compile_job(JobSpec.model_validate(spec), SCHEMAS)
-    assert (caught.value.issues[0].pointer, caught.value.issues[0].line) == ("/settings/join/ship", None)
-
-
 def test_a_join_that_has_no_hot_key_or_cannot_be_salted_says_so() -> None:
     (crossed,) = refusals("cross", skew="ISOLATE")
     assert crossed[0] == "/query/joins/0/skew"
@@ -113,21 +105,6 @@ def test_a_setting_of_skew_that_no_join_can_follow_says_so() -> None:
     compile_with("full", {"join": {"skew": "SALT"}}, skew="NONE")
     mixed = "SELECT a.uid FROM orders a FULL JOIN users b ON a.uid = b.uid JOIN users c ON a.uid = c.uid"
     compile_job(JobSpec.model_validate({"tables": TABLES, "sql": mixed, "settings": {"join.skew": "SALT"}}), SCHEMAS)
-
-
-@pytest.mark.parametrize("sql", ["SELECT uid FROM orders", "SELECT uid FROM users UNION SELECT uid FROM orders"])
-def test_what_is_demanded_of_joins_needs_one(sql: str) -> None:
-    demanded = {"ship": "REPARTITION", "local": "SORT_MERGE", "skew": "ISOLATE"}
-    with pytest.raises(SpecError) as caught:
-        compile_job(JobSpec.model_validate({"tables": TABLES, "sql": sql, "settings": {"join": demanded}}), SCHEMAS)
-    assert [(issue.code, issue.pointer) for issue in caught.value.issues] == [
-        ("unsupported_join_strategy", f"/settings/join/{name}") for name in demanded
-    ]
-    assert "the query has no join" in caught.value.issues[0].detail
-    free = {"join": {"ship": "AUTO", "skew": "NONE"}}
-    compile_job(JobSpec.model_validate({"tables": TABLES, "sql": sql, "settings": free}), SCHEMAS)
-    inside = "SELECT d.uid FROM (SELECT o.uid FROM orders o JOIN users u ON o.uid = u.uid) d"
-    compile_job(JobSpec.model_validate({"tables": TABLES, "sql": inside, "settings": {"join": demanded}}), SCHEMAS)
 
 
 def test_salted_keys_are_sorted() -> None:
@@ -155,58 +132,6 @@ def test_no_key_is_hot_to_a_broadcast(ship: str) -> None:
             assert [(at, why in detail) for at, detail in told] == [("/settings/join/skew", True)]
     compile_with("inner", {"join.ship": ship}, ship="REPARTITION", skew="SALT")
     compile_with("inner", {"join.skew": "NONE"}, ship=ship)
-
-
-@pytest.mark.parametrize(
-    ("split", "method", "contradict"),
-    [
-        (False, "split", True),
-        (True, "native", True),
-        (True, "bitmap", True),
-        (True, "branches", True),
-        (True, "split", False),
-        (False, "native", False),
-        (False, "bitmap", False),
-        ("auto", "split", False),
-        (True, "auto", False),
-    ],
-)
-def test_a_split_is_not_both_asked_for_and_ruled_out(split: bool | str, method: str, contradict: bool) -> None:
-    sql = "SELECT COUNT(DISTINCT uid), COUNT(DISTINCT name) FROM users"
-    settings = {"table.optimizer.distinct-agg.split.enabled": split, "distinct_method": method}
-    spec = JobSpec.model_validate({"tables": TABLES, "sql": sql, "settings": settings})
-    if not contradict:
-        compile_job(spec, SCHEMAS)
-        return
-    with pytest.raises(SpecError) as caught:
-        compile_job(spec, SCHEMAS)
-    (issue,) = caught.value.issues
-    assert (issue.code, issue.pointer) == ("contradicting_settings", "/settings/distinct_method")
-    told = f"distinct_split.enabled {str(split).lower()} contradicts distinct_method {method}: remove one of them."
-    assert issue.detail == told
-
-
-def test_joins_inside_queries_in_from_are_checked_where_they_stand() -> None:
-    inner = "SELECT /*+ BROADCAST(o) */ u.name FROM orders o LEFT JOIN users u ON o.uid = u.uid"
-    column = len("SELECT /*+ BROADCAST(") + 1
-    for sql, shift in (
-        (f"SELECT name FROM ({inner}) d", len("SELECT name FROM (")),
-        (f"WITH d AS ({inner}) SELECT name FROM d", len("WITH d AS (")),
-        (f"SELECT name FROM users UNION ALL {inner}", len("SELECT name FROM users UNION ALL ")),
-    ):
-        with pytest.raises(SpecError) as caught:
-            compile_job(JobSpec.model_validate({"tables": TABLES, "sql": sql}), SCHEMAS)
-        issue = caught.value.issues[0]
-        assert (issue.code, issue.pointer) == ("unsupported_join_strategy", "/sql")
-        assert (issue.line, issue.column) == (1, shift + column)
-
-
-def test_a_join_is_pointed_at_where_it_stands_although_joins_change_places() -> None:
-    hinted = "(SELECT /*+ SHUFFLE_HASH(x) */ x.uid FROM users x\n LEFT ANTI JOIN orders y ON x.uid = y.uid) c"
-    sql = f"SELECT COUNT(*)\nFROM orders a, users b,\n{hinted}\nWHERE a.uid = c.uid AND b.uid = c.uid"
-    with pytest.raises(SpecError) as caught:
-        compile_job(JobSpec.model_validate({"tables": TABLES, "sql": sql}), SCHEMAS)
-    assert (caught.value.issues[0].line, caught.value.issues[0].column) == (3, len("(SELECT /*+ SHUFFLE_HASH(") + 1)
 
 
 def test_a_join_inside_a_structured_query_is_pointed_at() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -10,9 +10,6 @@ from service.spec.compile import compile_job
 from service.spec.ddl import parse_schema
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SCHEMAS = {"users": parse_schema("uid INT, name STRING", "/x")}
 TABLES = {"users": {"format": "parquet", "path": "users/"}}
@@ -63,42 +60,6 @@ def test_errors_point_into_what_was_given(parts: dict[str, Any], pointer: str, l
         compile_job(job(**parts), SCHEMAS)
     issue = caught.value.issues[0]
     assert (issue.code, issue.pointer, issue.line, issue.column) == ("type_mismatch", pointer, line, column)
-
-
-TYPED = [
-    "SELECT o.*, name, day + INTERVAL '1' DAY AS next FROM orders o JOIN users u ON o.uid = u.uid",
-    "SELECT uid, COUNT(DISTINCT category) n, SUM(amount) s, AVG(amount) a, SUM(uid), MIN(day), MAX(f), AVG(i), SUM(f), "
-    "SUM(amount) / COUNT(*) AS ratio, SUM(i) * 1.5 AS m, SUM(amount) * 2 FROM orders GROUP BY uid",
-    "SELECT year(day) + 1 AS y, COUNT(*) FILTER (WHERE amount > 3) AS n FROM orders GROUP BY year(day) HAVING n > 1 "
-    "ORDER BY n DESC, y LIMIT 3",
-    "SELECT DISTINCT upper(category) AS c, amount * i AS p FROM orders ORDER BY c",
-    "SELECT COALESCE(SUM(amount), 0) AS s, COUNT(*) FROM orders o LEFT JOIN users u ON o.uid = u.uid "
-    "WHERE u.uid IS NULL",
-    "SELECT CASE WHEN COUNT(*) > 1 THEN 'x' ELSE category END AS c, MAX(i) + MIN(uid) AS m FROM orders "
-    "GROUP BY category",
-    "SELECT uid AS k, MAX(amount) AS uid FROM orders GROUP BY uid HAVING uid > 3 ORDER BY uid",
-    "SELECT uid FROM orders FULL JOIN users USING (uid)",
-    "SELECT * FROM orders LEFT SEMI JOIN users ON orders.uid = users.uid AND orders.day < users.since",
-    "SELECT year(day) AS day, COUNT(*) AS n FROM orders GROUP BY day",
-]
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("sql", TYPED)
-def test_columns_are_those_that_spark_would_give(sql: str, spark: SparkSession) -> None:
-    ddl = {
-        "orders": "uid BIGINT, category STRING, amount DECIMAL(10,2), day DATE, f FLOAT, i INT",
-        "users": "uid INT, name STRING, since TIMESTAMP",
-    }
-    for name, columns in ddl.items():
-        spark.createDataFrame([], columns).createOrReplaceTempView(name)
-    schemas = {name: parse_schema(columns, "/x") for name, columns in ddl.items()}
-    tables = {name: {"format": "parquet", "path": name} for name in ddl}
-    ours = compile_job(JobSpec.model_validate({"tables": tables, "sql": sql}), schemas).output
-    theirs = spark.sql(sql).schema
-    assert [str(field.type) for field in ours.fields] == [field.dataType.simpleString().upper() for field in theirs]
-    named = [(one.name, other.name) for one, other in zip(ours.fields, theirs, strict=True) if "(" not in other.name]
-    assert [one for one, _ in named] == [other for _, other in named]
 
 
 USERS: dict[str, Any] = {"kind": "table", "table": "users"}

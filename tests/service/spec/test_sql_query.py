@@ -12,15 +12,14 @@ import pytest
 
 from service.spec import sql_items, sql_query
 from service.spec.binding import bind
-from service.spec.bound import BoundDerived, BoundQuery, BoundUnion, queries_of, tables_of
+from service.spec.bound import BoundQuery, tables_of
 from service.spec.compile import compile_job
 from service.spec.ddl import parse_schema
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec
 from service.spec.limits import COLUMNS, JOINS, QUERIES, QUERY_DEPTH
-from service.spec.query import JoinKind, Query, QueryRef, UnionRef
+from service.spec.query import Query, QueryRef, UnionRef
 from service.spec.sql import compile_sql
-from service.spec.types import STRING, DataType, Field, Schema, TypeName
 
 SCHEMAS = {
     "orders": parse_schema("oid BIGINT, uid BIGINT, category STRING, amount DECIMAL(10,2), ok BOOLEAN", "/x"),
@@ -45,166 +44,6 @@ def refused(sql: str) -> tuple[Any, ...]:
     issue = caught.value.issues[0]
     assert issue.pointer == "/sql"
     return issue.code, issue.line, issue.column, issue.detail
-
-
-def derived(query: BoundQuery) -> BoundDerived:
-    assert isinstance(query.source, BoundDerived)
-    return query.source
-
-
-def test_a_derived_table_is_a_query_in_the_place_of_a_table() -> None:
-    query = compile_sql("SELECT x.n FROM (SELECT uid, COUNT(*) AS n FROM orders GROUP BY uid) x", SCHEMAS).query
-    assert isinstance(query.source, QueryRef)
-    assert query.source.alias == "x"
-    assert [call.name for call in query.source.query.aggregates] == ["n"]
-    assert query.select[0].expression == "`x`.`n`"
-
-
-def test_inner_queries_keep_what_the_outer_one_reads() -> None:
-    query = bound(
-        "SELECT x.total FROM (SELECT uid, SUM(amount) AS total, MAX(category) AS c, COUNT(*) AS n FROM orders "
-        "GROUP BY uid HAVING COUNT(*) > 1) x"
-    )
-    (inner, _) = queries_of(query)
-    assert [item.name for item in inner.select] == ["total"]
-    assert [call.output.name for call in inner.calls] == ["total", "n"]
-    assert [key.name for key in inner.keys] == ["uid"]
-    assert [[name for _, name in table.columns] for table in tables_of(query)] == [["uid", "amount"]]
-    assert [(field.name, name) for field, name in derived(query).columns] == [("x.total", "total")]
-
-
-def test_an_inner_query_of_which_nothing_is_read_keeps_its_first_column() -> None:
-    query = bound("SELECT COUNT(*) FROM (SELECT category, amount FROM orders) x")
-    assert [name for _, name in derived(query).columns] == ["category"]
-
-
-def test_aliases_are_unique_over_the_whole_plan_and_the_outer_ones_stay() -> None:
-    query = bound(
-        "SELECT o.uid FROM (SELECT o.uid FROM (SELECT uid FROM orders o) o) o JOIN orders AS p ON o.uid = p.uid "
-        "JOIN (SELECT uid FROM orders p) q ON q.uid = p.uid"
-    )
-    aliases = [table.alias for table in tables_of(query)]
-    assert aliases == ["o/o/o", "q/p", "p"]
-    assert derived(query).alias == "o"
-
-
-def test_a_name_is_told_as_the_caller_wrote_it() -> None:
-    code, line, column, detail = refused("SELECT x.uid FROM users o,\n (SELECT o.nme AS uid FROM users o) x")
-    assert (code, line, column) == ("unknown_column", 2, 10)
-    assert detail == "There is no column o.nme. Did you mean o.name?"
-    assert refused("SELECT x.zip FROM (SELECT name FROM users) x")[3] == "There is no column x.zip. There are name."
-    assert refused("SELECT x.nme FROM (SELECT name FROM users) x")[:3] == ("unknown_column", 1, 8)
-    assert refused("SELECT uid FROM (SELECT uid,\n COUNT(*) FROM users) x")[:3] == ("not_grouped", 1, 25)
-
-
-def test_common_table_expressions_see_those_before_them() -> None:
-    query = bound(
-        "WITH a AS (SELECT uid, name FROM users), b (k) AS (SELECT uid FROM a), users AS (SELECT k FROM b) "
-        "SELECT b.k, c.k AS other FROM b JOIN users c ON b.k = c.k JOIN a ON a.uid = b.k"
-    )
-    assert [table.table for table in tables_of(query)] == ["users"] * 3
-    assert len({table.alias for table in tables_of(query)}) == 3
-    assert refused("WITH a AS (SELECT * FROM b), b AS (SELECT uid FROM users) SELECT * FROM a")[0] == "unknown_table"
-    assert (
-        refused("WITH a AS (SELECT 1 FROM users), A AS (SELECT 2 FROM users) SELECT * FROM a")[0] == "duplicate_table"
-    )
-
-
-def test_an_inner_with_hides_an_outer_one() -> None:
-    query = bound(
-        "WITH a AS (SELECT uid FROM users) SELECT * FROM (WITH a AS (SELECT oid FROM orders) SELECT * FROM a) x"
-    )
-    assert query.output.names == ("oid",)
-
-
-def test_union_all_has_the_names_of_the_first_and_the_types_of_all() -> None:
-    query = bound("SELECT uid AS k, 1 AS n FROM users UNION ALL SELECT uid, amount FROM orders ORDER BY k LIMIT 3")
-    union = derived(query).query
-    assert isinstance(union, BoundUnion)
-    assert [(field.name, str(field.type)) for field in query.output.fields] == [("k", "BIGINT"), ("n", "DECIMAL(12,2)")]
-    assert all(branch.output == union.output for branch in union.queries)
-    assert (query.limit, len(query.order_by)) == (3, 1)
-
-
-def test_unions_are_flat_and_distinct_ones_group() -> None:
-    one, two, three = (f"SELECT uid FROM {table}" for table in SCHEMAS)
-    flat = compile_sql(f"{one} UNION ALL {two} UNION ALL {three}", SCHEMAS).query
-    assert isinstance(flat.source, UnionRef)
-    assert len(flat.source.queries) == 3
-    mixed = compile_sql(f"{one} UNION ALL {two} UNION {three}", SCHEMAS).query
-    assert isinstance(mixed.source, UnionRef)
-    assert (len(mixed.source.queries), len(mixed.group_by)) == (3, 1)
-    nested = compile_sql(f"{one} UNION {two} UNION ALL {three}", SCHEMAS).query
-    assert isinstance(nested.source, UnionRef)
-    assert [len(query.group_by) for query in nested.source.queries] == [1, 0]
-    apart = compile_sql(f"({one} ORDER BY uid LIMIT 2) UNION ALL ({two})", SCHEMAS).query
-    assert isinstance(apart.source, UnionRef)
-    assert [query.limit for query in apart.source.queries] == [2, None]
-
-
-def test_union_in_from_needs_no_query_around_it() -> None:
-    query = compile_sql(
-        "SELECT a FROM (SELECT uid FROM users UNION ALL SELECT uid FROM orders) AS x (a)", SCHEMAS
-    ).query
-    assert isinstance(query.source, UnionRef)
-    assert query.source.columns == ("a",)
-
-
-@pytest.mark.parametrize(
-    ("sql", "groups"),
-    [
-        ("SELECT DISTINCT COUNT(*) AS n FROM orders GROUP BY uid", ["n"]),
-        (
-            "SELECT DISTINCT uid, COUNT(*) AS n FROM orders GROUP BY uid, category ORDER BY COUNT(*) + 1, 1",
-            ["uid", "n"],
-        ),
-        ("SELECT DISTINCT uid FROM orders GROUP BY ROLLUP (uid)", ["uid"]),
-        ("SELECT DISTINCT amount > 1 AS b FROM orders GROUP BY amount > 1, uid LIMIT 2", ["b"]),
-    ],
-)
-def test_distinct_over_aggregates_groups_once_more(sql: str, groups: list[str]) -> None:
-    query = bound(sql)
-    assert [key.name for key in query.keys] == groups
-    assert derived(query).query.output.names == tuple(groups)
-
-
-def test_equalities_of_where_are_join_keys() -> None:
-    query = bound("SELECT name FROM users, orders WHERE users.uid = orders.uid AND ok")
-    assert query.joins[0].kind is JoinKind.INNER
-    assert len(query.joins[0].keys) == 1
-    assert query.where is not None
-    assert query.where.columns == ("orders.ok",)
-
-
-@pytest.mark.parametrize(
-    ("sql", "kinds"),
-    [
-        # The first has no key with the second, but with the third.
-        (
-            "SELECT 1 FROM users u, labels l, orders o WHERE u.uid = o.uid AND o.oid = l.uid",
-            ["inner o", "inner l"],
-        ),
-        ("SELECT 1 FROM users u CROSS JOIN labels l WHERE u.name = l.label", ["inner l"]),
-        ("SELECT 1 FROM users u, labels l WHERE u.uid = l.uid + 1", ["cross l"]),
-        ("SELECT 1 FROM users u, labels l WHERE u.uid = l.uid OR name = 'x'", ["cross l"]),
-        (
-            "SELECT 1 FROM users u, labels l WHERE (u.uid = l.uid AND name = 'x') OR (u.uid = l.uid AND name = 'y')",
-            ["inner l"],
-        ),
-        ("SELECT 1 FROM users u LEFT JOIN labels l ON u.uid = l.uid WHERE u.name = l.label", ["left l"]),
-        (
-            "SELECT 1 FROM users u CROSS JOIN labels l RIGHT JOIN orders o ON o.uid = u.uid WHERE u.uid = l.uid",
-            ["cross l", "right o"],
-        ),
-        (
-            "SELECT 1 FROM users u CROSS JOIN labels l LEFT JOIN orders o ON o.uid = u.uid WHERE u.uid = l.uid",
-            ["inner l", "left o"],
-        ),
-        ("SELECT 1 FROM users u, labels l WHERE u.name = l.uid", ["cross l"]),
-    ],
-)
-def test_which_equalities_move(sql: str, kinds: list[str]) -> None:
-    assert [f"{join.kind.value} {join.right.alias}" for join in bound(sql).joins] == kinds
 
 
 def test_nesting_is_bounded_however_it_is_written() -> None:
@@ -232,17 +71,6 @@ def test_values_grow_through_nesting_to_the_same_bound() -> None:
     code, _, _, detail = refused(sql)
     assert code == "unsupported_construct"
     assert "1 MB" in detail
-
-
-def test_types_that_no_union_has_are_refused_at_their_query() -> None:
-    assert refused("SELECT uid FROM users UNION ALL\nSELECT ok FROM orders")[:3] == ("type_mismatch", 2, 8)
-
-
-def test_a_nested_value_has_no_type_with_a_string() -> None:
-    schemas = {"t": Schema((Field("s", STRING), Field("tags", DataType(TypeName.OTHER, text="ARRAY<STRING>"))))}
-    bind(compile_sql("SELECT tags FROM t UNION ALL SELECT tags FROM t", schemas).query, schemas)
-    with pytest.raises(SpecError, match="ARRAY<STRING> in one query and STRING in another"):
-        bind(compile_sql("SELECT tags FROM t UNION ALL SELECT s FROM t", schemas).query, schemas)
 
 
 def test_a_structured_query_may_rename_the_columns_of_a_derived_table() -> None:
@@ -305,31 +133,6 @@ def test_too_many_joins_are_refused_before_they_are_read() -> None:
     assert refused(f"SELECT uid FROM orders\n{joins}")[:2] == ("query_too_deep", JOINS.most + 2)
 
 
-def test_names_with_dots_are_kept_apart() -> None:
-    query = bound(
-        "SELECT MAX(a.`b.c`) AS x, MAX(`a.b`.c) AS y FROM (SELECT uid AS `b.c` FROM orders) a "
-        "CROSS JOIN (SELECT oid AS c FROM orders) `a.b`"
-    )
-    names = [field.name for source in (query.source, query.joins[0].right) for field, _ in source.columns]
-    assert names == ["a.b.c", "a_b.c"]
-
-
-@pytest.mark.parametrize(
-    ("sql", "code", "line", "column"),
-    [
-        ("WITH bad AS (SELECT nope\n FROM nowhere) SELECT uid FROM users", "unknown_table", 2, 7),
-        ("WITH bad AS (SELECT nope FROM users) SELECT uid FROM users", "unknown_column", 1, 21),
-        ("WITH a AS (SELECT uid,\n COUNT(*) FROM users) SELECT uid FROM users", "not_grouped", 1, 19),
-        ("WITH a AS (SELECT nme FROM users), b AS (SELECT * FROM a) SELECT uid FROM users", "unknown_column", 1, 19),
-        ("WITH a (x) AS (SELECT uid, name FROM users) SELECT uid FROM users", "unsupported_construct", 1, 23),
-        ("SELECT uid FROM (WITH a AS (SELECT ok + 1 FROM orders) SELECT * FROM users) x", "type_mismatch", 1, 36),
-        ("WITH a AS (SELECT uid FROM users UNION SELECT ok FROM orders) SELECT uid FROM users", "type_mismatch", 1, 47),
-    ],
-)
-def test_what_no_query_names_is_checked_all_the_same(sql: str, code: str, line: int, column: int) -> None:
-    assert refused(sql)[:3] == (code, line, column)
-
-
 def test_what_no_query_names_is_left_out() -> None:
     sql = "WITH a AS (SELECT uid FROM users), b AS (SELECT * FROM a), c AS (SELECT oid FROM orders) SELECT oid FROM c"
     assert [table.table for table in tables_of(bound(sql))] == ["orders"]
@@ -387,45 +190,6 @@ def test_a_name_for_a_query_without_one_is_found_in_one_look_at_the_text(monkeyp
     for tail in ("_" * 50_000, "_" * 90 + "".join(f"derived_{number}_" for number in range(1, 3000))):
         compile_sql(text + tail, SCHEMAS)
     assert len(looks) == 4
-
-
-def test_a_column_of_a_query_without_a_name_is_told_apart_by_giving_it_one() -> None:
-    one = refused("SELECT uid FROM users, (SELECT uid FROM orders)")
-    assert one[3] == ("uid is a column of several tables: write users.uid, or give the query in FROM a name with AS.")
-    both = refused("SELECT uid FROM (SELECT uid FROM users), (SELECT uid FROM orders)")
-    assert both[3] == "uid is a column of several tables: give the query in FROM a name with AS."
-
-
-@pytest.mark.parametrize(
-    "later",
-    [
-        "SELECT uid, uid FROM users",
-        "SELECT 1, 1 FROM users",
-        "SELECT uid, MAX(uid) AS uid FROM users GROUP BY uid",
-        "SELECT DISTINCT uid, uid FROM users GROUP BY uid, name",
-        "SELECT labels.uid, users.uid FROM labels JOIN users USING (uid)",
-    ],
-)
-def test_the_names_of_later_queries_of_a_union_are_not_asked_for(later: str) -> None:
-    for union in ("UNION ALL", "UNION"):
-        query = bound(f"SELECT uid, oid FROM orders {union} {later} {union} {later}")
-        assert query.output.names == ("uid", "oid")
-    assert refused(f"{later} UNION ALL SELECT uid, oid FROM orders")[0] == "duplicate_column"
-
-
-def test_where_later_queries_of_a_union_ask_for_a_name_it_is_of_one_column() -> None:
-    later = "SELECT uid, oid AS uid FROM orders"
-    assert refused(f"SELECT uid, oid FROM orders UNION ALL ({later} ORDER BY uid LIMIT 1)")[0] == "duplicate_column"
-
-
-def test_names_of_later_queries_of_a_union_take_no_name_that_is_there() -> None:
-    query = compile_sql(
-        "SELECT 1, 2, 3, 4, 5 FROM orders UNION ALL SELECT uid, uid, 1 AS uid_2, UID, uid_2 "
-        "FROM (SELECT uid, 1 AS uid_2 FROM users) x",
-        SCHEMAS,
-    ).query
-    assert isinstance(query.source, UnionRef)
-    assert [item.name for item in query.source.queries[1].select] == ["uid", "uid_3", "uid_2", "uid_4", "uid_2_2"]
 
 
 def test_each_name_of_a_column_is_tried_once() -> None:

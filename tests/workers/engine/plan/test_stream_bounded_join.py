@@ -1,6 +1,6 @@
 """Joins of streams that Spark runs: which it can, and what is told of them.
 
-Which queries have one is held together with submission in tests/conformance/test_stream_refusals.py.
+Which queries have one is held together with submission in tests/sql/cases/streams.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The plan of a query over streams: its shape, what it emits, and what a stream cannot run.
 
-What is refused is held together with what submission refuses in tests/conformance/test_stream_refusals.py.
+What is refused is held together with what submission refuses in tests/sql/cases/streams.
 """
 
 from __future__ import annotations
