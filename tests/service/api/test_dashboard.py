@@ -10,7 +10,6 @@ from service.main import create_app
 from service.settings import Settings
 from tests.support.api import Api
 
-pytestmark = pytest.mark.one_database("sqlite")
 SCRIPT = f"/dashboard/{bundle().version}/js/main.js"
 
 
@@ -48,9 +47,8 @@ def test_it_is_compressed_for_whoever_takes_that(api: Api) -> None:
     assert small.headers["ETag"] == plain.headers["ETag"]
 
 
-@pytest.mark.parametrize(
-    ("accepted", "is_small"),
-    [
+def test_it_is_compressed_unless_that_is_refused(api: Api, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, bool]] = [
         ("gzip", True),
         ("br, GZIP;q=0.5, deflate", True),
         ("deflate, gzip; q=1.0", True),
@@ -58,16 +56,15 @@ def test_it_is_compressed_for_whoever_takes_that(api: Api) -> None:
         ("gzip; q=0.000, identity", False),
         ("x-gzip-not", False),
         ("", False),
-    ],
-)
-def test_it_is_compressed_unless_that_is_refused(api: Api, accepted: str, is_small: bool) -> None:
-    answer = api.client.get(SCRIPT, headers={"Accept-Encoding": accepted})
-    assert ("Content-Encoding" in answer.headers) is is_small
+    ]
+    for accepted, is_small in cases:
+        with subtests.test(accepted=accepted, is_small=is_small):
+            answer = api.client.get(SCRIPT, headers={"Accept-Encoding": accepted})
+            assert ("Content-Encoding" in answer.headers) is is_small
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_nothing_else_is_there(api: Api, subtests: pytest.Subtests) -> None:
+    for path in (
         "nothing.js",
         "index.html",
         "../bundle.py",
@@ -76,11 +73,10 @@ def test_it_is_compressed_unless_that_is_refused(api: Api, accepted: str, is_sma
         "%2fetc%2fpasswd",
         "js",
         "",
-    ],
-)
-def test_nothing_else_is_there(api: Api, path: str) -> None:
-    answer = api.client.get(f"/dashboard/{bundle().version}/{path}")
-    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    ):
+        with subtests.test(path=path):
+            answer = api.client.get(f"/dashboard/{bundle().version}/{path}")
+            assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
 @pytest.mark.parametrize("authentication", ["on"])

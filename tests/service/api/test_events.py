@@ -101,11 +101,13 @@ def test_pages_of_json(api: Api) -> None:
     assert rest["complete"] is True
 
 
-@pytest.mark.parametrize("given", ["x", "-1", "9" * 19])
-def test_a_last_event_that_is_none(api: Api, given: str) -> None:
-    answer = api.client.get(f"/v1/jobs/{finished(api)}/events", headers={"Last-Event-ID": given})
-    assert answer.status_code == 422
-    assert answer.json()["code"] == "invalid_request"
+def test_a_last_event_that_is_none(api: Api, subtests: pytest.Subtests) -> None:
+    cases: list[str] = ["x", "-1", "9" * 19]
+    for given in cases:
+        with subtests.test(given=given):
+            answer = api.client.get(f"/v1/jobs/{finished(api)}/events", headers={"Last-Event-ID": given})
+            assert answer.status_code == 422
+            assert answer.json()["code"] == "invalid_request"
 
 
 def test_nothing_else_is_offered(api: Api) -> None:

@@ -44,18 +44,20 @@ class TestReadiness:
         assert answer.status_code == 200
         assert answer.json() == {"status": "ready", "workers": 1, "warnings": []}
 
-    @pytest.mark.parametrize(("listened", "unheard"), [("short", "long"), (None, "long"), ("long", "short")])
-    def test_a_queue_that_nobody_listens_to_is_a_warning(self, api: Api, listened: str | None, unheard: str) -> None:
-        # A worker that says nothing of its queues is one of the version before, in the middle of an upgrade.
-        say(api, "w1", WorkerFacts(queues=listened, spark_state="ready"))
-        say(api, "w2", WorkerFacts(queues="short,long", spark_state="unavailable"))
-        answer = api.client.get("/readyz")
-        assert answer.status_code == 200
-        (warning,) = answer.json()["warnings"]
-        assert warning["code"] == "queue"
-        assert f"listens to the queue {unheard}:" in warning["detail"]
-        say(api, "w2", WorkerFacts(queues="short,long", spark_state="ready"))
-        assert api.client.get("/readyz").json()["warnings"] == []
+    def test_a_queue_that_nobody_listens_to_is_a_warning(self, api: Api, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[str | None, str]] = [("short", "long"), (None, "long"), ("long", "short")]
+        for listened, unheard in cases:
+            with subtests.test(listened=listened, unheard=unheard):
+                # A worker that says nothing of its queues is one of the version before, in the middle of an upgrade.
+                say(api, "w1", WorkerFacts(queues=listened, spark_state="ready"))
+                say(api, "w2", WorkerFacts(queues="short,long", spark_state="unavailable"))
+                answer = api.client.get("/readyz")
+                assert answer.status_code == 200
+                (warning,) = answer.json()["warnings"]
+                assert warning["code"] == "queue"
+                assert f"listens to the queue {unheard}:" in warning["detail"]
+                say(api, "w2", WorkerFacts(queues="short,long", spark_state="ready"))
+                assert api.client.get("/readyz").json()["warnings"] == []
 
     def test_a_worker_that_takes_nothing_is_a_warning(self, api: Api) -> None:
         say(api, "w1", WorkerFacts(queues="short,long", spark_state="ready"))

@@ -48,9 +48,10 @@ class TestJobs:
         assert problem["errors"][0]["line"] == 2
         assert problem["errors"][0]["column"] >= 1
 
-    @pytest.mark.parametrize("path", ["../secret.parquet", "/etc/passwd", "sub/../../x.parquet"])
-    def test_path_outside_the_data_roots(self, api: Api, path: str) -> None:
-        refused(api.submit(tables=table(path)), 422, "path_outside_data_roots")
+    def test_path_outside_the_data_roots(self, api: Api, subtests: pytest.Subtests) -> None:
+        for path in ("../secret.parquet", "/etc/passwd", "sub/../../x.parquet"):
+            with subtests.test(path=path):
+                refused(api.submit(tables=table(path)), 422, "path_outside_data_roots")
 
     def test_missing_path(self, api: Api) -> None:
         refused(api.submit(tables=table("nowhere.parquet")), 422, "path_not_found")
@@ -123,33 +124,34 @@ class TestJobs:
         assert problem["errors"][0]["detail"] == "There is no field 'setings/~' here. Did you mean settings?"
         assert problem["errors"][0]["suggestions"] == ["settings"]
 
-    @pytest.mark.parametrize(
-        ("changes", "meant"),
-        [
+    def test_the_nearest_field_is_told(self, api: Api, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[dict[str, Any], str]] = [
             ({"tables": table("a.csv", "csv", schema="a INT", rolle="stream")}, "role"),
             ({"tables": table("a.csv", "csv", schema="a INT", options={"delimeter": ";"})}, "delimiter"),
             ({"tables": table("orders.parquet", shema="a INT")}, "schema"),
             ({"limits": {"max_atempts": 2}}, "max_attempts"),
             ({"sql": None, "query": {"source": {"kind": "table", "table": "orders"}, "wher": "a"}}, "where"),
-        ],
-    )
-    def test_the_nearest_field_is_told(self, api: Api, changes: dict[str, Any], meant: str) -> None:
-        problem = refused(api.submit(**changes), 422, "invalid_request")
-        (issue,) = [issue for issue in problem["errors"] if issue["code"] == "extra_forbidden"]
-        assert issue["suggestions"][0] == meant
-        assert f"Did you mean {meant}" in issue["detail"]
+        ]
+        for changes, meant in cases:
+            with subtests.test(changes=changes, meant=meant):
+                problem = refused(api.submit(**changes), 422, "invalid_request")
+                (issue,) = [issue for issue in problem["errors"] if issue["code"] == "extra_forbidden"]
+                assert issue["suggestions"][0] == meant
+                assert f"Did you mean {meant}" in issue["detail"]
 
     def test_the_nearest_field_of_another_body_is_told(self, api: Api) -> None:
         problem = refused(api.client.post("/v1/jobs/x/resume", json={"form": "scratch"}), 422, "invalid_request")
         assert problem["errors"][0]["suggestions"] == ["from"]
 
-    @pytest.mark.parametrize(
-        ("limits", "told"),
-        [("1h", "Input should be an object"), ({"timeout": 5}, "A duration is a whole number and a unit, for example")],
-    )
-    def test_words_that_only_programmers_know_are_left_out(self, api: Api, limits: object, told: str) -> None:
-        problem = refused(api.submit(limits=limits), 422, "invalid_request")
-        assert problem["errors"][0]["detail"].startswith(told)
+    def test_words_that_only_programmers_know_are_left_out(self, api: Api, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[object, str]] = [
+            ("1h", "Input should be an object"),
+            ({"timeout": 5}, "A duration is a whole number and a unit, for example"),
+        ]
+        for limits, told in cases:
+            with subtests.test(limits=limits, told=told):
+                problem = refused(api.submit(limits=limits), 422, "invalid_request")
+                assert problem["errors"][0]["detail"].startswith(told)
 
     def test_a_list_with_a_wrong_item_is_not_told_to_be_too_short(self, api: Api) -> None:
         def union(*queries: object) -> dict[str, Any]:
@@ -173,13 +175,14 @@ class TestJobs:
         problem = refused(api.submit(limits={"header": True}), 422, "invalid_request")
         assert problem["errors"][0]["detail"] == "There is no field 'header' here."
 
-    @pytest.mark.parametrize("sql", ["SELECT '\0' AS x FROM orders", "\ud800"])
-    def test_characters_that_nothing_can_store(self, api: Api, sql: str) -> None:
-        assert api.client.post(
-            "/v1/jobs",
-            content=json.dumps({**SPEC, "sql": sql}).encode(),
-            headers={"Content-Type": "application/json"},
-        ).json()["code"] in {"invalid_request", "sql_syntax"}
+    def test_characters_that_nothing_can_store(self, api: Api, subtests: pytest.Subtests) -> None:
+        for sql in ("SELECT '\0' AS x FROM orders", "\ud800"):
+            with subtests.test(sql=sql):
+                assert api.client.post(
+                    "/v1/jobs",
+                    content=json.dumps({**SPEC, "sql": sql}).encode(),
+                    headers={"Content-Type": "application/json"},
+                ).json()["code"] in {"invalid_request", "sql_syntax"}
 
     def test_half_a_surrogate_pair_in_a_name_of_a_field(self, api: Api) -> None:
         answer = api.client.post(
@@ -194,9 +197,10 @@ class TestJobs:
 class TestRequests:
     """What is wrong with the request."""
 
-    @pytest.mark.parametrize("path", ["/v1", "/v1/jobs/", "/v2/jobs", "/v1/jobs/x/y/z", "/%00"])
-    def test_an_unknown_path(self, api: Api, path: str) -> None:
-        refused(api.client.get(path), 404, "not_found")
+    def test_an_unknown_path(self, api: Api, subtests: pytest.Subtests) -> None:
+        for path in ("/v1", "/v1/jobs/", "/v2/jobs", "/v1/jobs/x/y/z", "/%00"):
+            with subtests.test(path=path):
+                refused(api.client.get(path), 404, "not_found")
 
     def test_a_method_that_the_path_has_not(self, api: Api) -> None:
         answer = api.client.put("/v1/jobs", json={})
@@ -206,20 +210,21 @@ class TestRequests:
         answer = api.client.post("/v1/jobs/x", json={})
         assert answer.headers["allow"] == "DELETE, GET, HEAD"
 
-    @pytest.mark.parametrize(
-        "body", [b"{", b"", b'{"a": }', b"\xff\xfe", b'{"a": ' + b"9" * 5000 + b"}", b"nonsense", b'"']
-    )
-    def test_a_body_that_is_not_json(self, api: Api, body: bytes) -> None:
-        answer = api.client.post("/v1/jobs", content=body, headers={"Content-Type": "application/json"})
-        assert answer.status_code in {400, 422}
-        assert answer.json()["code"] in {"malformed_json", "invalid_request"}
-        if len(body) in range(1, 10) and body != b'"':
-            refused(answer, 400, "malformed_json")
+    def test_a_body_that_is_not_json(self, api: Api, subtests: pytest.Subtests) -> None:
+        cases: list[bytes] = [b"{", b"", b'{"a": }', b"\xff\xfe", b'{"a": ' + b"9" * 5000 + b"}", b"nonsense", b'"']
+        for body in cases:
+            with subtests.test(body=body):
+                answer = api.client.post("/v1/jobs", content=body, headers={"Content-Type": "application/json"})
+                assert answer.status_code in {400, 422}
+                assert answer.json()["code"] in {"malformed_json", "invalid_request"}
+                if len(body) in range(1, 10) and body != b'"':
+                    refused(answer, 400, "malformed_json")
 
-    @pytest.mark.parametrize("body", [b"[]", b"null", b"1", b'"x"', b"{}", b'{"tables": NaN}'])
-    def test_json_that_is_no_job(self, api: Api, body: bytes) -> None:
-        answer = api.client.post("/v1/jobs", content=body, headers={"Content-Type": "application/json"})
-        refused(answer, 422, "invalid_request")
+    def test_json_that_is_no_job(self, api: Api, subtests: pytest.Subtests) -> None:
+        for body in (b"[]", b"null", b"1", b'"x"', b"{}", b'{"tables": NaN}'):
+            with subtests.test(body=body):
+                answer = api.client.post("/v1/jobs", content=body, headers={"Content-Type": "application/json"})
+                refused(answer, 422, "invalid_request")
 
     def test_an_unexpected_failure_tells_nothing_but_its_id(self, api: Api) -> None:
         with api.database.write() as session:
@@ -244,12 +249,14 @@ class TestRequests:
         refused(answer, 503, "database_unavailable")
         assert answer.headers["retry-after"] == "1"
 
-    @pytest.mark.parametrize("error", [OperationalError, InterfaceError])
     def test_a_connection_that_broke_is_503(
-        self, api: Api, monkeypatch: pytest.MonkeyPatch, error: type[DBAPIError]
+        self, api: Api, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
     ) -> None:
-        problem = refused(self.answer_to(api, monkeypatch, error), 503, "database_unavailable")
-        assert "Nothing was changed" in problem["detail"]
+        cases: list[type[DBAPIError]] = [OperationalError, InterfaceError]
+        for error in cases:
+            with subtests.test(error=error):
+                problem = refused(self.answer_to(api, monkeypatch, error), 503, "database_unavailable")
+                assert "Nothing was changed" in problem["detail"]
 
     def test_a_commit_without_an_answer_is_told_as_such(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         problem = refused(self.answer_to(api, monkeypatch, CommitUnknownError), 503, "database_unavailable")
@@ -272,10 +279,12 @@ class TestRequestId:
         answer = api.client.get("/healthz", headers={"X-Request-Id": "trace-1.a_B"})
         assert answer.headers["x-request-id"] == "trace-1.a_B"
 
-    @pytest.mark.parametrize("given", ["", "a b", "x" * 65, "a\tb", "ü"])
-    def test_any_other_is_replaced(self, api: Api, given: str) -> None:
-        answer = api.client.get("/healthz", headers={"X-Request-Id": given.encode()})
-        assert len(answer.headers["x-request-id"]) == 32
+    def test_any_other_is_replaced(self, api: Api, subtests: pytest.Subtests) -> None:
+        cases: list[str] = ["", "a b", "x" * 65, "a\tb", "ü"]
+        for given in cases:
+            with subtests.test(given=given):
+                answer = api.client.get("/healthz", headers={"X-Request-Id": given.encode()})
+                assert len(answer.headers["x-request-id"]) == 32
 
     def test_a_job_keeps_the_one_of_its_submission(self, api: Api) -> None:
         answer = api.client.post("/v1/jobs", json=SPEC, headers={"X-Request-Id": "mine"})

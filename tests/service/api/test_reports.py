@@ -122,17 +122,19 @@ class TestMetrics:
         assert answer.status_code == 404
         assert answer.json()["code"] == "metrics_not_ready"
 
-    @pytest.mark.parametrize(
-        ("status", "words"),
-        [(JobStatus.SUCCEEDED, "SUCCEEDED, but Spark did not tell"), (JobStatus.FAILED, "FAILED and no attempt of it")],
-    )
-    def test_say_why_there_are_none(self, api: Api, status: JobStatus, words: str) -> None:
-        job_id = lifecycle.insert(api.database)
-        held = lifecycle.claim(api.database, job_id)
-        lifecycle.end(api.database, held, Ending(status))
-        answer = api.client.get(f"/v1/jobs/{job_id}/metrics")
-        assert answer.json()["code"] == "metrics_not_ready"
-        assert words in answer.json()["detail"]
+    def test_say_why_there_are_none(self, api: Api, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[JobStatus, str]] = [
+            (JobStatus.SUCCEEDED, "SUCCEEDED, but Spark did not tell"),
+            (JobStatus.FAILED, "FAILED and no attempt of it"),
+        ]
+        for status, words in cases:
+            with subtests.test(status=status, words=words):
+                job_id = lifecycle.insert(api.database)
+                held = lifecycle.claim(api.database, job_id)
+                lifecycle.end(api.database, held, Ending(status))
+                answer = api.client.get(f"/v1/jobs/{job_id}/metrics")
+                assert answer.json()["code"] == "metrics_not_ready"
+                assert words in answer.json()["detail"]
 
 
 def timed(execution_ms: int, figures: RunFigures | None = None) -> AttemptMetrics:
@@ -259,11 +261,12 @@ class TestFigures(_Metrics):
         # What others are told is another report.
         assert api.client.get(f"{path}?slots=3", headers={"If-None-Match": tag}).status_code == 200
 
-    @pytest.mark.parametrize("slots", ["0", "100001", "-1", "many", ""])
-    def test_slots_are_between_1_and_100000(self, api: Api, slots: str) -> None:
-        job_id = self.ran(api, timed(1010, FIGURES))
-        answer = api.client.get(f"/v1/jobs/{job_id}/metrics?slots={slots}")
-        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+    def test_slots_are_between_1_and_100000(self, api: Api, subtests: pytest.Subtests) -> None:
+        for slots in ("0", "100001", "-1", "many", ""):
+            with subtests.test(slots=slots):
+                job_id = self.ran(api, timed(1010, FIGURES))
+                answer = api.client.get(f"/v1/jobs/{job_id}/metrics?slots={slots}")
+                assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
 
     def test_a_job_of_an_earlier_version_has_less(self, api: Api) -> None:
         job_id = self.ran(api, timed(1010))

@@ -246,7 +246,6 @@ class TestRoutes:
         assert self.tries(route, "GET", set(), monkeypatch) == 2
 
 
-@pytest.mark.one_database("sqlite")
 @pytest.mark.withstands(
     "the disk of SQLite's file is full",
     how="SQLite may not make its file larger",
@@ -280,7 +279,6 @@ def own_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresS
 
 @pytest.mark.not_quick
 @pytest.mark.parametrize("retry_seconds", [60])
-@pytest.mark.one_database
 def test_requests_wait_for_a_restart(settings: Settings, own_postgres: PostgresServer) -> None:
     with closing(Database(own_postgres.create_database("short"))) as database, ThreadPoolExecutor(2) as threads:
         upgrade(database)
@@ -298,7 +296,6 @@ def test_requests_wait_for_a_restart(settings: Settings, own_postgres: PostgresS
 
 
 @pytest.mark.not_quick
-@pytest.mark.one_database
 def test_a_long_outage_is_503_at_once(settings: Settings, own_postgres: PostgresServer) -> None:
     with closing(Database(own_postgres.create_database("long"))) as database:
         upgrade(database)
