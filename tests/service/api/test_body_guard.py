@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.api.body_guard import BodyGuard
 from service.api.json_body import MAX_NESTING
-from tests.support.api import Api
+from tests.support.api import Api, specification
 from tests.support.lifecycle import SPEC
 
 JSON = {"Content-Type": "application/json"}
@@ -26,7 +26,6 @@ def test_another_body_than_json_is_refused(api: Api, subtests: pytest.Subtests) 
             assert answer.json()["code"] == "unsupported_media_type"
 
 
-@pytest.mark.not_quick
 def test_a_merge_patch_is_for_patches_alone(api: Api) -> None:
     headers = {"Content-Type": "application/merge-patch+json"}
     answer = api.client.post("/v1/jobs", content=json.dumps(SPEC), headers=headers)
@@ -35,7 +34,7 @@ def test_a_merge_patch_is_for_patches_alone(api: Api) -> None:
     answer = api.client.patch("/v1/jobs/x/settings", content="{}", headers={"Content-Type": "text/plain"})
     assert answer.status_code == 415
     assert "'Content-Type: application/merge-patch+json'" in answer.json()["detail"]
-    told = api.client.get("/openapi.json").json()["paths"]["/v1/jobs/{job_id}/settings"]["patch"]["requestBody"]
+    told = specification()["paths"]["/v1/jobs/{job_id}/settings"]["patch"]["requestBody"]
     # Of two types, generators of clients choose badly.
     assert set(told["content"]) == {"application/merge-patch+json"}
 
@@ -122,7 +121,6 @@ def test_a_key_given_twice_is_refused(api: Api, subtests: pytest.Subtests) -> No
             assert "agg_phase" in answer.json()["detail"]
 
 
-@pytest.mark.not_quick
 def test_where_no_body_is_read_none_is_judged(api: Api, subtests: pytest.Subtests) -> None:
     cases: list[bytes] = [b"<a/>", b" " * 20_001, b"{", b"{}"]
     for content in cases:

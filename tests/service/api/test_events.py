@@ -59,6 +59,7 @@ def test_a_stream_goes_on_behind_the_last_event(api: Api) -> None:
     assert rest == events[3:]
 
 
+@pytest.mark.both_databases
 def test_a_running_job_is_followed_to_its_end(api: Api) -> None:
     job_id = lifecycle.insert(api.database)
     with ThreadPoolExecutor(1) as pool:
@@ -77,6 +78,7 @@ def test_a_job_deleted_meanwhile_ends_the_stream(api: Api) -> None:
         assert following.result(timeout=20).status_code in {200, 404}
 
 
+@pytest.mark.both_databases
 def test_more_events_than_fit_at_once(api: Api) -> None:
     job_id = lifecycle.insert(api.database)
     with api.database.write() as session:
@@ -88,7 +90,6 @@ def test_more_events_than_fit_at_once(api: Api) -> None:
     assert statuses(events)[-1] == "FAILED"
 
 
-@pytest.mark.not_quick
 def test_pages_of_json(api: Api) -> None:
     job_id = lifecycle.insert(api.database)
     path, accept = f"/v1/jobs/{job_id}/events", {"Accept": "application/json"}

@@ -105,11 +105,13 @@ class TestReadiness:
         (api.settings.broker_dir / "messages").rmdir()
         assert missing(api) == {"broker"}
 
+    @pytest.mark.both_databases
     def test_another_schema(self, api: Api) -> None:
         with api.database.write() as session:
             session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
         assert missing(api) == {"schema"}
 
+    @pytest.mark.both_databases
     def test_no_database(self, api: Api) -> None:
         with api.database.write() as session:
             session.execute(text("DROP TABLE workers"))
@@ -123,6 +125,7 @@ class TestMetrics:
         lines = [line for line in answer.text.splitlines() if not line.startswith("#")]
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
+    @pytest.mark.both_databases
     def test_jobs_and_workers_as_the_database_has_them(self, api: Api) -> None:
         assert self.scraped(api)['evenkeel_oldest_queued_seconds{queue="short"}'] == 0
         lifecycle.insert(api.database)
@@ -160,6 +163,7 @@ class TestMetrics:
             session.execute(text("UPDATE jobs SET submitted_at = submitted_at - 5000"))
         assert self.scraped(api)['evenkeel_oldest_queued_seconds{queue="short"}'] == 0
 
+    @pytest.mark.both_databases
     def test_a_database_that_is_away_is_told(self, api: Api) -> None:
         assert self.scraped(api)["evenkeel_database_up"] == 1
         with api.database.write() as session:
@@ -188,8 +192,3 @@ class TestMetrics:
         assert labels['method="GET",route="unmatched",status="404"'] == 2
         assert labels['method="GET",route="/healthz",status="200"'] == 1
         assert any(label.startswith('method="other"') for label in labels)
-
-    @pytest.mark.not_quick
-    @pytest.mark.parametrize("path", ["/openapi.json"])
-    def test_the_specification_is_served(self, api: Api, path: str) -> None:
-        assert api.client.get(path).status_code == 200

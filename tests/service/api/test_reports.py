@@ -97,6 +97,7 @@ class TestMetrics:
         assert metrics["skew"]["skewed"] is False
         assert (metrics["planning_ms"], metrics["execution_ms"], metrics["result_rows"]) == (7, 12, 2)
 
+    @pytest.mark.both_databases
     def test_of_a_worker_of_the_version_before_have_no_ids_and_no_wrong_estimates(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
         metrics = replace(timed(1010, FIGURES), skew=HOT, estimates=ESTIMATES)
@@ -253,7 +254,6 @@ class TestFigures(_Metrics):
         at_many = self.metrics(api, job_id, 100_000)
         assert (at_many["savings"]["simulated"]["slots"], at_many["slots"]) == (100_000, 5)
 
-    @pytest.mark.not_quick
     def test_are_sent_once(self, api: Api) -> None:
         path = f"/v1/jobs/{self.ran(api, timed(1010))}/metrics"
         tag = api.client.get(path).headers["ETag"]
@@ -351,6 +351,7 @@ class TestComparison(_Metrics):
 
 
 class TestExplain:
+    @pytest.mark.both_databases
     def test_answers_with_the_workers_plan(self, api: Api) -> None:
         def work(held: Claim) -> None:
             lifecycle.plan(api.database, held)
@@ -375,6 +376,7 @@ class TestExplain:
         guaranteed="3 are planned, the others get a 429 with `Retry-After`",
     )
     @pytest.mark.parametrize(("tenant_limits", "explain_timeout_seconds"), [({"EXPLANATIONS": "3"}, 120)])
+    @pytest.mark.both_databases
     def test_a_tenant_waits_for_so_many_at_once(self, api: Api) -> None:
         with ThreadPoolExecutor(8) as pool:
             asking = [pool.submit(api.client.post, "/v1/explain", json=SPEC) for _ in range(8)]

@@ -119,7 +119,6 @@ def audited(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [line for line in told if line["event"] == "audit"]
 
 
-@pytest.mark.not_quick
 def test_every_answer_tells_browsers_to_keep_it_to_themselves(api: Api, subtests: pytest.Subtests) -> None:
     for path in ("/healthz", "/v1/jobs", "/v1/jobs/x", "/nothing", "/openapi.json"):
         with subtests.test(path=path):

@@ -44,7 +44,6 @@ def finished(api: Api, table: pa.Table, files: int = 1) -> str:
     return f"/v1/jobs/{job_id}/result"
 
 
-@pytest.mark.not_quick
 def test_pages_hold_every_row_once_and_in_order(api: Api, subtests: pytest.Subtests) -> None:
     for files in (1, 3, 7):
         for page_size in (1, 3, 7, 20, 1_000_000):
@@ -179,7 +178,6 @@ def test_files_that_are_gone_are_told(api: Api, subtests: pytest.Subtests) -> No
             assert answer.json()["code"] == "result_missing"
 
 
-@pytest.mark.not_quick
 def test_files_that_are_damaged_are_told(api: Api, subtests: pytest.Subtests) -> None:
     keep_cases: list[int] = [0, 40, -1]
     for keep in keep_cases:

@@ -76,6 +76,7 @@ class TestRequests:
         with api.database.read() as session:
             return session.execute(select(func.count()).select_from(table)).scalar_one()
 
+    @pytest.mark.both_databases
     def test_a_deadlock_is_outlived(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         errors = [psycopg.errors.DeadlockDetected("deadlock detected"), psycopg.errors.SerializationFailure()]
 
@@ -152,6 +153,7 @@ class TestRequests:
         assert "not known" in answer.json()["detail"]
         assert self.count(api, ApiKeyRow) == 1
 
+    @pytest.mark.both_databases
     def test_a_job_is_accepted_though_its_message_cannot_be_settled(self, api: Api) -> None:
         @event.listens_for(api.database.engine, "before_cursor_execute")
         def fail(*told: object) -> None:
@@ -220,7 +222,6 @@ class TestRoutes:
             assert len(tried) == 1
         return len(tried)
 
-    @pytest.mark.not_quick
     def test_a_route_is_declared_repeatable_or_never_repeated(
         self, routes: dict[str, APIRoute], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -277,7 +278,6 @@ def own_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresS
         yield server
 
 
-@pytest.mark.not_quick
 @pytest.mark.parametrize("retry_seconds", [60])
 def test_requests_wait_for_a_restart(settings: Settings, own_postgres: PostgresServer) -> None:
     with closing(Database(own_postgres.create_database("short"))) as database, ThreadPoolExecutor(2) as threads:
@@ -295,7 +295,6 @@ def test_requests_wait_for_a_restart(settings: Settings, own_postgres: PostgresS
             assert client.get("/v1/jobs").json()["jobs"][0]["status"] == "CANCELLED"
 
 
-@pytest.mark.not_quick
 def test_a_long_outage_is_503_at_once(settings: Settings, own_postgres: PostgresServer) -> None:
     with closing(Database(own_postgres.create_database("long"))) as database:
         upgrade(database)

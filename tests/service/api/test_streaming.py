@@ -123,6 +123,7 @@ class TestSubmitting:
         assert problem["errors"][0]["pointer"] == "/tables/orders/stream"
 
 
+@pytest.mark.both_databases
 class TestStopping:
     def test_a_queued_job_stops_at_once(self, api: Api) -> None:
         answer = post(api, submitted(api), "stop")
@@ -168,6 +169,7 @@ class TestStopping:
         refused(api.client.delete(f"/v1/jobs/{job_id}"), 409, "job_not_finished")
 
 
+@pytest.mark.both_databases
 class TestResuming:
     def test_from_the_checkpoint(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[Any] = [None, {}, {"from": "checkpoint"}]
@@ -185,7 +187,6 @@ class TestResuming:
                 stream = read(api, job_id, "/stream")
                 assert (stream["generation"], stream["last_batch"], stream["layout"]) == (1, 0, LAYOUT)
 
-    @pytest.mark.not_quick
     def test_from_scratch(self, api: Api) -> None:
         job_id = stopped(api)
         assert post(api, job_id, "resume", {"from": "scratch"}).status_code == 202
@@ -318,6 +319,7 @@ class TestChangingSettings:
         refused(change(api, api.submit().json()["id"], {"mini_batch.size": 9}), 409, "not_a_stream")
 
     @pytest.mark.parametrize("verb", ["resume", "settings"])
+    @pytest.mark.both_databases
     def test_settings_changed_at_once_are_checked_together(
         self, api: Api, monkeypatch: pytest.MonkeyPatch, verb: str
     ) -> None:
@@ -362,7 +364,6 @@ class TestChangingSettings:
         told = api.submit(mode="continuous", settings={"distinct_method": "bitmap"})
         assert (answer.status_code, answer.json()["code"]) == (told.status_code, told.json().get("code"))
 
-    @pytest.mark.not_quick
     def test_a_query_that_was_accepted_before_a_limit_existed_stays_accepted(
         self, api: Api, subtests: pytest.Subtests
     ) -> None:
@@ -427,6 +428,7 @@ class TestReading:
         assert (answer.status_code, answer.json()["code"]) == (404, "metrics_not_ready")
         assert "/batches" in answer.json()["detail"]
 
+    @pytest.mark.both_databases
     def test_batches_page_by_page(self, api: Api) -> None:
         job_id = submitted(api)
         held = running(api, job_id, batches=5)

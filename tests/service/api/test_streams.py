@@ -125,13 +125,13 @@ class TestDeclaring:
                 refused(declare(api, schema=schema), 422, "invalid_schema")
                 assert api.client.get("/v1/streams").json()["streams"] == []
 
-    @pytest.mark.not_quick
     def test_a_name_that_no_path_should_have(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[str] = ["_a", "-a", "a.b", "a:b", "a[1]", "a b", "a" * 101, "%2e%2e", "ä"]
         for name in cases:
             with subtests.test(name=name):
                 assert declare(api, name).status_code == 422
 
+    @pytest.mark.both_databases
     def test_two_at_once_are_one(self, api: Api) -> None:
         with ThreadPoolExecutor(4) as threads:
             answers = list(threads.map(lambda _: declare(api), range(4)))
@@ -140,6 +140,7 @@ class TestDeclaring:
 
 
 class TestListing:
+    @pytest.mark.both_databases
     def test_pages_by_name(self, api: Api) -> None:
         for name in ("c", "a", "b"):
             declare(api, name)
@@ -183,6 +184,7 @@ class TestPosting:
             "000000000003-",
         ]
 
+    @pytest.mark.both_databases
     def test_the_same_batch_again_adds_nothing(self, api: Api, clicks: str) -> None:
         post(api)
         again = post(api)
@@ -303,6 +305,7 @@ class TestGuarding:
         assert [path for path in paths if _OF_ROWS.fullmatch(path)] == ["/v1/streams/clicks/rows"]
 
 
+@pytest.mark.both_databases
 class TestAtOnce:
     def test_two_posts_of_one_batch_are_one(self, api: Api, clicks: str, monkeypatch: pytest.MonkeyPatch) -> None:
         together = threading.Barrier(2)
@@ -344,6 +347,7 @@ class TestAtOnce:
         assert list(directory(api).iterdir()) == hidden(api) == []
 
 
+@pytest.mark.both_databases
 class TestCrashes:
     """What a process leaves behind that ends at some point of a post."""
 
@@ -361,7 +365,6 @@ class TestCrashes:
         assert uids(api) == []
         return new
 
-    @pytest.mark.not_quick
     def test_after_the_file_nothing_was_promised(self, api: Api, clicks: str) -> None:
         self.written(api)
         assert show_hidden(api.database, api.settings.streams_dir, now=LATER - 1e12) == Recovered(0, 0)
@@ -423,6 +426,7 @@ class TestCrashes:
         assert show_hidden(api.database, api.settings.streams_dir) == Recovered(0, 0)
 
 
+@pytest.mark.both_databases
 class TestDeleting:
     def test_it_takes_everything_along(self, api: Api, clicks: str) -> None:
         post(api)

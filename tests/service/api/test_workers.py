@@ -86,6 +86,7 @@ class TestReading:
                 (worker,) = listed(api)
                 assert (worker["status"], worker["fault"]) == (status, fault)
 
+    @pytest.mark.both_databases
     def test_oldest_first_the_silent_too_for_an_hour(self, api: Api) -> None:
         beat(api, "long gone", ago_ms=61 * MINUTE_MS)
         beat(api, "silent", ago_ms=2 * MINUTE_MS)
@@ -100,6 +101,7 @@ class TestReading:
         ]
         refused(api.client.get("/v1/workers/long%20gone"), 404, "unknown_worker")
 
+    @pytest.mark.both_databases
     def test_jobs_at_hand(self, api: Api) -> None:
         beat(api)
         beat(api, "idle")
