@@ -65,10 +65,11 @@ def test_children_get_absolute_paths_since_they_run_elsewhere(tmp_path: Path, mo
     assert child["PATH"] == "/bin"
 
 
-@pytest.mark.parametrize("url", ["sqlite:////var/jobs.db", "sqlite:///:memory:", "postgresql+psycopg://u:p@h/d"])
-def test_other_database_urls_are_left_alone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVENKEEL_DATABASE_URL", url)
-    assert child_environment(read_settings(), {})["EVENKEEL_DATABASE_URL"] == url
+def test_other_database_urls_are_left_alone(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
+    for url in ("sqlite:////var/jobs.db", "sqlite:///:memory:", "postgresql+psycopg://u:p@h/d"):
+        with subtests.test(url=url):
+            monkeypatch.setenv("EVENKEEL_DATABASE_URL", url)
+            assert child_environment(read_settings(), {})["EVENKEEL_DATABASE_URL"] == url
 
 
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,18 +70,17 @@ def test_the_last_admin_key_too() -> None:
     assert keys("revoke", key).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
+def test_mistakes_are_told(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], str]] = [
         (["create", ""], "name"),
         (["create", "x", "--tenant", "No/Such"], "tenant"),
         (["create", "x", "--scope", "root"], "scopes"),
         (["create", "x", "--expires-in", "soon"], "expires_in"),
         (["revoke", "nothing"], "nothing"),
-    ],
-)
-def test_mistakes_are_told(arguments: list[str], told: str) -> None:
-    result = keys(*arguments)
-    assert result.exit_code == 2
-    assert told in result.output
-    assert "Traceback" not in result.output
+    ]
+    for arguments, told in cases:
+        with subtests.test(arguments=arguments, told=told):
+            result = keys(*arguments)
+            assert result.exit_code == 2
+            assert told in result.output
+            assert "Traceback" not in result.output

@@ -27,11 +27,12 @@ def test_help_names_every_command() -> None:
     assert all(command in result.output for command in COMMANDS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(command: str) -> None:
-    result = CliRunner().invoke(app, [command, "--help"])
-    assert result.exit_code == 0
-    assert f"Usage: evenkeel {command}" in result.output
+def test_every_command_has_help(subtests: pytest.Subtests) -> None:
+    for command in COMMANDS:
+        with subtests.test(command=command):
+            result = CliRunner().invoke(app, [command, "--help"])
+            assert result.exit_code == 0
+            assert f"Usage: evenkeel {command}" in result.output
 
 
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:

@@ -147,9 +147,8 @@ def test_a_stream_that_breaks_off_is_told_to_whoever_reads() -> None:
         list(answer.iter_bytes())
 
 
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [
+def test_each_refusal_has_its_exit_code(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int, ExitCode]] = [
         (400, ExitCode.USAGE),
         (401, ExitCode.DENIED),
         (403, ExitCode.DENIED),
@@ -160,11 +159,14 @@ def test_a_stream_that_breaks_off_is_told_to_whoever_reads() -> None:
         (422, ExitCode.USAGE),
         (500, ExitCode.CRASHED),
         (503, ExitCode.UNREACHABLE),
-    ],
-)
-def test_each_refusal_has_its_exit_code(status: int, code: ExitCode) -> None:
-    with scripted(answers(status, {})) as service, Connection(service.url) as connection:
-        assert refused(Service(connection).me).code == code
+    ]
+    for status, code in cases:
+        with (
+            subtests.test(status=status),
+            scripted(answers(status, {})) as service,
+            Connection(service.url) as connection,
+        ):
+            assert refused(Service(connection).me).code == code
 
 
 def test_loopback_is_asked_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,9 +217,11 @@ def test_a_key_goes_over_http_to_this_machine_alone(evenkeel: Evenkeel, monkeypa
         assert evenkeel("jobs", "--url", service.url).exit_code == 0
 
 
-@pytest.mark.parametrize(("name", "value"), [("ALL_PROXY", "socks://a:1"), ("SSL_CERT_FILE", "/nowhere")])
-def test_what_is_set_up_wrong_is_told(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    monkeypatch.setenv(name, value)
-    assert refused(lambda: Connection("https://jobs.invalid")).code == ExitCode.USAGE
-    with scripted(answers(200, JOB)) as service, Connection(service.url) as connection:
-        assert connection.ask("GET", "/").status_code == 200
+def test_what_is_set_up_wrong_is_told(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [("ALL_PROXY", "socks://a:1"), ("SSL_CERT_FILE", "/nowhere")]
+    for name, value in cases:
+        with subtests.test(name=name, value=value):
+            monkeypatch.setenv(name, value)
+            assert refused(lambda: Connection("https://jobs.invalid")).code == ExitCode.USAGE
+            with scripted(answers(200, JOB)) as service, Connection(service.url) as connection:
+                assert connection.ask("GET", "/").status_code == 200

@@ -78,7 +78,8 @@ def test_a_name_commands_no_terminal(served: Served, evenkeel: Evenkeel) -> None
     assert json.loads(told)["jobs"][0]["name"] == "\x1b[2Jgone\u202e[bold]"
 
 
-@pytest.mark.parametrize("job_id", ["0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a", "../keys", "x"])
-def test_no_such_job(served: Served, evenkeel: Evenkeel, job_id: str) -> None:
-    result = evenkeel("job", job_id)
-    assert (result.exit_code, result.stdout) == (8, "")
+def test_no_such_job(served: Served, evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
+    for job_id in ("0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a", "../keys", "x"):
+        with subtests.test(job_id=job_id):
+            result = evenkeel("job", job_id)
+            assert (result.exit_code, result.stdout) == (8, "")

@@ -105,20 +105,19 @@ def test_several_mistakes_are_all_told(served: Served, evenkeel: Evenkeel) -> No
     assert {line.strip() for line in told if line.startswith("  at ")} == {"at /tables/o/format", "at /sql", "at /nmae"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
+def test_what_cannot_be_meant_is_never_sent(evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[tuple[str, ...], str]] = [
         ((), "nothing to submit"),
         (("--sql", "SELECT 1"), "has no tables"),
         (("nowhere.yaml",), "nowhere.yaml: No such file or directory"),
         (("/",), "Is a directory"),
         (("--sql", "SELECT 1", "--table", "o=orders"), "does not tell its format"),
-    ],
-)
-def test_what_cannot_be_meant_is_never_sent(evenkeel: Evenkeel, arguments: tuple[str, ...], told: str) -> None:
-    result = evenkeel("submit", *arguments)
-    assert result.exit_code == 2
-    assert told in result.stderr
+    ]
+    for arguments, told in cases:
+        with subtests.test(arguments=arguments, told=told):
+            result = evenkeel("submit", *arguments)
+            assert result.exit_code == 2
+            assert told in result.stderr
 
 
 def test_a_file_that_is_no_text(evenkeel: Evenkeel, tmp_path: Path) -> None:

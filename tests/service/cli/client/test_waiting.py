@@ -37,19 +37,18 @@ def ended(served: Served, status: JobStatus) -> str:
     return job_id
 
 
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [
+def test_each_end_has_its_exit_code(served: Served, evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[JobStatus, int]] = [
         (JobStatus.FAILED, 1),
         (JobStatus.CANCELLED, 5),
         (JobStatus.TIMED_OUT, 6),
         (JobStatus.CRASHED, 7),
-    ],
-)
-def test_each_end_has_its_exit_code(served: Served, evenkeel: Evenkeel, status: JobStatus, code: int) -> None:
-    result = evenkeel("job", ended(served, status), "--wait", "--json")
-    assert (result.exit_code, json.loads(result.stdout)["status"]) == (code, status)
-    assert "[engine_error]" in result.stderr
+    ]
+    for status, code in cases:
+        with subtests.test(status=status, code=code):
+            result = evenkeel("job", ended(served, status), "--wait", "--json")
+            assert (result.exit_code, json.loads(result.stdout)["status"]) == (code, status)
+            assert "[engine_error]" in result.stderr
 
 
 def test_a_job_is_followed_to_its_end(served: Served) -> None:
@@ -74,17 +73,16 @@ def test_a_job_is_followed_to_its_end(served: Served) -> None:
     assert (seen[0], seen[-1]) == ("QUEUED", "SUCCEEDED")
 
 
-@pytest.mark.parametrize(
-    ("job", "code"),
-    [
+def test_streams_at_rest_and_states_to_come(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], ExitCode]] = [
         ({"status": "STOPPED"}, ExitCode.OK),
         ({"status": "STOPPED", "error": lifecycle.FAILURE}, ExitCode.FAILED),
         ({"status": "SUCCEEDED"}, ExitCode.OK),
         ({"status": "BORED"}, ExitCode.FAILED),
-    ],
-)
-def test_streams_at_rest_and_states_to_come(job: dict[str, Any], code: ExitCode) -> None:
-    assert exit_code(Job(id="1", finished=True, **job)) == code
+    ]
+    for job, code in cases:
+        with subtests.test(job=job, code=code):
+            assert exit_code(Job(id="1", finished=True, **job)) == code
 
 
 def waiting(served: Served, tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
