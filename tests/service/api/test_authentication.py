@@ -18,7 +18,7 @@ from service.spec.scopes import KeyScope
 from service.store import workers
 from service.store.workers import WorkerFacts
 from tests.support import lifecycle
-from tests.support.api import Api, operations
+from tests.support.api import Api, operations, refused
 from tests.support.lifecycle import SPEC
 
 pytestmark = pytest.mark.parametrize("authentication", ["on"])
@@ -123,8 +123,7 @@ def test_without_a_key_nothing_is_told(api: Api, subtests: pytest.Subtests) -> N
     for operation in sorted(SCOPES):
         with subtests.test(operation=operation):
             answer = asked(api, operation, {})
-            assert answer.status_code == 401
-            assert answer.json()["code"] == "unauthenticated"
+            refused(answer, 401, "unauthenticated")
             assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
@@ -178,8 +177,7 @@ def test_a_key_opens_what_it_is_for(api: Api, bearer: Bearer, subtests: pytest.S
                 if scope in SCOPES[operation]:
                     assert answer.status_code not in {401, 403}, answer.text
                 else:
-                    assert answer.status_code == 403
-                    assert answer.json()["code"] == "missing_scope"
+                    refused(answer, 403, "missing_scope")
 
 
 def test_what_is_no_key_opens_nothing(api: Api, bearer: Bearer, subtests: pytest.Subtests) -> None:
@@ -336,4 +334,4 @@ def test_whoever_waited_is_told_nothing_once_the_key_is_revoked(
 
     monkeypatch.setattr("service.jobs.read_jobs.read_jobs", revoked_meanwhile)
     answer = api.client.get(f"/v1/jobs/{job_id}", headers={**headers, "Prefer": "wait=1"})
-    assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+    refused(answer, 401, "unauthenticated")

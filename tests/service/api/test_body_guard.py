@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.api.body_guard import BodyGuard
 from service.api.json_body import MAX_NESTING
-from tests.support.api import Api, specification
+from tests.support.api import Api, refused, specification
 from tests.support.lifecycle import SPEC
 
 JSON = {"Content-Type": "application/json"}
@@ -22,8 +22,7 @@ def test_another_body_than_json_is_refused(api: Api, subtests: pytest.Subtests) 
     for media_type in ("text/plain", "application/x-www-form-urlencoded", "", "application/jsonp", "application/xml"):
         with subtests.test(media_type=media_type):
             answer = api.client.post("/v1/jobs", content=json.dumps(SPEC), headers={"Content-Type": media_type})
-            assert answer.status_code == 415
-            assert answer.json()["code"] == "unsupported_media_type"
+            refused(answer, 415, "unsupported_media_type")
 
 
 def test_a_merge_patch_is_for_patches_alone(api: Api) -> None:
@@ -46,8 +45,7 @@ def test_json_may_name_its_encoding(api: Api) -> None:
 
 def test_a_large_body_is_refused_by_its_declared_length(api: Api) -> None:
     answer = api.client.post("/v1/jobs", content=b" " * 20_001, headers=JSON)
-    assert answer.status_code == 413
-    assert answer.json()["code"] == "body_too_large"
+    refused(answer, 413, "body_too_large")
 
 
 @pytest.mark.withstands(
@@ -63,8 +61,7 @@ def test_a_large_body_is_refused_while_it_streams(api: Api) -> None:
             yield b" " * 1000
 
     answer = api.client.post("/v1/jobs", content=chunks(), headers=JSON)
-    assert answer.status_code == 413
-    assert answer.json()["code"] == "body_too_large"
+    refused(answer, 413, "body_too_large")
 
 
 def test_a_body_in_pieces_is_put_together(api: Api) -> None:
@@ -84,8 +81,7 @@ def test_nesting_without_end_is_refused(api: Api, subtests: pytest.Subtests) -> 
     for opening in (b"[", b'{"a":', b'[{"a":'):
         with subtests.test(opening=opening):
             answer = api.client.post("/v1/jobs", content=opening * 3000, headers=JSON)
-            assert answer.status_code == 422
-            assert answer.json()["code"] == "nesting_too_deep"
+            refused(answer, 422, "nesting_too_deep")
 
 
 def test_brackets_in_strings_do_not_nest(api: Api) -> None:
@@ -116,8 +112,7 @@ def test_a_key_given_twice_is_refused(api: Api, subtests: pytest.Subtests) -> No
         with subtests.test(given=given):
             text = json.dumps(SPEC)[:-1] + f', "settings": {given}}}'
             answer = api.client.post("/v1/jobs", content=text, headers=JSON)
-            assert answer.status_code == 422
-            assert answer.json()["code"] == "duplicate_key"
+            refused(answer, 422, "duplicate_key")
             assert "agg_phase" in answer.json()["detail"]
 
 
@@ -135,8 +130,7 @@ def test_json_in_another_encoding_is_refused(api: Api, subtests: pytest.Subtests
     for encoding in ("utf-16", "utf-16-le", "utf-32", "utf-32-be"):
         with subtests.test(encoding=encoding):
             answer = api.client.post("/v1/jobs", content=json.dumps(SPEC).encode(encoding), headers=JSON)
-            assert answer.status_code == 400
-            assert answer.json()["code"] == "malformed_json"
+            refused(answer, 400, "malformed_json")
 
 
 def test_characters_that_nothing_can_store_are_refused(api: Api, subtests: pytest.Subtests) -> None:
@@ -149,8 +143,7 @@ def test_characters_that_nothing_can_store_are_refused(api: Api, subtests: pytes
     for changes, pointer in cases:
         with subtests.test(changes=changes, pointer=pointer):
             answer = api.client.post("/v1/jobs", content=json.dumps({**SPEC, **changes}), headers=JSON)
-            assert answer.status_code == 422
-            assert answer.json()["code"] == "invalid_request"
+            refused(answer, 422, "invalid_request")
             assert answer.json()["errors"][0]["pointer"] == pointer
 
 

@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from service.dashboard.bundle import bundle
 from service.main import create_app
 from service.settings import Settings
-from tests.support.api import Api, specification
+from tests.support.api import Api, refused, specification
 
 SCRIPT = f"/dashboard/{bundle().version}/js/main.js"
 
@@ -76,7 +76,7 @@ def test_nothing_else_is_there(api: Api, subtests: pytest.Subtests) -> None:
     ):
         with subtests.test(path=path):
             answer = api.client.get(f"/dashboard/{bundle().version}/{path}")
-            assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+            refused(answer, 404, "not_found")
 
 
 @pytest.mark.parametrize("authentication", ["on"])

@@ -11,7 +11,7 @@ import pytest
 
 from service.store.events import append_event
 from tests.support import lifecycle
-from tests.support.api import Api
+from tests.support.api import Api, refused
 
 # A stream that does not end would be waited for.
 pytestmark = pytest.mark.timeout(60)
@@ -107,8 +107,7 @@ def test_a_last_event_that_is_none(api: Api, subtests: pytest.Subtests) -> None:
     for given in cases:
         with subtests.test(given=given):
             answer = api.client.get(f"/v1/jobs/{finished(api)}/events", headers={"Last-Event-ID": given})
-            assert answer.status_code == 422
-            assert answer.json()["code"] == "invalid_request"
+            refused(answer, 422, "invalid_request")
 
 
 def test_nothing_else_is_offered(api: Api) -> None:

@@ -14,14 +14,13 @@ from service.store import workers
 from service.store.tables import JobRow, WorkerRow
 from service.store.workers import WorkerFacts
 from tests.support import lifecycle
-from tests.support.api import Api
+from tests.support.api import Api, refused
 
 
 def missing(api: Api) -> set[str]:
     """The parts that readiness names as missing."""
     answer = api.client.get("/readyz")
-    assert answer.status_code == 503
-    assert answer.json()["code"] == "not_ready"
+    refused(answer, 503, "not_ready")
     assert int(answer.headers["retry-after"]) > 0
     return {issue["code"] for issue in answer.json()["errors"]}
 

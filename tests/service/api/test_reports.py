@@ -39,7 +39,7 @@ from service.store.publication import AttemptMetrics, Ending
 from service.store.tables import JobRow, PlanRow
 from service.store.workers import WorkerFacts
 from tests.support import lifecycle
-from tests.support.api import Api
+from tests.support.api import Api, refused
 from tests.support.lifecycle import SPEC
 
 ORDERS = TableStatistics(table="k0", files=1, bytes=900, rows=3, rows_are_exact=True)
@@ -84,8 +84,7 @@ class TestPlan:
 
     def test_is_not_ready_before(self, api: Api) -> None:
         answer = api.client.get(f"/v1/jobs/{lifecycle.insert(api.database)}/plan")
-        assert answer.status_code == 404
-        assert answer.json()["code"] == "plan_not_ready"
+        refused(answer, 404, "plan_not_ready")
 
 
 class TestMetrics:
@@ -120,8 +119,7 @@ class TestMetrics:
         job_id = lifecycle.insert(api.database)
         lifecycle.plan(api.database, lifecycle.claim(api.database, job_id))
         answer = api.client.get(f"/v1/jobs/{job_id}/metrics")
-        assert answer.status_code == 404
-        assert answer.json()["code"] == "metrics_not_ready"
+        refused(answer, 404, "metrics_not_ready")
 
     def test_say_why_there_are_none(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[tuple[JobStatus, str]] = [
@@ -266,7 +264,7 @@ class TestFigures(_Metrics):
             with subtests.test(slots=slots):
                 job_id = self.ran(api, timed(1010, FIGURES))
                 answer = api.client.get(f"/v1/jobs/{job_id}/metrics?slots={slots}")
-                assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+                refused(answer, 422, "invalid_request")
 
     def test_a_job_of_an_earlier_version_has_less(self, api: Api) -> None:
         job_id = self.ran(api, timed(1010))
@@ -380,9 +378,9 @@ class TestExplain:
     def test_a_tenant_waits_for_so_many_at_once(self, api: Api) -> None:
         with ThreadPoolExecutor(8) as pool:
             asking = [pool.submit(api.client.post, "/v1/explain", json=SPEC) for _ in range(8)]
-            refused = [answer.result() for answer in islice(as_completed(asking, timeout=60), 5)]
-            for answer in refused:
-                assert (answer.status_code, answer.json()["code"]) == (429, "too_many_explanations")
+            limited = [answer.result() for answer in islice(as_completed(asking, timeout=60), 5)]
+            for answer in limited:
+                refused(answer, 429, "too_many_explanations")
                 assert int(answer.headers["retry-after"]) > 0
             # A job that is run is no explanation.
             assert api.client.post("/v1/jobs", json=SPEC).status_code == 202
@@ -402,13 +400,12 @@ class TestExplain:
             lifecycle.end(api.database, held, Ending(JobStatus.TIMED_OUT, ends.timed_out(held.timeout_ms)))
 
         answer = explained(api, "/v1/explain", SPEC, work)
-        assert (answer.status_code, answer.json()["code"]) == (503, "worker_unavailable")
+        refused(answer, 503, "worker_unavailable")
 
     @pytest.mark.parametrize("explain_timeout_seconds", [0.2])
     def test_without_a_worker_is_503(self, api: Api, explain_timeout_seconds: float) -> None:
         answer = api.client.post("/v1/explain", json=SPEC)
-        assert answer.status_code == 503
-        assert answer.json()["code"] == "worker_unavailable"
+        refused(answer, 503, "worker_unavailable")
         assert int(answer.headers["retry-after"]) > 0
         with api.database.read() as session:
             assert session.scalar(select(func.count()).select_from(JobRow)) == 0
@@ -496,6 +493,6 @@ class TestProfiles:
     @pytest.mark.parametrize("explain_timeout_seconds", [0.2])
     def test_without_a_worker_it_is_refused_and_forgotten(self, api: Api) -> None:
         answer = api.client.post("/v1/profiles", json=self.BODY)
-        assert (answer.status_code, answer.json()["code"]) == (503, "worker_unavailable")
+        refused(answer, 503, "worker_unavailable")
         with api.database.read() as session:
             assert session.scalar(select(func.count()).select_from(JobRow)) == 0

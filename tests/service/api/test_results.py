@@ -17,7 +17,7 @@ from service.api.events import SSE
 from service.jobs.cursors import encode_cursor
 from service.jobs.purge_jobs import Limits, purge_politely
 from tests.support import lifecycle
-from tests.support.api import Api
+from tests.support.api import Api, refused
 
 NUMBERS = pa.table({"n": pa.array(range(20), pa.int64())})
 KINDS = pa.table(
@@ -151,14 +151,12 @@ def test_no_other_format_is_offered(api: Api, subtests: pytest.Subtests) -> None
     for accept in cases:
         with subtests.test(accept=accept):
             answer = api.client.get(finished(api, NUMBERS), headers={"Accept": accept})
-            assert answer.status_code == 406
-            assert answer.json()["code"] == "not_acceptable"
+            refused(answer, 406, "not_acceptable")
 
 
 def test_there_is_no_result_before_the_end(api: Api) -> None:
     answer = api.client.get(f"/v1/jobs/{lifecycle.insert(api.database)}/result")
-    assert answer.status_code == 409
-    assert answer.json()["code"] == "result_not_ready"
+    refused(answer, 409, "result_not_ready")
 
 
 def test_a_failed_job_has_none(api: Api) -> None:
@@ -174,8 +172,7 @@ def test_files_that_are_gone_are_told(api: Api, subtests: pytest.Subtests) -> No
             for file in api.settings.results_dir.rglob("*.parquet"):
                 file.unlink()
             answer = api.client.get(path, headers={"Accept": accept})
-            assert answer.status_code == 410
-            assert answer.json()["code"] == "result_missing"
+            refused(answer, 410, "result_missing")
 
 
 def test_files_that_are_damaged_are_told(api: Api, subtests: pytest.Subtests) -> None:
@@ -189,8 +186,7 @@ def test_files_that_are_damaged_are_told(api: Api, subtests: pytest.Subtests) ->
                     # Cut short, or with its pages overwritten and its footer whole.
                     file.write_bytes(whole[:keep] if keep >= 0 else whole[:4] + b"\xff" * 100 + whole[104:])
                 answer = api.client.get(path, headers={"Accept": accept})
-                assert answer.status_code == 410
-                assert answer.json()["code"] == "result_missing"
+                refused(answer, 410, "result_missing")
 
 
 def test_a_forged_cursor_is_refused(api: Api) -> None:
@@ -221,7 +217,7 @@ def test_a_result_that_was_kept_for_long_enough_is_gone(api: Api) -> None:
     )
     for accept in ("application/json", "text/csv"):
         answer = api.client.get(path, headers={"Accept": accept})
-        assert (answer.status_code, answer.json()["code"]) == (410, "result_missing")
+        refused(answer, 410, "result_missing")
         assert "removed since" in answer.json()["detail"]
     job = api.client.get(path.removesuffix("/result")).json()
     assert (job["status"], job["result"]["rows"]) == ("SUCCEEDED", 20), "the job still tells of it"

@@ -425,7 +425,7 @@ class TestReading:
 
     def test_metrics_are_told_elsewhere(self, api: Api) -> None:
         answer = api.client.get(f"/v1/jobs/{stopped(api)}/metrics")
-        assert (answer.status_code, answer.json()["code"]) == (404, "metrics_not_ready")
+        refused(answer, 404, "metrics_not_ready")
         assert "/batches" in answer.json()["detail"]
 
     @pytest.mark.both_databases

@@ -39,7 +39,6 @@ def test_a_machine_on_which_nothing_was_started_yet_is_fine(findings: Examine, t
     assert not (tmp_path / "state").exists(), "a check-up changes nothing"
 
 
-@pytest.mark.not_quick
 def test_an_installation_that_has_run(findings: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
     upgrade_database(read_settings())

@@ -22,7 +22,6 @@ def test_examples_are_true(subtests: pytest.Subtests) -> None:
             assert doctest.testmod(importlib.import_module(module)).failed == 0
 
 
-@pytest.mark.not_quick
 def test_they_need_nothing_of_the_service_behind_the_api(tmp_path: Path) -> None:
     script = (
         f"import importlib, sys; [importlib.import_module(name) for name in {MODULES}]; "

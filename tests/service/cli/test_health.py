@@ -68,7 +68,6 @@ def test_it_tells_by_its_exit_code(address: str, subtests: pytest.Subtests) -> N
             assert (result.exit_code, told in result.output) == (code, True), result.output
 
 
-@pytest.mark.not_quick
 @pytest.mark.parametrize(
     ("host", "state", "heard_ms_ago", "code", "told"),
     [
@@ -89,7 +88,6 @@ def test_a_worker_is_well_when_it_told_the_database_so(
     assert (result.exit_code, told in result.output) == (code, True), result.output
 
 
-@pytest.mark.not_quick
 @pytest.mark.withstands(
     "a worker lives and hears nothing",
     how="signs of life, a free slot, and a job that has waited for it for too long",

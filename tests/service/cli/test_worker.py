@@ -23,7 +23,6 @@ def run(command: tuple[str, ...], directory: Path) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.not_quick
 def test_the_current_directory_is_not_imported(tmp_path: Path) -> None:
     for package in ("workers", "service"):
         (tmp_path / package).mkdir()
@@ -34,7 +33,6 @@ def test_the_current_directory_is_not_imported(tmp_path: Path) -> None:
     assert "somebody else" not in done.stdout + done.stderr
 
 
-@pytest.mark.not_quick
 def test_celery_can_be_called_as_usual(tmp_path: Path) -> None:
     done = run((sys.executable, "-m", "celery", "-A", "workers.celery_app", "worker", "--help"), tmp_path)
     assert done.returncode == 0, done.stderr

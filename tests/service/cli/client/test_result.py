@@ -20,8 +20,6 @@ from tests.support import lifecycle
 from tests.support.scripted import answers, breaks_off_amid_the_body, scripted
 from tests.support.served import Evenkeel, Served
 
-pytestmark = pytest.mark.one_database
-
 ROWS = pa.table(
     {
         "uid": pa.array(range(2500), pa.int64()),
@@ -48,7 +46,6 @@ def test_the_first_rows_in_a_table(job_id: str, evenkeel: Evenkeel) -> None:
     assert "2,497 more of 2,500 rows" in result.stderr
 
 
-@pytest.mark.not_quick
 def test_a_file_has_all_rows(job_id: str, evenkeel: Evenkeel, tmp_path: Path, subtests: pytest.Subtests) -> None:
     for ending in ("csv", "json", "arrow", "parquet"):
         with subtests.test(ending=ending):
@@ -83,7 +80,6 @@ def test_formulas_are_escaped_unless_wanted(job_id: str, evenkeel: Evenkeel, tmp
     assert '"=name' in file.read_text()
 
 
-@pytest.mark.not_quick
 def test_a_pipe_gets_the_bytes(job_id: str, served: Served) -> None:
     for options in ((), ("-o", "/dev/stdout")):
         command = [sys.executable, "-m", "service.cli", "result", job_id, "--format", "parquet", *options]
@@ -91,7 +87,6 @@ def test_a_pipe_gets_the_bytes(job_id: str, served: Served) -> None:
         assert pq.read_table(pa.BufferReader(done.stdout)).num_rows == 2500
 
 
-@pytest.mark.not_quick
 @pytest.mark.parametrize("options", [(), ("--json",), ("--format", "csv")], ids=" ".join)
 def test_what_cannot_be_written_is_told_apart(job_id: str, served: Served, options: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "service.cli", "result", job_id, *options]
@@ -121,7 +116,6 @@ def test_no_rows(served: Served, evenkeel: Evenkeel) -> None:
     assert json.loads(evenkeel("result", job_id, "--json").stdout)["rows"] == []
 
 
-@pytest.mark.not_quick
 @pytest.mark.withstands(
     "a download that breaks off",
     how="the connection breaks amid a result that is saved over a file, each time",
@@ -151,7 +145,6 @@ def test_a_download_that_broke_off_begins_again(
     assert (tmp_path / "rows.csv").read_text() == '{"a": 1}'
 
 
-@pytest.mark.not_quick
 def test_a_download_that_breaks_off_late_begins_again_too(
     evenkeel: Evenkeel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,8 +13,6 @@ from tests.support import lifecycle
 from tests.support.scripted import breaks_off, scripted
 from tests.support.served import Evenkeel, Served
 
-pytestmark = pytest.mark.one_database
-
 TABLE = ("--table", "o=orders.parquet")
 JOB = """
 name: [red]nightly[/]
@@ -85,7 +83,6 @@ def test_the_same_key_is_the_same_job(served: Served, evenkeel: Evenkeel) -> Non
     assert (other.exit_code, "[idempotency_key_reused]" in other.stderr) == (2, True)
 
 
-@pytest.mark.not_quick
 def test_a_mistake_is_shown_at_its_place(served: Served, evenkeel: Evenkeel, tmp_path: Path) -> None:
     file = tmp_path / "bad.sql"
     file.write_text("SELECT\n  COUNT(o.ammount)\nFROM o")

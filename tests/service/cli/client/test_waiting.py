@@ -24,8 +24,6 @@ from tests.support import lifecycle
 from tests.support.processes import end, wait_for
 from tests.support.served import Evenkeel, Served
 
-pytestmark = pytest.mark.one_database
-
 RESULT = pa.table({"uid": pa.array([1, 2], pa.int64())})
 
 
@@ -100,7 +98,6 @@ def waiting(served: Served, tmp_path: Path, *arguments: str) -> subprocess.Popen
     return process
 
 
-@pytest.mark.not_quick
 def test_interrupted_the_job_goes_on(served: Served, tmp_path: Path) -> None:
     job_id = lifecycle.insert(served.database)
     process = waiting(served, tmp_path, "job", job_id, "--wait")
@@ -115,7 +112,6 @@ def test_interrupted_the_job_goes_on(served: Served, tmp_path: Path) -> None:
         assert Service(connection).job(job_id)["status"] == "QUEUED"
 
 
-@pytest.mark.not_quick
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_the_job_is_cancelled_where_that_is_wanted(
     served: Served, tmp_path: Path, number: signal.Signals
