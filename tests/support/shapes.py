@@ -170,6 +170,13 @@ REFUSED: dict[str, tuple[str, int, dict[str, Any]]] = {
     "AND of 5,000": ("sql_tokens", 20_004, sql(f"SELECT a FROM t WHERE {chain('AND', 'a <> #', 5_000)}")),
     "OR of 5,000": ("sql_tokens", 20_004, sql(f"SELECT a FROM t WHERE {chain('OR', 'a <> #', 5_000)}")),
     "AND of 4,900": ("conditions", 4_900, sql(f"SELECT a FROM t WHERE {chain('AND', 'a <> #', 4_900)}")),
+    "ANDs of 600 around each other": (
+        "conditions",
+        1_200,
+        sql(
+            f"SELECT a FROM (SELECT a FROM t WHERE {chain('AND', 'a <> #', 600)}) d WHERE {chain('AND', 'a > #', 600)}"
+        ),
+    ),
     "IN of 20,000": ("sql_characters", 108_918, sql(f"SELECT a FROM t WHERE a IN ({listed('#', 20_000)})")),
     "2,000 columns": ("columns", 2_000, sql(f"SELECT {listed('a AS c#', 2_000)} FROM t")),
     "2,000 group keys": ("group_keys", 2_000, sql(f"SELECT COUNT(*) AS n FROM t GROUP BY {listed('a + #', 2_000)}")),
