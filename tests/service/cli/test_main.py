@@ -20,6 +20,8 @@ from service.cli.main import app
 from service.cli.signals import StopSignals
 from service.store.migrate import head_revision
 
+ROOT = Path(__file__).parents[3]
+
 COMMANDS = (
     *("submit", "explain", "profile", "jobs", "job", "events", "result", "plan", "metrics", "skew"),
     *("cancel", "stop", "resume", "delete", "workers", "whoami", "keys"),
@@ -51,6 +53,14 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
         [sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"imported for help alone: {done.stderr}"
+
+
+def test_the_specification_is_written_to_a_file(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["openapi", "-o", str(tmp_path / "openapi.yaml")])
+    assert (result.exit_code, result.output) == (0, "")
+    assert (tmp_path / "openapi.yaml").read_text(encoding="utf-8") == (ROOT / "openapi.yaml").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_version() -> None:
