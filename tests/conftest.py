@@ -56,6 +56,9 @@ SERVERS = frozenset({"spark", "spark_cluster", "postgres", "postgres_databases",
 TWINS = "tests/service/"
 """Where the tests of PostgreSQL, which repeat those of SQLite, are of the slow tier."""
 
+ON_SQLITE = "tests/service/api/"
+"""Where tests are about HTTP: they run on SQLite alone, unless they are marked `both_databases`."""
+
 NOT_QUICK = tuple(
     f"tests/{folder}/"
     for folder in (
@@ -124,7 +127,8 @@ def postgres_databases(postgres: PostgresServer) -> PostgresDatabases:
 @pytest.fixture
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An empty, migrated database of the test's own. Each test that takes it, or a fixture built on it, runs twice:
-    on SQLite and on PostgreSQL; marked `one_database`, on SQLite alone, or on the kind that the mark names."""
+    on SQLite and on PostgreSQL; in the folder `ON_SQLITE`, or marked `one_database`, on SQLite alone, or on the
+    kind that the mark names."""
     if request.param == POSTGRESQL:
         postgres_databases: PostgresDatabases = request.getfixturevalue("postgres_databases")
         new = postgres_databases.new()
@@ -173,8 +177,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """See `database_url`."""
     if "database_url" in metafunc.fixturenames:
-        one = metafunc.definition.get_closest_marker("one_database")
-        kinds = (SQLITE, POSTGRESQL) if one is None else one.args or (SQLITE,)
+        definition = metafunc.definition
+        one = definition.get_closest_marker("one_database")
+        both = definition.get_closest_marker("both_databases") or not definition.nodeid.startswith(ON_SQLITE)
+        kinds = (one.args or (SQLITE,)) if one else (SQLITE, POSTGRESQL) if both else (SQLITE,)
         metafunc.parametrize("database_url", kinds, indirect=True)
 
 

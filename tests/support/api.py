@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import httpx
@@ -10,6 +12,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
+from service.main import create_app
 from service.settings import Settings
 from service.store.session import Database
 from service.store.tables import OutboxRow
@@ -47,6 +50,19 @@ class Api:
         tables = {"tables": STREAM_TABLES} if "mode" in changes else {}
         answer: httpx.Response = self.client.post("/v1/jobs", json={**SPEC, **tables, **changes})
         return answer
+
+
+@cache
+def specification() -> dict[str, Any]:
+    """The OpenAPI document of the application, which no setting changes."""
+    return create_app(Settings()).openapi()
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Path, method and description of each operation of the specification."""
+    for path, methods in specification()["paths"].items():
+        for method, operation in methods.items():
+            yield path, method, operation
 
 
 def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:

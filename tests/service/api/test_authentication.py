@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from fastapi import FastAPI
 
 import service.jobs.read_jobs
 from service.api.authentication import OPEN_PATHS
@@ -19,7 +18,7 @@ from service.spec.scopes import KeyScope
 from service.store import workers
 from service.store.workers import WorkerFacts
 from tests.support import lifecycle
-from tests.support.api import Api
+from tests.support.api import Api, operations, refused
 from tests.support.lifecycle import SPEC
 
 pytestmark = pytest.mark.parametrize("authentication", ["on"])
@@ -91,13 +90,6 @@ def bearer(api: Api) -> Bearer:
     return made
 
 
-def operations(app: FastAPI) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each operation as the specification has it."""
-    for path, item in app.openapi()["paths"].items():
-        for method, operation in item.items():
-            yield f"{method.upper()} {path}", operation
-
-
 def asked(api: Api, operation: str, headers: Mapping[str, str], job_id: str = "x") -> Any:
     """The answer to an operation on things that are not there, or on a job."""
     method, path = operation.split(" ")
@@ -107,8 +99,8 @@ def asked(api: Api, operation: str, headers: Mapping[str, str], job_id: str = "x
     return api.client.request(method, filled, **given)
 
 
-def test_every_operation_says_what_it_takes(api: Api) -> None:
-    found = dict(operations(api.app))
+def test_every_operation_says_what_it_takes(authentication: str) -> None:
+    found = {f"{method.upper()} {path}": operation for path, method, operation in operations()}
     open_to_all = {operation for operation in found if operation.split(" ")[1] in OPEN_PATHS}
     assert set(found) == set(SCOPES) | open_to_all
     assert {operation for operation, about in found.items() if about["security"]} == set(SCOPES)
@@ -127,27 +119,24 @@ def test_every_operation_says_what_it_takes(api: Api) -> None:
     times=1,
     guaranteed="401, but for the open paths",
 )
-@pytest.mark.parametrize("operation", sorted(SCOPES))
-def test_without_a_key_nothing_is_told(api: Api, operation: str) -> None:
-    answer = asked(api, operation, {})
-    assert answer.status_code == 401
-    assert answer.json()["code"] == "unauthenticated"
-    assert answer.headers["www-authenticate"].startswith("Bearer")
+def test_without_a_key_nothing_is_told(api: Api, subtests: pytest.Subtests) -> None:
+    for operation in sorted(SCOPES):
+        with subtests.test(operation=operation):
+            answer = asked(api, operation, {})
+            refused(answer, 401, "unauthenticated")
+            assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
-@pytest.mark.one_database
-@pytest.mark.parametrize(
-    "path", ["/nothing", "/v1", "/v1/jobs/%2e%2e/%2e%2e/healthz", "/v1/jobs/", "//healthz", "/docs"]
-)
-def test_nor_what_there_is(api: Api, path: str) -> None:
-    # A whole address: `//healthz` alone would name a host.
-    assert api.client.get(f"{str(api.client.base_url).rstrip('/')}{path}").status_code == 401
+def test_nor_what_there_is(api: Api, subtests: pytest.Subtests) -> None:
+    for path in ("/nothing", "/v1", "/v1/jobs/%2e%2e/%2e%2e/healthz", "/v1/jobs/", "//healthz", "/docs"):
+        with subtests.test(path=path):
+            # A whole address: `//healthz` alone would name a host.
+            assert api.client.get(f"{str(api.client.base_url).rstrip('/')}{path}").status_code == 401
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-def test_whether_the_service_is_there_is_told_to_all(api: Api, path: str) -> None:
-    assert api.client.get(path).status_code in {200, 503}
-    assert api.client.get("/openapi.json").status_code == 200
+def test_whether_the_service_is_there_is_told_to_all(api: Api) -> None:
+    statuses = [api.client.get(path).status_code for path in ("/healthz", "/readyz", "/openapi.json")]
+    assert statuses == [200, 503, 200]
 
 
 @pytest.mark.withstands(
@@ -157,18 +146,20 @@ def test_whether_the_service_is_there_is_told_to_all(api: Api, path: str) -> Non
     times=2,
     guaranteed="which part is missing is told, and no name, address or version",
 )
-@pytest.mark.parametrize("headers", [{}, {"Authorization": f"Bearer {make_secret().text}"}])
-def test_strangers_are_not_told_why_it_is_not_ready(api: Api, bearer: Bearer, headers: dict[str, str]) -> None:
-    facts = WorkerFacts(spark_state="unavailable", spark_fault="no master at spark://10.0.0.7:7077")
-    with api.database.write() as session:
-        workers.beat(session, "host-17-worker", api.database.now(session), "0.1.0", facts)
-    told, known = (api.client.get("/readyz", headers=shown) for shown in (headers, bearer(KeyScope.READ)))
-    assert (told.status_code, known.status_code) == (503, 503)
-    assert [issue["code"] for issue in told.json()["errors"]] == ["cluster"]
-    assert "Show an API key" in told.json()["detail"]
-    for name in ("host-17-worker", "10.0.0.7"):
-        assert name in known.text
-        assert name not in told.text
+def test_strangers_are_not_told_why_it_is_not_ready(api: Api, bearer: Bearer, subtests: pytest.Subtests) -> None:
+    cases: list[dict[str, str]] = [{}, {"Authorization": f"Bearer {make_secret().text}"}]
+    for headers in cases:
+        with subtests.test(headers=headers):
+            facts = WorkerFacts(spark_state="unavailable", spark_fault="no master at spark://10.0.0.7:7077")
+            with api.database.write() as session:
+                workers.beat(session, "host-17-worker", api.database.now(session), "0.1.0", facts)
+            told, known = (api.client.get("/readyz", headers=shown) for shown in (headers, bearer(KeyScope.READ)))
+            assert (told.status_code, known.status_code) == (503, 503)
+            assert [issue["code"] for issue in told.json()["errors"]] == ["cluster"]
+            assert "Show an API key" in told.json()["detail"]
+            for name in ("host-17-worker", "10.0.0.7"):
+                assert name in known.text
+                assert name not in told.text
 
 
 @pytest.mark.withstands(
@@ -178,22 +169,19 @@ def test_strangers_are_not_told_why_it_is_not_ready(api: Api, bearer: Bearer, he
     times=1,
     guaranteed="403",
 )
-@pytest.mark.one_database
-@pytest.mark.parametrize("operation", sorted(SCOPES))
-@pytest.mark.parametrize("scope", list(KeyScope))
-def test_a_key_opens_what_it_is_for(api: Api, bearer: Bearer, operation: str, scope: KeyScope) -> None:
-    answer = asked(api, operation, bearer(scope))
-    if scope in SCOPES[operation]:
-        assert answer.status_code not in {401, 403}, answer.text
-    else:
-        assert answer.status_code == 403
-        assert answer.json()["code"] == "missing_scope"
+def test_a_key_opens_what_it_is_for(api: Api, bearer: Bearer, subtests: pytest.Subtests) -> None:
+    for scope in list(KeyScope):
+        for operation in sorted(SCOPES):
+            with subtests.test(scope=scope, operation=operation):
+                answer = asked(api, operation, bearer(scope))
+                if scope in SCOPES[operation]:
+                    assert answer.status_code not in {401, 403}, answer.text
+                else:
+                    refused(answer, 403, "missing_scope")
 
 
-@pytest.mark.one_database
-@pytest.mark.parametrize(
-    "header",
-    [
+def test_what_is_no_key_opens_nothing(api: Api, bearer: Bearer, subtests: pytest.Subtests) -> None:
+    for header in (
         "",
         "Bearer",
         "Bearer ",
@@ -203,27 +191,23 @@ def test_a_key_opens_what_it_is_for(api: Api, bearer: Bearer, operation: str, sc
         "Bearer {key} x",
         "Bearer ek_{zeros}",
         "bearer\t{key}",
-    ],
-)
-def test_what_is_no_key_opens_nothing(api: Api, bearer: Bearer, header: str) -> None:
-    key = bearer()["Authorization"].removeprefix("Bearer ")
-    shown = header.format(key=key, zeros="a" * 16 + "_" + "0" * 43)
-    assert api.client.get("/v1/jobs", headers={"Authorization": shown}).status_code == 401
+    ):
+        with subtests.test(header=header):
+            key = bearer()["Authorization"].removeprefix("Bearer ")
+            shown = header.format(key=key, zeros="a" * 16 + "_" + "0" * 43)
+            assert api.client.get("/v1/jobs", headers={"Authorization": shown}).status_code == 401
 
 
-@pytest.mark.one_database
 def test_two_keys_at_once_are_none(api: Api, bearer: Bearer) -> None:
     headers = [("Authorization", bearer()["Authorization"]), ("Authorization", bearer()["Authorization"])]
     assert api.client.get("/v1/jobs", headers=headers).status_code == 401
 
 
-@pytest.mark.one_database
 def test_the_word_bearer_may_be_written_otherwise(api: Api, bearer: Bearer) -> None:
     key = bearer()["Authorization"].removeprefix("Bearer ")
     assert api.client.get("/v1/jobs", headers={"Authorization": f"bearer  {key}"}).status_code == 200
 
 
-@pytest.mark.one_database
 def test_a_stranger_s_body_is_not_read(api: Api) -> None:
     # As it is, it would be too large, and of the wrong type.
     answer = api.client.post("/v1/jobs", content=b"x" * 1_000_000, headers={"Content-Type": "text/html"})
@@ -279,6 +263,7 @@ def test_a_list_holds_the_jobs_of_its_caller(api: Api, bearer: Bearer) -> None:
     times=1,
     guaranteed="each gets a job of its own",
 )
+@pytest.mark.both_databases
 def test_an_idempotency_key_is_its_tenant_s_own(api: Api, bearer: Bearer) -> None:
     def submitted(tenant: str, **changes: object) -> Any:
         headers = {**bearer(tenant=tenant), "Idempotency-Key": "nightly"}
@@ -290,6 +275,7 @@ def test_an_idempotency_key_is_its_tenant_s_own(api: Api, bearer: Bearer) -> Non
     assert submitted("sales").headers["idempotency-replayed"] == "true"
 
 
+@pytest.mark.both_databases
 def test_a_stream_is_its_tenant_s_own(api: Api, bearer: Bearer) -> None:
     sales, marketing = bearer(tenant="sales"), bearer(tenant="marketing")
     for headers, schema in ((sales, "a BIGINT"), (marketing, "b STRING")):
@@ -333,7 +319,6 @@ def test_an_open_stream_of_events_ends_with_its_key(api: Api, bearer: Bearer, mo
     assert "QUEUED" in api.client.get(f"/v1/jobs/{job_id}/events", headers=headers).text
 
 
-@pytest.mark.not_quick
 def test_whoever_waited_is_told_nothing_once_the_key_is_revoked(
     api: Api, bearer: Bearer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,4 +334,4 @@ def test_whoever_waited_is_told_nothing_once_the_key_is_revoked(
 
     monkeypatch.setattr("service.jobs.read_jobs.read_jobs", revoked_meanwhile)
     answer = api.client.get(f"/v1/jobs/{job_id}", headers={**headers, "Prefer": "wait=1"})
-    assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+    refused(answer, 401, "unauthenticated")

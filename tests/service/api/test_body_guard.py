@@ -12,24 +12,19 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.api.body_guard import BodyGuard
 from service.api.json_body import MAX_NESTING
-from tests.support.api import Api
+from tests.support.api import Api, refused, specification
 from tests.support.lifecycle import SPEC
-
-pytestmark = pytest.mark.one_database
 
 JSON = {"Content-Type": "application/json"}
 
 
-@pytest.mark.parametrize(
-    "media_type", ["text/plain", "application/x-www-form-urlencoded", "", "application/jsonp", "application/xml"]
-)
-def test_another_body_than_json_is_refused(api: Api, media_type: str) -> None:
-    answer = api.client.post("/v1/jobs", content=json.dumps(SPEC), headers={"Content-Type": media_type})
-    assert answer.status_code == 415
-    assert answer.json()["code"] == "unsupported_media_type"
+def test_another_body_than_json_is_refused(api: Api, subtests: pytest.Subtests) -> None:
+    for media_type in ("text/plain", "application/x-www-form-urlencoded", "", "application/jsonp", "application/xml"):
+        with subtests.test(media_type=media_type):
+            answer = api.client.post("/v1/jobs", content=json.dumps(SPEC), headers={"Content-Type": media_type})
+            refused(answer, 415, "unsupported_media_type")
 
 
-@pytest.mark.not_quick
 def test_a_merge_patch_is_for_patches_alone(api: Api) -> None:
     headers = {"Content-Type": "application/merge-patch+json"}
     answer = api.client.post("/v1/jobs", content=json.dumps(SPEC), headers=headers)
@@ -38,7 +33,7 @@ def test_a_merge_patch_is_for_patches_alone(api: Api) -> None:
     answer = api.client.patch("/v1/jobs/x/settings", content="{}", headers={"Content-Type": "text/plain"})
     assert answer.status_code == 415
     assert "'Content-Type: application/merge-patch+json'" in answer.json()["detail"]
-    told = api.client.get("/openapi.json").json()["paths"]["/v1/jobs/{job_id}/settings"]["patch"]["requestBody"]
+    told = specification()["paths"]["/v1/jobs/{job_id}/settings"]["patch"]["requestBody"]
     # Of two types, generators of clients choose badly.
     assert set(told["content"]) == {"application/merge-patch+json"}
 
@@ -50,8 +45,7 @@ def test_json_may_name_its_encoding(api: Api) -> None:
 
 def test_a_large_body_is_refused_by_its_declared_length(api: Api) -> None:
     answer = api.client.post("/v1/jobs", content=b" " * 20_001, headers=JSON)
-    assert answer.status_code == 413
-    assert answer.json()["code"] == "body_too_large"
+    refused(answer, 413, "body_too_large")
 
 
 @pytest.mark.withstands(
@@ -67,8 +61,7 @@ def test_a_large_body_is_refused_while_it_streams(api: Api) -> None:
             yield b" " * 1000
 
     answer = api.client.post("/v1/jobs", content=chunks(), headers=JSON)
-    assert answer.status_code == 413
-    assert answer.json()["code"] == "body_too_large"
+    refused(answer, 413, "body_too_large")
 
 
 def test_a_body_in_pieces_is_put_together(api: Api) -> None:
@@ -84,11 +77,11 @@ def test_a_body_in_pieces_is_put_together(api: Api) -> None:
     times=1,
     guaranteed="422, in time that grows with its length",
 )
-@pytest.mark.parametrize("opening", [b"[", b'{"a":', b'[{"a":'])
-def test_nesting_without_end_is_refused(api: Api, opening: bytes) -> None:
-    answer = api.client.post("/v1/jobs", content=opening * 3000, headers=JSON)
-    assert answer.status_code == 422
-    assert answer.json()["code"] == "nesting_too_deep"
+def test_nesting_without_end_is_refused(api: Api, subtests: pytest.Subtests) -> None:
+    for opening in (b"[", b'{"a":', b'[{"a":'):
+        with subtests.test(opening=opening):
+            answer = api.client.post("/v1/jobs", content=opening * 3000, headers=JSON)
+            refused(answer, 422, "nesting_too_deep")
 
 
 def test_brackets_in_strings_do_not_nest(api: Api) -> None:
@@ -102,60 +95,56 @@ def test_brackets_side_by_side_do_not_nest(api: Api) -> None:
     assert answer.json()["code"] == "invalid_request"
 
 
-@pytest.mark.parametrize(
-    ("depth", "refusal"), [(MAX_NESTING, "invalid_request"), (MAX_NESTING + 1, "nesting_too_deep")]
-)
-def test_nesting_is_bounded_exactly(api: Api, depth: int, refusal: str) -> None:
-    answer = api.client.post("/v1/jobs", content=b"[" * depth + b"]" * depth, headers=JSON)
-    assert answer.json()["code"] == refusal
+def test_nesting_is_bounded_exactly(api: Api, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int, str]] = [(MAX_NESTING, "invalid_request"), (MAX_NESTING + 1, "nesting_too_deep")]
+    for depth, refusal in cases:
+        with subtests.test(depth=depth, refusal=refusal):
+            answer = api.client.post("/v1/jobs", content=b"[" * depth + b"]" * depth, headers=JSON)
+            assert answer.json()["code"] == refusal
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
+def test_a_key_given_twice_is_refused(api: Api, subtests: pytest.Subtests) -> None:
+    for given in (
         '{"agg_phase": "ONE_PHASE", "agg_phase": "TWO_PHASE"}',
         '{"agg_phase": "AUTO", "agg_phase": "AUTO"}',
         '{"agg_phase": "AUTO", "agg\\u005fphase": "AUTO"}',
-    ],
-)
-def test_a_key_given_twice_is_refused(api: Api, given: str) -> None:
-    text = json.dumps(SPEC)[:-1] + f', "settings": {given}}}'
-    answer = api.client.post("/v1/jobs", content=text, headers=JSON)
-    assert answer.status_code == 422
-    assert answer.json()["code"] == "duplicate_key"
-    assert "agg_phase" in answer.json()["detail"]
+    ):
+        with subtests.test(given=given):
+            text = json.dumps(SPEC)[:-1] + f', "settings": {given}}}'
+            answer = api.client.post("/v1/jobs", content=text, headers=JSON)
+            refused(answer, 422, "duplicate_key")
+            assert "agg_phase" in answer.json()["detail"]
 
 
-@pytest.mark.not_quick
-@pytest.mark.parametrize("content", [b"<a/>", b" " * 20_001, b"{", b"{}"])
-def test_where_no_body_is_read_none_is_judged(api: Api, content: bytes) -> None:
-    headers = {"Content-Type": "text/plain"}
-    answer = api.client.put("/v1/streams/clicks/rows", content=content, headers=headers)
-    assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
-    assert api.client.post("/v1/nothing", content=content, headers=headers).json()["code"] == "not_found"
+def test_where_no_body_is_read_none_is_judged(api: Api, subtests: pytest.Subtests) -> None:
+    cases: list[bytes] = [b"<a/>", b" " * 20_001, b"{", b"{}"]
+    for content in cases:
+        with subtests.test(content=content):
+            headers = {"Content-Type": "text/plain"}
+            answer = api.client.put("/v1/streams/clicks/rows", content=content, headers=headers)
+            assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
+            assert api.client.post("/v1/nothing", content=content, headers=headers).json()["code"] == "not_found"
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-32-be"])
-def test_json_in_another_encoding_is_refused(api: Api, encoding: str) -> None:
-    answer = api.client.post("/v1/jobs", content=json.dumps(SPEC).encode(encoding), headers=JSON)
-    assert answer.status_code == 400
-    assert answer.json()["code"] == "malformed_json"
+def test_json_in_another_encoding_is_refused(api: Api, subtests: pytest.Subtests) -> None:
+    for encoding in ("utf-16", "utf-16-le", "utf-32", "utf-32-be"):
+        with subtests.test(encoding=encoding):
+            answer = api.client.post("/v1/jobs", content=json.dumps(SPEC).encode(encoding), headers=JSON)
+            refused(answer, 400, "malformed_json")
 
 
-@pytest.mark.parametrize(
-    ("changes", "pointer"),
-    [
+def test_characters_that_nothing_can_store_are_refused(api: Api, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, object], str]] = [
         ({"sql": "SELECT '\0' AS x FROM orders"}, "/sql"),
         ({"tables": {"orders": {"format": "parquet", "path": "\ud800"}}}, "/tables/orders/path"),
         ({"settings": {"agg_phase\udfff": 1}}, "/settings"),
         ({"a/b~": ["", "\0"]}, "/a~1b~0/1"),
-    ],
-)
-def test_characters_that_nothing_can_store_are_refused(api: Api, changes: dict[str, object], pointer: str) -> None:
-    answer = api.client.post("/v1/jobs", content=json.dumps({**SPEC, **changes}), headers=JSON)
-    assert answer.status_code == 422
-    assert answer.json()["code"] == "invalid_request"
-    assert answer.json()["errors"][0]["pointer"] == pointer
+    ]
+    for changes, pointer in cases:
+        with subtests.test(changes=changes, pointer=pointer):
+            answer = api.client.post("/v1/jobs", content=json.dumps({**SPEC, **changes}), headers=JSON)
+            refused(answer, 422, "invalid_request")
+            assert answer.json()["errors"][0]["pointer"] == pointer
 
 
 def test_a_whole_surrogate_pair_is_a_character(api: Api) -> None:
@@ -186,11 +175,11 @@ def test_half_a_body_is_no_request(api: Api) -> None:
     assert asked == []
 
 
-@pytest.mark.parametrize(
-    "body", [b'"\\"' * 6000 + b"[" * 1000, b'[{"' * 33 + b'\\"' * 9000, b"\\" * 15_000 + b"{" * 99]
-)
-def test_no_body_takes_long_to_look_through(api: Api, body: bytes) -> None:
-    started = time.monotonic()
-    answer = api.client.post("/v1/jobs", content=body, headers=JSON)
-    assert answer.status_code in {400, 422}
-    assert time.monotonic() - started < 10
+def test_no_body_takes_long_to_look_through(api: Api, subtests: pytest.Subtests) -> None:
+    cases: list[bytes] = [b'"\\"' * 6000 + b"[" * 1000, b'[{"' * 33 + b'\\"' * 9000, b"\\" * 15_000 + b"{" * 99]
+    for body in cases:
+        with subtests.test(body=body):
+            started = time.monotonic()
+            answer = api.client.post("/v1/jobs", content=body, headers=JSON)
+            assert answer.status_code in {400, 422}
+            assert time.monotonic() - started < 10

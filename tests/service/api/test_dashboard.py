@@ -8,9 +8,8 @@ from fastapi.testclient import TestClient
 from service.dashboard.bundle import bundle
 from service.main import create_app
 from service.settings import Settings
-from tests.support.api import Api
+from tests.support.api import Api, refused, specification
 
-pytestmark = pytest.mark.one_database("sqlite")
 SCRIPT = f"/dashboard/{bundle().version}/js/main.js"
 
 
@@ -48,9 +47,8 @@ def test_it_is_compressed_for_whoever_takes_that(api: Api) -> None:
     assert small.headers["ETag"] == plain.headers["ETag"]
 
 
-@pytest.mark.parametrize(
-    ("accepted", "is_small"),
-    [
+def test_it_is_compressed_unless_that_is_refused(api: Api, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, bool]] = [
         ("gzip", True),
         ("br, GZIP;q=0.5, deflate", True),
         ("deflate, gzip; q=1.0", True),
@@ -58,16 +56,15 @@ def test_it_is_compressed_for_whoever_takes_that(api: Api) -> None:
         ("gzip; q=0.000, identity", False),
         ("x-gzip-not", False),
         ("", False),
-    ],
-)
-def test_it_is_compressed_unless_that_is_refused(api: Api, accepted: str, is_small: bool) -> None:
-    answer = api.client.get(SCRIPT, headers={"Accept-Encoding": accepted})
-    assert ("Content-Encoding" in answer.headers) is is_small
+    ]
+    for accepted, is_small in cases:
+        with subtests.test(accepted=accepted, is_small=is_small):
+            answer = api.client.get(SCRIPT, headers={"Accept-Encoding": accepted})
+            assert ("Content-Encoding" in answer.headers) is is_small
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_nothing_else_is_there(api: Api, subtests: pytest.Subtests) -> None:
+    for path in (
         "nothing.js",
         "index.html",
         "../bundle.py",
@@ -76,11 +73,10 @@ def test_it_is_compressed_unless_that_is_refused(api: Api, accepted: str, is_sma
         "%2fetc%2fpasswd",
         "js",
         "",
-    ],
-)
-def test_nothing_else_is_there(api: Api, path: str) -> None:
-    answer = api.client.get(f"/dashboard/{bundle().version}/{path}")
-    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    ):
+        with subtests.test(path=path):
+            answer = api.client.get(f"/dashboard/{bundle().version}/{path}")
+            refused(answer, 404, "not_found")
 
 
 @pytest.mark.parametrize("authentication", ["on"])
@@ -91,8 +87,8 @@ def test_it_asks_for_no_key_since_it_holds_no_data(api: Api) -> None:
     assert api.client.get("//v1/jobs").status_code in (401, 404)
 
 
-def test_it_is_no_part_of_the_specification(api: Api) -> None:
-    assert not {path for path in api.client.get("/openapi.json").json()["paths"] if "dashboard" in path or path == "/"}
+def test_it_is_no_part_of_the_specification() -> None:
+    assert not {path for path in specification()["paths"] if "dashboard" in path or path == "/"}
 
 
 def test_it_can_be_left_out(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

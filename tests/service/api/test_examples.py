@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from jsonschema import Draft202012Validator
 
 from service.api import examples
-from service.cli.openapi import openapi_yaml
 from service.spec.job import JobSpec
-
-ROOT = Path(__file__).parents[3]
+from tests.support.api import operations, specification
 
 BINARY = {"application/vnd.apache.arrow.stream", "application/vnd.apache.parquet"}
 """What no text can show."""
@@ -25,18 +20,8 @@ BINARY = {"application/vnd.apache.arrow.stream", "application/vnd.apache.parquet
 PROBLEM = "application/problem+json"
 
 
-@cache
-def document() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load(openapi_yaml())
-    return loaded
-
-
-def operations() -> dict[str, dict[str, Any]]:
-    """By id."""
-    return {operation["operationId"]: operation for item in document()["paths"].values() for operation in item.values()}
-
-
-OPERATIONS = sorted(re.findall(r"operationId: (\w+)", (ROOT / "openapi.yaml").read_text(encoding="utf-8")))
+def by_id() -> dict[str, dict[str, Any]]:
+    return {operation["operationId"]: operation for _, _, operation in operations()}
 
 
 def shown(media: dict[str, Any]) -> list[Any]:
@@ -46,7 +31,7 @@ def shown(media: dict[str, Any]) -> list[Any]:
 
 
 def faults(schema: dict[str, Any], value: Any) -> list[str]:
-    whole = {**schema, "components": document()["components"]}
+    whole = {**schema, "components": specification()["components"]}
     return [f"{error.json_path}: {error.message}" for error in Draft202012Validator(whole).iter_errors(value)]
 
 
@@ -59,71 +44,79 @@ def contents(operation: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, An
             yield status, media_type, media
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_every_body_has_an_example(name: str) -> None:
-    missing = [
-        (where, media_type)
-        for where, media_type, media in contents(operations()[name])
-        if media_type not in BINARY and not shown(media)
-    ]
-    assert missing == [], "run `python -m tests.clients.record_examples`"
+def test_every_body_has_an_example(subtests: pytest.Subtests) -> None:
+    for name, operation in by_id().items():
+        with subtests.test(operation=name):
+            missing = [
+                (where, media_type)
+                for where, media_type, media in contents(operation)
+                if media_type not in BINARY and not shown(media)
+            ]
+            assert missing == [], "run `python -m tests.clients.record_examples`"
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_every_example_goes_with_its_schema(name: str) -> None:
-    checked = 0
-    for where, media_type, media in contents(operations()[name]):
-        for value in shown(media):
-            assert faults(media["schema"], value) == [], (where, media_type)
-            checked += 1
-    assert checked >= 2
+def test_every_example_goes_with_its_schema(subtests: pytest.Subtests) -> None:
+    for name, operation in by_id().items():
+        with subtests.test(operation=name):
+            checked = 0
+            for where, media_type, media in contents(operation):
+                for value in shown(media):
+                    assert faults(media["schema"], value) == [], (where, media_type)
+                    checked += 1
+            assert checked >= 2
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_an_answer_has_no_field_that_is_not_declared(name: str) -> None:
-    for where, media_type, media in contents(operations()[name]):
-        if media_type == "application/json" and where != "request":
-            for value in shown(media):
-                declared = resolved(media["schema"]).get("properties", {})
-                assert set(value) <= set(declared), where
+def test_an_answer_has_no_field_that_is_not_declared(subtests: pytest.Subtests) -> None:
+    for name, operation in by_id().items():
+        with subtests.test(operation=name):
+            for where, media_type, media in contents(operation):
+                if media_type == "application/json" and where != "request":
+                    for value in shown(media):
+                        declared = resolved(media["schema"]).get("properties", {})
+                        assert set(value) <= set(declared), where
 
 
 def resolved(schema: dict[str, Any]) -> dict[str, Any]:
     if "$ref" not in schema:
         return schema
-    found: dict[str, Any] = document()["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    found: dict[str, Any] = specification()["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     return found
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_parameters_and_headers_are_shown_as_they_may_be(name: str) -> None:
-    operation = operations()[name]
-    for parameter in operation.get("parameters", []):
-        for value in parameter["schema"].get("examples", []):
-            assert faults(parameter["schema"], value) == [], parameter["name"]
-    for response in operation["responses"].values():
-        for header, told in response.get("headers", {}).items():
-            assert faults(told["schema"], told["example"]) == [], header
+def test_parameters_and_headers_are_shown_as_they_may_be(subtests: pytest.Subtests) -> None:
+    for name, operation in by_id().items():
+        with subtests.test(operation=name):
+            for parameter in operation.get("parameters", []):
+                for value in parameter["schema"].get("examples", []):
+                    assert faults(parameter["schema"], value) == [], parameter["name"]
+            for response in operation["responses"].values():
+                for header, told in response.get("headers", {}).items():
+                    assert faults(told["schema"], told["example"]) == [], header
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_every_documented_problem_is_shown_as_it_comes(name: str) -> None:
-    for status, response in operations()[name]["responses"].items():
-        told = re.findall(r"`(\w+)`", response["description"]) if PROBLEM in response.get("content", {}) else []
-        examples = response["content"][PROBLEM]["examples"] if told else {}
-        assert set(examples) == set(told)
-        for code, example in examples.items():
-            problem = example["value"]
-            assert (problem["code"], problem["type"], str(problem["status"])) == (code, f"/problems/{code}", status)
-            # What happened and what to do, not the title once more.
-            assert problem["detail"] != problem["title"], code
+def test_every_documented_problem_is_shown_as_it_comes(subtests: pytest.Subtests) -> None:
+    for name, operation in by_id().items():
+        with subtests.test(operation=name):
+            for status, response in operation["responses"].items():
+                told = re.findall(r"`(\w+)`", response["description"]) if PROBLEM in response.get("content", {}) else []
+                examples = response["content"][PROBLEM]["examples"] if told else {}
+                assert set(examples) == set(told)
+                for code, example in examples.items():
+                    problem = example["value"]
+                    assert (problem["code"], problem["type"], str(problem["status"])) == (
+                        code,
+                        f"/problems/{code}",
+                        status,
+                    )
+                    # What happened and what to do, not the title once more.
+                    assert problem["detail"] != problem["title"], code
 
 
 def test_every_job_that_is_shown_is_one() -> None:
     jobs = [
         value
         for name in ("submit_job", "explain_job")
-        for where, _, media in contents(operations()[name])
+        for where, _, media in contents(by_id()[name])
         for value in (shown(media) if where == "request" else [])
     ]
     assert len(jobs) >= 6
@@ -133,7 +126,7 @@ def test_every_job_that_is_shown_is_one() -> None:
 
 def test_every_file_is_of_an_operation() -> None:
     recorded = {path.stem for path in examples.BODIES.glob("*.json")}
-    assert recorded - {"problems"} <= set(OPERATIONS)
+    assert recorded - {"problems"} <= set(by_id())
 
 
 def test_nothing_tells_of_the_machine_that_they_were_recorded_on() -> None:

@@ -12,9 +12,8 @@ from tests.support.api import Api
 pytestmark = pytest.mark.timeout(60)
 
 
-@pytest.mark.parametrize(
-    ("path", "accept"),
-    [
+def test_a_head_is_a_get_without_the_body(api: Api, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [
         ("", "*/*"),
         ("/result", "*/*"),
         ("/result", "text/csv"),
@@ -22,21 +21,22 @@ pytestmark = pytest.mark.timeout(60)
         ("/metrics", "*/*"),
         ("/events", "*/*"),
         ("/nothing", "*/*"),
-    ],
-)
-def test_a_head_is_a_get_without_the_body(api: Api, path: str, accept: str) -> None:
-    job_id = lifecycle.insert(api.database)
-    lifecycle.run_whole(api.database, job_id, api.settings.results_dir, pa.table({"n": [1]}))
-    got = api.client.get(f"/v1/jobs/{job_id}{path}", headers={"Accept": accept, "X-Request-Id": "one"})
-    head = api.client.head(f"/v1/jobs/{job_id}{path}", headers={"Accept": accept, "X-Request-Id": "one"})
-    assert (head.status_code, head.content) == (got.status_code, b"")
-    assert dict(head.headers) == dict(got.headers)
+    ]
+    for path, accept in cases:
+        with subtests.test(path=path, accept=accept):
+            job_id = lifecycle.insert(api.database)
+            lifecycle.run_whole(api.database, job_id, api.settings.results_dir, pa.table({"n": [1]}))
+            got = api.client.get(f"/v1/jobs/{job_id}{path}", headers={"Accept": accept, "X-Request-Id": "one"})
+            head = api.client.head(f"/v1/jobs/{job_id}{path}", headers={"Accept": accept, "X-Request-Id": "one"})
+            assert (head.status_code, head.content) == (got.status_code, b"")
+            assert dict(head.headers) == dict(got.headers)
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/metrics", "/v1/jobs", "/openapi.json"])
-def test_other_paths_have_it_too(api: Api, path: str) -> None:
-    head = api.client.head(path)
-    assert (head.status_code, head.content) == (200, b"")
+def test_other_paths_have_it_too(api: Api, subtests: pytest.Subtests) -> None:
+    for path in ("/healthz", "/metrics", "/v1/jobs"):
+        with subtests.test(path=path):
+            head = api.client.head(path)
+            assert (head.status_code, head.content) == (200, b"")
 
 
 def test_the_events_of_a_job_that_goes_on_end(api: Api) -> None:

@@ -39,7 +39,7 @@ from service.store.publication import AttemptMetrics, Ending
 from service.store.tables import JobRow, PlanRow
 from service.store.workers import WorkerFacts
 from tests.support import lifecycle
-from tests.support.api import Api
+from tests.support.api import Api, refused
 from tests.support.lifecycle import SPEC
 
 ORDERS = TableStatistics(table="k0", files=1, bytes=900, rows=3, rows_are_exact=True)
@@ -84,8 +84,7 @@ class TestPlan:
 
     def test_is_not_ready_before(self, api: Api) -> None:
         answer = api.client.get(f"/v1/jobs/{lifecycle.insert(api.database)}/plan")
-        assert answer.status_code == 404
-        assert answer.json()["code"] == "plan_not_ready"
+        refused(answer, 404, "plan_not_ready")
 
 
 class TestMetrics:
@@ -97,6 +96,7 @@ class TestMetrics:
         assert metrics["skew"]["skewed"] is False
         assert (metrics["planning_ms"], metrics["execution_ms"], metrics["result_rows"]) == (7, 12, 2)
 
+    @pytest.mark.both_databases
     def test_of_a_worker_of_the_version_before_have_no_ids_and_no_wrong_estimates(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
         metrics = replace(timed(1010, FIGURES), skew=HOT, estimates=ESTIMATES)
@@ -119,20 +119,21 @@ class TestMetrics:
         job_id = lifecycle.insert(api.database)
         lifecycle.plan(api.database, lifecycle.claim(api.database, job_id))
         answer = api.client.get(f"/v1/jobs/{job_id}/metrics")
-        assert answer.status_code == 404
-        assert answer.json()["code"] == "metrics_not_ready"
+        refused(answer, 404, "metrics_not_ready")
 
-    @pytest.mark.parametrize(
-        ("status", "words"),
-        [(JobStatus.SUCCEEDED, "SUCCEEDED, but Spark did not tell"), (JobStatus.FAILED, "FAILED and no attempt of it")],
-    )
-    def test_say_why_there_are_none(self, api: Api, status: JobStatus, words: str) -> None:
-        job_id = lifecycle.insert(api.database)
-        held = lifecycle.claim(api.database, job_id)
-        lifecycle.end(api.database, held, Ending(status))
-        answer = api.client.get(f"/v1/jobs/{job_id}/metrics")
-        assert answer.json()["code"] == "metrics_not_ready"
-        assert words in answer.json()["detail"]
+    def test_say_why_there_are_none(self, api: Api, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[JobStatus, str]] = [
+            (JobStatus.SUCCEEDED, "SUCCEEDED, but Spark did not tell"),
+            (JobStatus.FAILED, "FAILED and no attempt of it"),
+        ]
+        for status, words in cases:
+            with subtests.test(status=status, words=words):
+                job_id = lifecycle.insert(api.database)
+                held = lifecycle.claim(api.database, job_id)
+                lifecycle.end(api.database, held, Ending(status))
+                answer = api.client.get(f"/v1/jobs/{job_id}/metrics")
+                assert answer.json()["code"] == "metrics_not_ready"
+                assert words in answer.json()["detail"]
 
 
 def timed(execution_ms: int, figures: RunFigures | None = None) -> AttemptMetrics:
@@ -251,7 +252,6 @@ class TestFigures(_Metrics):
         at_many = self.metrics(api, job_id, 100_000)
         assert (at_many["savings"]["simulated"]["slots"], at_many["slots"]) == (100_000, 5)
 
-    @pytest.mark.not_quick
     def test_are_sent_once(self, api: Api) -> None:
         path = f"/v1/jobs/{self.ran(api, timed(1010))}/metrics"
         tag = api.client.get(path).headers["ETag"]
@@ -259,11 +259,12 @@ class TestFigures(_Metrics):
         # What others are told is another report.
         assert api.client.get(f"{path}?slots=3", headers={"If-None-Match": tag}).status_code == 200
 
-    @pytest.mark.parametrize("slots", ["0", "100001", "-1", "many", ""])
-    def test_slots_are_between_1_and_100000(self, api: Api, slots: str) -> None:
-        job_id = self.ran(api, timed(1010, FIGURES))
-        answer = api.client.get(f"/v1/jobs/{job_id}/metrics?slots={slots}")
-        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+    def test_slots_are_between_1_and_100000(self, api: Api, subtests: pytest.Subtests) -> None:
+        for slots in ("0", "100001", "-1", "many", ""):
+            with subtests.test(slots=slots):
+                job_id = self.ran(api, timed(1010, FIGURES))
+                answer = api.client.get(f"/v1/jobs/{job_id}/metrics?slots={slots}")
+                refused(answer, 422, "invalid_request")
 
     def test_a_job_of_an_earlier_version_has_less(self, api: Api) -> None:
         job_id = self.ran(api, timed(1010))
@@ -348,6 +349,7 @@ class TestComparison(_Metrics):
 
 
 class TestExplain:
+    @pytest.mark.both_databases
     def test_answers_with_the_workers_plan(self, api: Api) -> None:
         def work(held: Claim) -> None:
             lifecycle.plan(api.database, held)
@@ -372,12 +374,13 @@ class TestExplain:
         guaranteed="3 are planned, the others get a 429 with `Retry-After`",
     )
     @pytest.mark.parametrize(("tenant_limits", "explain_timeout_seconds"), [({"EXPLANATIONS": "3"}, 120)])
+    @pytest.mark.both_databases
     def test_a_tenant_waits_for_so_many_at_once(self, api: Api) -> None:
         with ThreadPoolExecutor(8) as pool:
             asking = [pool.submit(api.client.post, "/v1/explain", json=SPEC) for _ in range(8)]
-            refused = [answer.result() for answer in islice(as_completed(asking, timeout=60), 5)]
-            for answer in refused:
-                assert (answer.status_code, answer.json()["code"]) == (429, "too_many_explanations")
+            limited = [answer.result() for answer in islice(as_completed(asking, timeout=60), 5)]
+            for answer in limited:
+                refused(answer, 429, "too_many_explanations")
                 assert int(answer.headers["retry-after"]) > 0
             # A job that is run is no explanation.
             assert api.client.post("/v1/jobs", json=SPEC).status_code == 202
@@ -397,13 +400,12 @@ class TestExplain:
             lifecycle.end(api.database, held, Ending(JobStatus.TIMED_OUT, ends.timed_out(held.timeout_ms)))
 
         answer = explained(api, "/v1/explain", SPEC, work)
-        assert (answer.status_code, answer.json()["code"]) == (503, "worker_unavailable")
+        refused(answer, 503, "worker_unavailable")
 
     @pytest.mark.parametrize("explain_timeout_seconds", [0.2])
     def test_without_a_worker_is_503(self, api: Api, explain_timeout_seconds: float) -> None:
         answer = api.client.post("/v1/explain", json=SPEC)
-        assert answer.status_code == 503
-        assert answer.json()["code"] == "worker_unavailable"
+        refused(answer, 503, "worker_unavailable")
         assert int(answer.headers["retry-after"]) > 0
         with api.database.read() as session:
             assert session.scalar(select(func.count()).select_from(JobRow)) == 0
@@ -491,6 +493,6 @@ class TestProfiles:
     @pytest.mark.parametrize("explain_timeout_seconds", [0.2])
     def test_without_a_worker_it_is_refused_and_forgotten(self, api: Api) -> None:
         answer = api.client.post("/v1/profiles", json=self.BODY)
-        assert (answer.status_code, answer.json()["code"]) == (503, "worker_unavailable")
+        refused(answer, 503, "worker_unavailable")
         with api.database.read() as session:
             assert session.scalar(select(func.count()).select_from(JobRow)) == 0

@@ -119,21 +119,19 @@ def audited(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [line for line in told if line["event"] == "audit"]
 
 
-@pytest.mark.not_quick
-@pytest.mark.one_database
-@pytest.mark.parametrize("path", ["/healthz", "/v1/jobs", "/v1/jobs/x", "/nothing", "/openapi.json"])
-def test_every_answer_tells_browsers_to_keep_it_to_themselves(api: Api, path: str) -> None:
-    headers = api.client.get(path).headers
-    assert headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
-    assert headers["x-content-type-options"] == "nosniff"
-    assert headers["x-frame-options"] == "DENY"
-    assert headers["referrer-policy"] == "no-referrer"
-    assert headers["cache-control"] == "private, no-cache"
-    assert "access-control-allow-origin" not in headers
-    assert "server" not in headers
+def test_every_answer_tells_browsers_to_keep_it_to_themselves(api: Api, subtests: pytest.Subtests) -> None:
+    for path in ("/healthz", "/v1/jobs", "/v1/jobs/x", "/nothing", "/openapi.json"):
+        with subtests.test(path=path):
+            headers = api.client.get(path).headers
+            assert headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["x-frame-options"] == "DENY"
+            assert headers["referrer-policy"] == "no-referrer"
+            assert headers["cache-control"] == "private, no-cache"
+            assert "access-control-allow-origin" not in headers
+            assert "server" not in headers
 
 
-@pytest.mark.one_database
 def test_no_other_site_may_ask_by_default(api: Api) -> None:
     asked = {"Origin": "https://dash.example.org", "Access-Control-Request-Method": "POST"}
     answer = api.client.options("/v1/jobs", headers=asked)
@@ -141,7 +139,6 @@ def test_no_other_site_may_ask_by_default(api: Api) -> None:
     assert "access-control-allow-origin" not in answer.headers
 
 
-@pytest.mark.one_database
 def test_sites_that_are_named_may(settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_API_ALLOWED_ORIGINS", "https://dash.example.org")
     with TestClient(create_app(Settings(), database), base_url="http://127.0.0.1:8080") as client:
@@ -160,7 +157,6 @@ def test_sites_that_are_named_may(settings: Settings, database: Database, monkey
         assert client.post("/v1/jobs", json=SPEC, headers={"Origin": "https://evil.example"}).status_code == 403
 
 
-@pytest.mark.one_database
 @pytest.mark.parametrize("authentication", ["on"])
 def test_who_did_what_is_told(api: Api, database: Database, capsys: pytest.CaptureFixture[str]) -> None:
     issued = issue_key(database, KeyRequest(name="loads", tenant="sales"), None)

@@ -17,7 +17,7 @@ from service.api.events import SSE
 from service.jobs.cursors import encode_cursor
 from service.jobs.purge_jobs import Limits, purge_politely
 from tests.support import lifecycle
-from tests.support.api import Api
+from tests.support.api import Api, refused
 
 NUMBERS = pa.table({"n": pa.array(range(20), pa.int64())})
 KINDS = pa.table(
@@ -44,23 +44,23 @@ def finished(api: Api, table: pa.Table, files: int = 1) -> str:
     return f"/v1/jobs/{job_id}/result"
 
 
-@pytest.mark.not_quick
-@pytest.mark.parametrize("page_size", [1, 3, 7, 20, 1_000_000])
-@pytest.mark.parametrize("files", [1, 3, 7])
-def test_pages_hold_every_row_once_and_in_order(api: Api, page_size: int, files: int) -> None:
-    path = finished(api, NUMBERS, files)
-    rows: list[list[int]] = []
-    cursor = ""
-    while True:
-        page = api.client.get(path, params={"page_size": page_size, "cursor": cursor}).json()
-        assert len(page["rows"]) <= page_size
-        rows += page["rows"]
-        cursor = page["next_cursor"]
-        if not cursor:
-            break
-    assert rows == [[n] for n in range(20)]
-    assert page["total_rows"] == 20
-    assert page["columns"] == [{"name": "n", "type": "BIGINT"}]
+def test_pages_hold_every_row_once_and_in_order(api: Api, subtests: pytest.Subtests) -> None:
+    for files in (1, 3, 7):
+        for page_size in (1, 3, 7, 20, 1_000_000):
+            with subtests.test(files=files, page_size=page_size):
+                path = finished(api, NUMBERS, files)
+                rows: list[list[int]] = []
+                cursor = ""
+                while True:
+                    page = api.client.get(path, params={"page_size": page_size, "cursor": cursor}).json()
+                    assert len(page["rows"]) <= page_size
+                    rows += page["rows"]
+                    cursor = page["next_cursor"]
+                    if not cursor:
+                        break
+                assert rows == [[n] for n in range(20)]
+                assert page["total_rows"] == 20
+                assert page["columns"] == [{"name": "n", "type": "BIGINT"}]
 
 
 def test_json_values_of_every_type(api: Api) -> None:
@@ -113,46 +113,50 @@ def test_csv(api: Api) -> None:
     assert rows[2][:3] == ["", "", ""]
 
 
-@pytest.mark.parametrize("files", [1, 3])
-def test_arrow(api: Api, files: int) -> None:
-    answer = api.client.get(finished(api, NUMBERS, files), headers={"Accept": "application/vnd.apache.arrow.stream"})
-    with pa.ipc.open_stream(answer.content) as reader:
-        assert reader.read_all().equals(NUMBERS)
+def test_arrow(api: Api, subtests: pytest.Subtests) -> None:
+    for files in (1, 3):
+        with subtests.test(files=files):
+            answer = api.client.get(
+                finished(api, NUMBERS, files), headers={"Accept": "application/vnd.apache.arrow.stream"}
+            )
+            with pa.ipc.open_stream(answer.content) as reader:
+                assert reader.read_all().equals(NUMBERS)
 
 
-@pytest.mark.parametrize("table", [NUMBERS, NUMBERS.slice(0, 0), KINDS])
-def test_parquet(api: Api, table: pa.Table) -> None:
-    answer = api.client.get(finished(api, table), headers={"Accept": "application/vnd.apache.parquet"})
-    assert answer.headers["vary"] == "Accept"
-    assert str(pq.read_table(io.BytesIO(answer.content)).to_pylist()) == str(table.to_pylist())
+def test_parquet(api: Api, subtests: pytest.Subtests) -> None:
+    cases: list[pa.Table] = [NUMBERS, NUMBERS.slice(0, 0), KINDS]
+    for table in cases:
+        with subtests.test(table=table):
+            answer = api.client.get(finished(api, table), headers={"Accept": "application/vnd.apache.parquet"})
+            assert answer.headers["vary"] == "Accept"
+            assert str(pq.read_table(io.BytesIO(answer.content)).to_pylist()) == str(table.to_pylist())
 
 
-@pytest.mark.parametrize(
-    ("accept", "given"),
-    [
+def test_the_best_format_is_chosen(api: Api, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [
         ("*/*", "application/json"),
         ("application/*", "application/json"),
         ("text/*", "text/csv"),
         ("text/csv;q=0.5, application/json;q=0.4", "text/csv"),
         ("text/html, */*;q=0.1", "application/json"),
-    ],
-)
-def test_the_best_format_is_chosen(api: Api, accept: str, given: str) -> None:
-    answer = api.client.get(finished(api, NUMBERS), headers={"Accept": accept})
-    assert answer.headers["content-type"].split(";")[0] == given
+    ]
+    for accept, given in cases:
+        with subtests.test(accept=accept, given=given):
+            answer = api.client.get(finished(api, NUMBERS), headers={"Accept": accept})
+            assert answer.headers["content-type"].split(";")[0] == given
 
 
-@pytest.mark.parametrize("accept", ["text/html", "application/json;q=0", SSE])
-def test_no_other_format_is_offered(api: Api, accept: str) -> None:
-    answer = api.client.get(finished(api, NUMBERS), headers={"Accept": accept})
-    assert answer.status_code == 406
-    assert answer.json()["code"] == "not_acceptable"
+def test_no_other_format_is_offered(api: Api, subtests: pytest.Subtests) -> None:
+    cases: list[str] = ["text/html", "application/json;q=0", SSE]
+    for accept in cases:
+        with subtests.test(accept=accept):
+            answer = api.client.get(finished(api, NUMBERS), headers={"Accept": accept})
+            refused(answer, 406, "not_acceptable")
 
 
 def test_there_is_no_result_before_the_end(api: Api) -> None:
     answer = api.client.get(f"/v1/jobs/{lifecycle.insert(api.database)}/result")
-    assert answer.status_code == 409
-    assert answer.json()["code"] == "result_not_ready"
+    refused(answer, 409, "result_not_ready")
 
 
 def test_a_failed_job_has_none(api: Api) -> None:
@@ -161,28 +165,28 @@ def test_a_failed_job_has_none(api: Api) -> None:
     assert api.client.get(f"/v1/jobs/{job_id}/result").json()["code"] == "result_not_ready"
 
 
-@pytest.mark.parametrize("accept", ["application/json", "text/csv"])
-def test_files_that_are_gone_are_told(api: Api, accept: str) -> None:
-    path = finished(api, NUMBERS)
-    for file in api.settings.results_dir.rglob("*.parquet"):
-        file.unlink()
-    answer = api.client.get(path, headers={"Accept": accept})
-    assert answer.status_code == 410
-    assert answer.json()["code"] == "result_missing"
+def test_files_that_are_gone_are_told(api: Api, subtests: pytest.Subtests) -> None:
+    for accept in ("application/json", "text/csv"):
+        with subtests.test(accept=accept):
+            path = finished(api, NUMBERS)
+            for file in api.settings.results_dir.rglob("*.parquet"):
+                file.unlink()
+            answer = api.client.get(path, headers={"Accept": accept})
+            refused(answer, 410, "result_missing")
 
 
-@pytest.mark.not_quick
-@pytest.mark.parametrize("accept", ["application/json", "text/csv", "application/vnd.apache.parquet"])
-@pytest.mark.parametrize("keep", [0, 40, -1])
-def test_files_that_are_damaged_are_told(api: Api, accept: str, keep: int) -> None:
-    path = finished(api, NUMBERS)
-    for file in api.settings.results_dir.rglob("*.parquet"):
-        whole = file.read_bytes()
-        # Cut short, or with its pages overwritten and its footer whole.
-        file.write_bytes(whole[:keep] if keep >= 0 else whole[:4] + b"\xff" * 100 + whole[104:])
-    answer = api.client.get(path, headers={"Accept": accept})
-    assert answer.status_code == 410
-    assert answer.json()["code"] == "result_missing"
+def test_files_that_are_damaged_are_told(api: Api, subtests: pytest.Subtests) -> None:
+    keep_cases: list[int] = [0, 40, -1]
+    for keep in keep_cases:
+        for accept in ("application/json", "text/csv", "application/vnd.apache.parquet"):
+            with subtests.test(keep=keep, accept=accept):
+                path = finished(api, NUMBERS)
+                for file in api.settings.results_dir.rglob("*.parquet"):
+                    whole = file.read_bytes()
+                    # Cut short, or with its pages overwritten and its footer whole.
+                    file.write_bytes(whole[:keep] if keep >= 0 else whole[:4] + b"\xff" * 100 + whole[104:])
+                answer = api.client.get(path, headers={"Accept": accept})
+                refused(answer, 410, "result_missing")
 
 
 def test_a_forged_cursor_is_refused(api: Api) -> None:
@@ -213,13 +217,12 @@ def test_a_result_that_was_kept_for_long_enough_is_gone(api: Api) -> None:
     )
     for accept in ("application/json", "text/csv"):
         answer = api.client.get(path, headers={"Accept": accept})
-        assert (answer.status_code, answer.json()["code"]) == (410, "result_missing")
+        refused(answer, 410, "result_missing")
         assert "removed since" in answer.json()["detail"]
     job = api.client.get(path.removesuffix("/result")).json()
     assert (job["status"], job["result"]["rows"]) == ("SUCCEEDED", 20), "the job still tells of it"
 
 
-@pytest.mark.one_database
 @pytest.mark.withstands(
     "HTML in results",
     kind="attack",

@@ -123,6 +123,7 @@ class TestSubmitting:
         assert problem["errors"][0]["pointer"] == "/tables/orders/stream"
 
 
+@pytest.mark.both_databases
 class TestStopping:
     def test_a_queued_job_stops_at_once(self, api: Api) -> None:
         answer = post(api, submitted(api), "stop")
@@ -168,18 +169,24 @@ class TestStopping:
         refused(api.client.delete(f"/v1/jobs/{job_id}"), 409, "job_not_finished")
 
 
+@pytest.mark.both_databases
 class TestResuming:
-    @pytest.mark.parametrize("body", [None, {}, {"from": "checkpoint"}])
-    def test_from_the_checkpoint(self, api: Api, body: Any) -> None:
-        job_id = stopped(api)
-        before = len(api.messages)
-        answer = post(api, job_id, "resume", body)
-        assert (answer.status_code, answer.json()["status"], answer.json()["stop_requested"]) == (202, "QUEUED", False)
-        assert len(api.messages) == before + 1
-        stream = read(api, job_id, "/stream")
-        assert (stream["generation"], stream["last_batch"], stream["layout"]) == (1, 0, LAYOUT)
+    def test_from_the_checkpoint(self, api: Api, subtests: pytest.Subtests) -> None:
+        cases: list[Any] = [None, {}, {"from": "checkpoint"}]
+        for body in cases:
+            with subtests.test(body=body):
+                job_id = stopped(api)
+                before = len(api.messages)
+                answer = post(api, job_id, "resume", body)
+                assert (answer.status_code, answer.json()["status"], answer.json()["stop_requested"]) == (
+                    202,
+                    "QUEUED",
+                    False,
+                )
+                assert len(api.messages) == before + 1
+                stream = read(api, job_id, "/stream")
+                assert (stream["generation"], stream["last_batch"], stream["layout"]) == (1, 0, LAYOUT)
 
-    @pytest.mark.not_quick
     def test_from_scratch(self, api: Api) -> None:
         job_id = stopped(api)
         assert post(api, job_id, "resume", {"from": "scratch"}).status_code == 202
@@ -218,9 +225,11 @@ class TestResuming:
         running(api, waiting)
         assert post(api, job_id, "resume").status_code == 202
 
-    @pytest.mark.parametrize("body", [{"from": "yesterday"}, {"form": "scratch"}, {"settings": {"nosuch": 1}}, []])
-    def test_a_body_that_is_none(self, api: Api, body: Any) -> None:
-        assert post(api, stopped(api), "resume", body).status_code == 422
+    def test_a_body_that_is_none(self, api: Api, subtests: pytest.Subtests) -> None:
+        cases: list[Any] = [{"from": "yesterday"}, {"form": "scratch"}, {"settings": {"nosuch": 1}}, []]
+        for body in cases:
+            with subtests.test(body=body):
+                assert post(api, stopped(api), "resume", body).status_code == 422
 
     def test_with_settings(self, api: Api) -> None:
         job_id = stopped(api)
@@ -271,7 +280,6 @@ class TestChangingSettings:
         answer = change(api, job_id, {"state": {"provider": "memory", "partitions": 4}})
         assert answer.json()["spec"]["settings"]["state"] == {"provider": "memory", "partitions": 4}
 
-    @pytest.mark.one_database
     @pytest.mark.parametrize("file_format", ["csv", "parquet"])
     def test_a_followed_table_without_files_holds_up_nothing_but_what_needs_them(
         self, api: Api, file_format: str
@@ -311,6 +319,7 @@ class TestChangingSettings:
         refused(change(api, api.submit().json()["id"], {"mini_batch.size": 9}), 409, "not_a_stream")
 
     @pytest.mark.parametrize("verb", ["resume", "settings"])
+    @pytest.mark.both_databases
     def test_settings_changed_at_once_are_checked_together(
         self, api: Api, monkeypatch: pytest.MonkeyPatch, verb: str
     ) -> None:
@@ -335,19 +344,18 @@ class TestChangingSettings:
         assert (settings["distinct_split"]["enabled"], settings["distinct_method"]) == ("true", "auto")
         assert read(api, job_id)["status"] == "STOPPED"
 
-    @pytest.mark.parametrize(
-        ("patch", "pointer"),
-        [
+    def test_a_wrong_patch_is_told_with_its_place(self, api: Api, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[Any, str]] = [
             ({"nosuch": 1}, "/nosuch"),
             ({"mini_batch": {"size": 0}}, "/mini_batch/size"),
             ({"mini_batch": {"nosuch": None}}, "/mini_batch.nosuch"),
             ([], ""),
-        ],
-    )
-    def test_a_wrong_patch_is_told_with_its_place(self, api: Api, patch: Any, pointer: str) -> None:
-        answer = change(api, stopped(api), patch)
-        assert answer.status_code == 422
-        assert answer.json()["errors"][0]["pointer"] == pointer
+        ]
+        for patch, pointer in cases:
+            with subtests.test(patch=patch, pointer=pointer):
+                answer = change(api, stopped(api), patch)
+                assert answer.status_code == 422
+                assert answer.json()["errors"][0]["pointer"] == pointer
 
     def test_what_the_query_cannot_follow_is_refused(self, api: Api) -> None:
         job_id = submitted(api)
@@ -356,21 +364,25 @@ class TestChangingSettings:
         told = api.submit(mode="continuous", settings={"distinct_method": "bitmap"})
         assert (answer.status_code, answer.json()["code"]) == (told.status_code, told.json().get("code"))
 
-    @pytest.mark.not_quick
-    @pytest.mark.parametrize("verb", ["resume", "settings"])
-    def test_a_query_that_was_accepted_before_a_limit_existed_stays_accepted(self, api: Api, verb: str) -> None:
-        job_id = submitted(api)
-        post(api, job_id, "stop")
-        with api.database.write() as session:
-            stored = session.scalars(select(JobRow.spec).where(JobRow.id == job_id)).one()
-            conditions = " AND ".join(f"uid <> {number}" for number in range(1_200))
-            query = {"sql": f"SELECT uid, COUNT(*) AS n FROM orders WHERE {conditions} GROUP BY uid"}
-            session.execute(update(JobRow).where(JobRow.id == job_id).values(spec={**stored, **query}))
-        refused(api.submit(mode="continuous", **query), 422, "query_too_deep")
-        patch = {"mini_batch.size": 9}
-        answer = change(api, job_id, patch) if verb == "settings" else post(api, job_id, verb, {"settings": patch})
-        assert answer.status_code == (200 if verb == "settings" else 202), answer.text
-        assert answer.json()["spec"]["settings"]["mini_batch"]["size"] == 9
+    def test_a_query_that_was_accepted_before_a_limit_existed_stays_accepted(
+        self, api: Api, subtests: pytest.Subtests
+    ) -> None:
+        for verb in ("resume", "settings"):
+            with subtests.test(verb=verb):
+                job_id = submitted(api)
+                post(api, job_id, "stop")
+                with api.database.write() as session:
+                    stored = session.scalars(select(JobRow.spec).where(JobRow.id == job_id)).one()
+                    conditions = " AND ".join(f"uid <> {number}" for number in range(1_200))
+                    query = {"sql": f"SELECT uid, COUNT(*) AS n FROM orders WHERE {conditions} GROUP BY uid"}
+                    session.execute(update(JobRow).where(JobRow.id == job_id).values(spec={**stored, **query}))
+                refused(api.submit(mode="continuous", **query), 422, "query_too_deep")
+                patch = {"mini_batch.size": 9}
+                answer = (
+                    change(api, job_id, patch) if verb == "settings" else post(api, job_id, verb, {"settings": patch})
+                )
+                assert answer.status_code == (200 if verb == "settings" else 202), answer.text
+                assert answer.json()["spec"]["settings"]["mini_batch"]["size"] == 9
 
 
 class TestReading:
@@ -413,9 +425,10 @@ class TestReading:
 
     def test_metrics_are_told_elsewhere(self, api: Api) -> None:
         answer = api.client.get(f"/v1/jobs/{stopped(api)}/metrics")
-        assert (answer.status_code, answer.json()["code"]) == (404, "metrics_not_ready")
+        refused(answer, 404, "metrics_not_ready")
         assert "/batches" in answer.json()["detail"]
 
+    @pytest.mark.both_databases
     def test_batches_page_by_page(self, api: Api) -> None:
         job_id = submitted(api)
         held = running(api, job_id, batches=5)

@@ -106,33 +106,32 @@ class TestDeclaring:
         assert again.status_code == 200
         assert again.json() == before
 
-    @pytest.mark.parametrize(
-        ("schema", "told"),
-        [
+    def test_another_one_is_refused_with_what_differs(self, api: Api, clicks: str, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[str, str]] = [
             ("uid INT, page STRING, at TIMESTAMP", "Column 1 is uid BIGINT in the stream and uid INT"),
             ("uid BIGINT, page STRING", "Column 3 is at TIMESTAMP in the stream and none"),
             (SCHEMA + ", more INT", "Column 4 is none in the stream and more INT"),
             ("page STRING, uid BIGINT, at TIMESTAMP", "Column 1 is uid BIGINT in the stream and page STRING"),
-        ],
-    )
-    @pytest.mark.one_database
-    def test_another_one_is_refused_with_what_differs(self, api: Api, clicks: str, schema: str, told: str) -> None:
-        problem = refused(declare(api, schema=schema), 409, "stream_differs")
-        assert told in problem["errors"][0]["detail"]
-        assert told in problem["detail"]
+        ]
+        for schema, told in cases:
+            with subtests.test(schema=schema, told=told):
+                problem = refused(declare(api, schema=schema), 409, "stream_differs")
+                assert told in problem["errors"][0]["detail"]
+                assert told in problem["detail"]
 
-    @pytest.mark.one_database
-    @pytest.mark.parametrize("schema", ["uid", "uid ARRAY<INT>", "a INT, A INT"])
-    def test_a_schema_that_is_none(self, api: Api, schema: str) -> None:
-        refused(declare(api, schema=schema), 422, "invalid_schema")
-        assert api.client.get("/v1/streams").json()["streams"] == []
+    def test_a_schema_that_is_none(self, api: Api, subtests: pytest.Subtests) -> None:
+        for schema in ("uid", "uid ARRAY<INT>", "a INT, A INT"):
+            with subtests.test(schema=schema):
+                refused(declare(api, schema=schema), 422, "invalid_schema")
+                assert api.client.get("/v1/streams").json()["streams"] == []
 
-    @pytest.mark.not_quick
-    @pytest.mark.one_database
-    @pytest.mark.parametrize("name", ["_a", "-a", "a.b", "a:b", "a[1]", "a b", "a" * 101, "%2e%2e", "ä"])
-    def test_a_name_that_no_path_should_have(self, api: Api, name: str) -> None:
-        assert declare(api, name).status_code == 422
+    def test_a_name_that_no_path_should_have(self, api: Api, subtests: pytest.Subtests) -> None:
+        cases: list[str] = ["_a", "-a", "a.b", "a:b", "a[1]", "a b", "a" * 101, "%2e%2e", "ä"]
+        for name in cases:
+            with subtests.test(name=name):
+                assert declare(api, name).status_code == 422
 
+    @pytest.mark.both_databases
     def test_two_at_once_are_one(self, api: Api) -> None:
         with ThreadPoolExecutor(4) as threads:
             answers = list(threads.map(lambda _: declare(api), range(4)))
@@ -141,6 +140,7 @@ class TestDeclaring:
 
 
 class TestListing:
+    @pytest.mark.both_databases
     def test_pages_by_name(self, api: Api) -> None:
         for name in ("c", "a", "b"):
             declare(api, name)
@@ -150,14 +150,13 @@ class TestListing:
         assert [one["name"] for one in second["streams"]] == ["c"]
         assert second["next_cursor"] == ""
 
-    @pytest.mark.one_database
     def test_a_cursor_of_another_list(self, api: Api) -> None:
         refused(api.client.get("/v1/streams", params={"cursor": "abc"}), 400, "invalid_cursor")
 
-    @pytest.mark.one_database
-    @pytest.mark.parametrize("method", ["GET", "DELETE"])
-    def test_no_such_stream(self, api: Api, method: str) -> None:
-        refused(api.client.request(method, "/v1/streams/clicks"), 404, "stream_not_found")
+    def test_no_such_stream(self, api: Api, subtests: pytest.Subtests) -> None:
+        for method in ("GET", "DELETE"):
+            with subtests.test(method=method):
+                refused(api.client.request(method, "/v1/streams/clicks"), 404, "stream_not_found")
 
 
 class TestPosting:
@@ -185,6 +184,7 @@ class TestPosting:
             "000000000003-",
         ]
 
+    @pytest.mark.both_databases
     def test_the_same_batch_again_adds_nothing(self, api: Api, clicks: str) -> None:
         post(api)
         again = post(api)
@@ -193,22 +193,19 @@ class TestPosting:
         assert uids(api) == [1, 2]
         assert stream(api).rows == 2
 
-    @pytest.mark.parametrize(
-        ("body", "media_type"), [(b'{"uid": 3}\n', NDJSON), (ROWS + b"\n", NDJSON), (ROWS, "text/csv")]
-    )
-    @pytest.mark.one_database
-    def test_other_rows_under_its_id_are_refused(self, api: Api, clicks: str, body: bytes, media_type: str) -> None:
-        post(api)
-        refused(post(api, body=body, media_type=media_type), 422, "batch_id_reused")
-        assert uids(api) == [1, 2]
+    def test_other_rows_under_its_id_are_refused(self, api: Api, clicks: str, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[bytes, str]] = [(b'{"uid": 3}\n', NDJSON), (ROWS + b"\n", NDJSON), (ROWS, "text/csv")]
+        for body, media_type in cases:
+            with subtests.test(body=body, media_type=media_type):
+                post(api)
+                refused(post(api, body=body, media_type=media_type), 422, "batch_id_reused")
+                assert uids(api) == [1, 2]
 
-    @pytest.mark.one_database
     def test_the_same_rows_under_another_id_are_other_rows(self, api: Api, clicks: str) -> None:
         post(api)
         post(api, "b2")
         assert uids(api) == [1, 1, 2, 2]
 
-    @pytest.mark.one_database
     @pytest.mark.parametrize("media_type", [NDJSON, "application/x-ndjson; charset=UTF-8", "text/csv", ARROW])
     def test_every_format(self, api: Api, clicks: str, media_type: str) -> None:
         body = b'{"uid": 5}\n'
@@ -223,7 +220,6 @@ class TestPosting:
         assert post(api, body=body, media_type=media_type).status_code == 202
         assert uids(api) == [5]
 
-    @pytest.mark.one_database
     def test_a_bad_row_is_named_and_nothing_is_stored(self, api: Api, clicks: str) -> None:
         problem = refused(post(api, body=ROWS + b'{"uid": 1.5}\n'), 422, "invalid_rows")
         (issue,) = problem["errors"]
@@ -234,24 +230,22 @@ class TestPosting:
         assert stream(api).batches == 0
         assert post(api).json()["replayed"] is False
 
-    @pytest.mark.one_database
-    @pytest.mark.parametrize("batch_id", [None, "", "a" * 256, "a\nb", "ä", "a\x7f"])
-    def test_a_batch_has_an_id(self, api: Api, clicks: str, batch_id: str | None) -> None:
-        parameters = {} if batch_id is None else {"batch_id": batch_id}
-        headers = {"Content-Type": NDJSON}
-        answer = api.client.post("/v1/streams/clicks/rows", params=parameters, content=ROWS, headers=headers)
-        problem = refused(answer, 422, problem_code(answer))
-        assert problem["errors"][0]["pointer"] == "/query/batch_id"
+    def test_a_batch_has_an_id(self, api: Api, clicks: str, subtests: pytest.Subtests) -> None:
+        cases: list[str | None] = [None, "", "a" * 256, "a\nb", "ä", "a\x7f"]
+        for batch_id in cases:
+            with subtests.test(batch_id=batch_id):
+                parameters = {} if batch_id is None else {"batch_id": batch_id}
+                headers = {"Content-Type": NDJSON}
+                answer = api.client.post("/v1/streams/clicks/rows", params=parameters, content=ROWS, headers=headers)
+                problem = refused(answer, 422, problem_code(answer))
+                assert problem["errors"][0]["pointer"] == "/query/batch_id"
 
-    @pytest.mark.one_database
     def test_the_longest_id(self, api: Api, clicks: str) -> None:
         assert post(api, "a/b c?&" + "~" * 248).status_code == 202
 
-    @pytest.mark.one_database
     def test_an_undeclared_stream_takes_none(self, api: Api) -> None:
         refused(post(api), 404, "stream_not_found")
 
-    @pytest.mark.one_database
     def test_rows_of_a_tenant_are_its_own(self, api: Api, clicks: str) -> None:
         with api.database.write() as session:
             ingest.insert_stream(session, tenant="other", name="clicks", stream_id="x", ddl="a INT", now=1)
@@ -266,7 +260,6 @@ def problem_code(answer: httpx.Response) -> str:
     return str(answer.json()["code"])
 
 
-@pytest.mark.one_database
 class TestGuarding:
     @pytest.fixture
     def settings(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
@@ -294,23 +287,25 @@ class TestGuarding:
     def test_other_bodies_keep_theirs(self, api: Api) -> None:
         refused(declare(api, schema="a" * 30_000), 413, "body_too_large")
 
-    @pytest.mark.parametrize(
-        "media_type", ["", "application/json", "text/plain", "application/jsonl", "text/csv; charset=latin-1"]
-    )
-    @pytest.mark.parametrize("body", [ROWS, b""])
-    def test_another_type_is_refused(self, api: Api, clicks: str, media_type: str, body: bytes) -> None:
-        refused(post(api, body=body, media_type=media_type), 415, "unsupported_media_type")
+    def test_another_type_is_refused(self, api: Api, clicks: str, subtests: pytest.Subtests) -> None:
+        body_cases: list[bytes] = [ROWS, b""]
+        for body in body_cases:
+            for media_type in ("", "application/json", "text/plain", "application/jsonl", "text/csv; charset=latin-1"):
+                with subtests.test(body=body, media_type=media_type):
+                    refused(post(api, body=body, media_type=media_type), 415, "unsupported_media_type")
 
-    @pytest.mark.parametrize("encoding", ["gzip", "zstd", "br", "identity, gzip"])
-    def test_compressed_rows_are_refused(self, api: Api, clicks: str, encoding: str) -> None:
-        refused(post(api, encoding=encoding), 415, "unsupported_media_type")
-        assert uids(api) == []
+    def test_compressed_rows_are_refused(self, api: Api, clicks: str, subtests: pytest.Subtests) -> None:
+        for encoding in ("gzip", "zstd", "br", "identity, gzip"):
+            with subtests.test(encoding=encoding):
+                refused(post(api, encoding=encoding), 415, "unsupported_media_type")
+                assert uids(api) == []
 
     def test_the_guard_knows_the_route(self) -> None:
         paths = [getattr(route, "path", "").replace("{name}", "clicks") for route in router.routes]
         assert [path for path in paths if _OF_ROWS.fullmatch(path)] == ["/v1/streams/clicks/rows"]
 
 
+@pytest.mark.both_databases
 class TestAtOnce:
     def test_two_posts_of_one_batch_are_one(self, api: Api, clicks: str, monkeypatch: pytest.MonkeyPatch) -> None:
         together = threading.Barrier(2)
@@ -352,6 +347,7 @@ class TestAtOnce:
         assert list(directory(api).iterdir()) == hidden(api) == []
 
 
+@pytest.mark.both_databases
 class TestCrashes:
     """What a process leaves behind that ends at some point of a post."""
 
@@ -369,7 +365,6 @@ class TestCrashes:
         assert uids(api) == []
         return new
 
-    @pytest.mark.not_quick
     def test_after_the_file_nothing_was_promised(self, api: Api, clicks: str) -> None:
         self.written(api)
         assert show_hidden(api.database, api.settings.streams_dir, now=LATER - 1e12) == Recovered(0, 0)
@@ -408,7 +403,6 @@ class TestCrashes:
         assert show_hidden(api.database, api.settings.streams_dir, now=hour) == Recovered(0, 0)
         assert show_hidden(api.database, api.settings.streams_dir, now=hour + 1) == Recovered(0, 1)
 
-    @pytest.mark.one_database
     def test_files_that_somebody_removed_are_written_again_by_a_repeat(self, api: Api, clicks: str) -> None:
         new = self.accepted(api)
         hidden_path(api.settings.streams_dir, new.file).unlink()
@@ -416,7 +410,6 @@ class TestCrashes:
         assert post(api).json()["replayed"] is True
         assert uids(api) == [1, 2]
 
-    @pytest.mark.one_database
     def test_a_disk_that_takes_nothing(self, api: Api, clicks: str, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(*_: Any) -> None:
             raise OSError(28, "No space left on device")
@@ -429,11 +422,11 @@ class TestCrashes:
         assert post(api).json()["replayed"] is False
         assert uids(api) == [1, 2]
 
-    @pytest.mark.one_database
     def test_nothing_was_ever_posted(self, api: Api) -> None:
         assert show_hidden(api.database, api.settings.streams_dir) == Recovered(0, 0)
 
 
+@pytest.mark.both_databases
 class TestDeleting:
     def test_it_takes_everything_along(self, api: Api, clicks: str) -> None:
         post(api)
@@ -462,7 +455,6 @@ class TestDeleting:
         set_job(api, job_id, status=JobStatus.SUCCEEDED.value)
         assert api.client.delete("/v1/streams/clicks").status_code == 204
 
-    @pytest.mark.one_database
     @pytest.mark.parametrize(
         "table",
         [

@@ -74,19 +74,19 @@ class TestReading:
         assert {worker[name] for name in nothing} == {None}
         assert api.client.post(f"/v1/workers/{lifecycle.WORKER}/drain").json()["status"] == "DRAINING"
 
-    @pytest.mark.parametrize(
-        ("state", "status", "fault"),
-        [
+    def test_states_of_its_spark(self, api: Api, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[str, str, str | None]] = [
             ("starting", "STARTING", None),
             ("unavailable", "UNAVAILABLE", "no master"),
             ("of a newer one", "READY", None),
-        ],
-    )
-    def test_states_of_its_spark(self, api: Api, state: str, status: str, fault: str | None) -> None:
-        beat(api, facts=WorkerFacts(spark_state=state, spark_fault="no master"))
-        (worker,) = listed(api)
-        assert (worker["status"], worker["fault"]) == (status, fault)
+        ]
+        for state, status, fault in cases:
+            with subtests.test(state=state, status=status, fault=fault):
+                beat(api, facts=WorkerFacts(spark_state=state, spark_fault="no master"))
+                (worker,) = listed(api)
+                assert (worker["status"], worker["fault"]) == (status, fault)
 
+    @pytest.mark.both_databases
     def test_oldest_first_the_silent_too_for_an_hour(self, api: Api) -> None:
         beat(api, "long gone", ago_ms=61 * MINUTE_MS)
         beat(api, "silent", ago_ms=2 * MINUTE_MS)
@@ -101,6 +101,7 @@ class TestReading:
         ]
         refused(api.client.get("/v1/workers/long%20gone"), 404, "unknown_worker")
 
+    @pytest.mark.both_databases
     def test_jobs_at_hand(self, api: Api) -> None:
         beat(api)
         beat(api, "idle")
@@ -117,10 +118,12 @@ class TestReading:
         assert by_id[lifecycle.WORKER]["other_jobs"] == 2
         assert (by_id["idle"]["jobs"], by_id["idle"]["other_jobs"]) == ([], 0)
 
-    @pytest.mark.parametrize("worker_id", ["nobody", "%00", "a%20b", "x" * 200, "%F0%9F%98%80"])
-    def test_unknown(self, api: Api, worker_id: str) -> None:
-        refused(api.client.get(f"/v1/workers/{worker_id}"), 404, "unknown_worker")
-        refused(api.client.post(f"/v1/workers/{worker_id}/drain"), 404, "unknown_worker")
+    def test_unknown(self, api: Api, subtests: pytest.Subtests) -> None:
+        cases: list[str] = ["nobody", "%00", "a%20b", "x" * 200, "%F0%9F%98%80"]
+        for worker_id in cases:
+            with subtests.test(worker_id=worker_id):
+                refused(api.client.get(f"/v1/workers/{worker_id}"), 404, "unknown_worker")
+                refused(api.client.post(f"/v1/workers/{worker_id}/drain"), 404, "unknown_worker")
 
 
 class TestDraining:

@@ -39,7 +39,6 @@ def test_a_machine_on_which_nothing_was_started_yet_is_fine(findings: Examine, t
     assert not (tmp_path / "state").exists(), "a check-up changes nothing"
 
 
-@pytest.mark.not_quick
 def test_an_installation_that_has_run(findings: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
     upgrade_database(read_settings())
@@ -62,9 +61,8 @@ def test_a_busy_port_is_a_warning(findings: Examine) -> None:
     assert "--port 0" in finding.advice
 
 
-@pytest.mark.parametrize(
-    ("variables", "name", "level", "detail"),
-    [
+def test_what_is_wrong_is_told_with_what_to_do(findings: Examine, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, str], str, Level, str]] = [
         ({"API_HOST": "0.0.0.0", "API_AUTHENTICATION": "off"}, "port", Level.FAIL, "not a loopback address"),
         ({"SPARK_DRIVER_MEMORY": "9000g"}, "memory", Level.FAIL, "the worker's JVM takes up to 9000.0 GiB"),
         ({"STATE_DIR": "/proc/evenkeel"}, "state directory", Level.FAIL, "/proc cannot be written to"),
@@ -86,15 +84,13 @@ def test_a_busy_port_is_a_warning(findings: Examine) -> None:
         ),
         ({"DATABASE_URL": "sqlite:////proc/jobs.db"}, "database", Level.FAIL, "unable to open database file"),
         ({"DATABASE_URL": "postgresql+psycopg://127.0.0.1:1/x"}, "database", Level.FAIL, "Connection refused"),
-    ],
-)
-def test_what_is_wrong_is_told_with_what_to_do(
-    findings: Examine, variables: dict[str, str], name: str, level: Level, detail: str
-) -> None:
-    finding = findings(**variables)[name]
-    assert finding.level is level
-    assert detail in finding.detail
-    assert finding.advice
+    ]
+    for variables, name, level, detail in cases:
+        with subtests.test(variables=variables, name=name, level=level, detail=detail):
+            finding = findings(**variables)[name]
+            assert finding.level is level
+            assert detail in finding.detail
+            assert finding.advice
 
 
 def test_results_that_are_not_mounted(findings: Examine, tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ import service.cli.client
 MODULES = [f"service.cli.client.{module.name}" for module in pkgutil.iter_modules(service.cli.client.__path__)]
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_examples_are_true(module: str) -> None:
-    assert doctest.testmod(importlib.import_module(module)).failed == 0
+def test_examples_are_true(subtests: pytest.Subtests) -> None:
+    for module in MODULES:
+        with subtests.test(module=module):
+            assert doctest.testmod(importlib.import_module(module)).failed == 0
 
 
-@pytest.mark.not_quick
 def test_they_need_nothing_of_the_service_behind_the_api(tmp_path: Path) -> None:
     script = (
         f"import importlib, sys; [importlib.import_module(name) for name in {MODULES}]; "

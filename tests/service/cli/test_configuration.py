@@ -1,4 +1,4 @@
-"""Settings from the environment, and the environments of children."""
+"""What commands read from the environment, and the directories and jars that follow from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from service.cli.configuration import child_environment, isolate, read_settings, without_client_key
+from service.cli.directories import prepare_directories
 from service.cli.errors import CliError, ExitCode
+from service.cli.spark_jars import lacks_s3a
+from service.settings import Settings
 
 
 def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,10 +68,11 @@ def test_children_get_absolute_paths_since_they_run_elsewhere(tmp_path: Path, mo
     assert child["PATH"] == "/bin"
 
 
-@pytest.mark.parametrize("url", ["sqlite:////var/jobs.db", "sqlite:///:memory:", "postgresql+psycopg://u:p@h/d"])
-def test_other_database_urls_are_left_alone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVENKEEL_DATABASE_URL", url)
-    assert child_environment(read_settings(), {})["EVENKEEL_DATABASE_URL"] == url
+def test_other_database_urls_are_left_alone(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
+    for url in ("sqlite:////var/jobs.db", "sqlite:///:memory:", "postgresql+psycopg://u:p@h/d"):
+        with subtests.test(url=url):
+            monkeypatch.setenv("EVENKEEL_DATABASE_URL", url)
+            assert child_environment(read_settings(), {})["EVENKEEL_DATABASE_URL"] == url
 
 
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,3 +97,28 @@ def test_children_are_not_told_what_their_user_asks_services_with(monkeypatch: p
     monkeypatch.setenv("EVENKEEL_API_KEY", "ek_secret")
     assert "ek_secret" not in child_environment(read_settings(), dict(os.environ)).values()
     assert "ek_secret" not in without_client_key(os.environ).values()
+
+
+@pytest.mark.parametrize("name", ["a?b", "a,b", 'a"b', "a#b", "a%20b"])
+def test_a_path_that_would_be_read_otherwise_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / name))
+    with pytest.raises(CliError, match="the path of the state directory holds"):
+        prepare_directories(read_settings())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_bucket_needs_a_jar_that_someone_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
+    assert not lacks_s3a(Settings())
+    monkeypatch.setenv("EVENKEEL_DATA_ROOTS", "hdfs://namenode:8020/x")
+    assert not lacks_s3a(Settings())
+    monkeypatch.setenv("EVENKEEL_DATA_ROOTS", "s3a://bucket")
+    assert lacks_s3a(Settings())
+    properties = tmp_path / "spark.properties"
+    properties.write_text("spark.executor.logs.rolling.maxSize 1000\n")
+    monkeypatch.setenv("EVENKEEL_SPARK_PROPERTIES_FILE", str(properties))
+    assert lacks_s3a(Settings())
+    properties.write_text("spark.jars.packages org.apache.hadoop:hadoop-aws:3.4.2\n")
+    assert not lacks_s3a(Settings())

@@ -49,9 +49,8 @@ def address() -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.parametrize(
-    ("path", "options", "code", "told"),
-    [
+def test_it_tells_by_its_exit_code(address: str, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, tuple[str, ...], int, str]] = [
         ("/good", (), 0, ""),
         ("/good", ("--field", "status=ALIVE"), 0, ""),
         ("/good", ("--field", "workers"), 0, ""),
@@ -60,14 +59,15 @@ def address() -> Iterator[str]:
         ("/good", ("--field", "unknown"), 1, "answers unknown=None, not a value"),
         ("/text", ("--field", "status"), 1, "answers no JSON"),
         ("/bad", (), 1, "answers 503: " + json.dumps({"detail": "No worker has given a sign of life lately."})),
-    ],
-)
-def test_it_tells_by_its_exit_code(address: str, path: str, options: tuple[str, ...], code: int, told: str) -> None:
-    result = CliRunner().invoke(app, ["health", address + path, *options], env={"http_proxy": "http://127.0.0.1:9"})
-    assert (result.exit_code, told in result.output) == (code, True), result.output
+    ]
+    for path, options, code, told in cases:
+        with subtests.test(path=path, options=options, code=code, told=told):
+            result = CliRunner().invoke(
+                app, ["health", address + path, *options], env={"http_proxy": "http://127.0.0.1:9"}
+            )
+            assert (result.exit_code, told in result.output) == (code, True), result.output
 
 
-@pytest.mark.not_quick
 @pytest.mark.parametrize(
     ("host", "state", "heard_ms_ago", "code", "told"),
     [
@@ -88,7 +88,6 @@ def test_a_worker_is_well_when_it_told_the_database_so(
     assert (result.exit_code, told in result.output) == (code, True), result.output
 
 
-@pytest.mark.not_quick
 @pytest.mark.withstands(
     "a worker lives and hears nothing",
     how="signs of life, a free slot, and a job that has waited for it for too long",

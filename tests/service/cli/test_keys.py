@@ -1,14 +1,17 @@
-"""`evenkeel keys`: made, listed, revoked; mistakes told."""
+"""`evenkeel keys`, and the first key."""
 
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from service.cli.first_key import first_key_notice
 from service.cli.main import app
 from service.keys.secrets import read_secret
+from service.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("state_dir", "sqlite_database")
 
@@ -41,7 +44,6 @@ def test_a_key_for_what_is_wanted() -> None:
     assert read_secret(made["key"]) is not None
 
 
-@pytest.mark.not_quick
 def test_the_list_tells_of_each_without_its_secret() -> None:
     secret = keys("create", "[red]nightly[/red]").output.strip()
     keys("create", "gone", "--tenant", "sales")
@@ -54,7 +56,6 @@ def test_the_list_tells_of_each_without_its_secret() -> None:
     assert "gone" not in keys("list", "--tenant", "default").output
 
 
-@pytest.mark.not_quick
 def test_a_key_is_revoked_by_its_id_or_itself() -> None:
     first, second = (keys("create", name).output.strip() for name in ("one", "other"))
     secret = read_secret(second)
@@ -64,24 +65,43 @@ def test_a_key_is_revoked_by_its_id_or_itself() -> None:
     assert [key["live"] for key in listed()] == [False, False]
 
 
-@pytest.mark.not_quick
 def test_the_last_admin_key_too() -> None:
     key = keys("create", "admin", "--scope", "admin").output.strip()
     assert keys("revoke", key).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
+def test_mistakes_are_told(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], str]] = [
         (["create", ""], "name"),
         (["create", "x", "--tenant", "No/Such"], "tenant"),
         (["create", "x", "--scope", "root"], "scopes"),
         (["create", "x", "--expires-in", "soon"], "expires_in"),
         (["revoke", "nothing"], "nothing"),
-    ],
-)
-def test_mistakes_are_told(arguments: list[str], told: str) -> None:
-    result = keys(*arguments)
-    assert result.exit_code == 2
-    assert told in result.output
-    assert "Traceback" not in result.output
+    ]
+    for arguments, told in cases:
+        with subtests.test(arguments=arguments, told=told):
+            result = keys(*arguments)
+            assert result.exit_code == 2
+            assert told in result.output
+            assert "Traceback" not in result.output
+
+
+@pytest.fixture
+def key_settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("EVENKEEL_API_AUTHENTICATION", "on")
+    return Settings()
+
+
+def test_the_first_key_is_shown_once(key_settings: Settings) -> None:
+    notice = first_key_notice(key_settings)
+    found = re.search(r"ek_\S+", notice)
+    assert found is not None
+    assert read_secret(found[0]) is not None
+    assert first_key_notice(key_settings) == ""
+
+
+def test_where_nobody_needs_a_first_key_there_is_none(key_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENKEEL_API_AUTHENTICATION", "off")
+    assert first_key_notice(Settings()) == ""
+    monkeypatch.setenv("EVENKEEL_API_AUTHENTICATION", "on")
+    assert "ek_" in first_key_notice(key_settings)

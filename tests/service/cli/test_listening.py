@@ -46,11 +46,14 @@ def test_a_busy_port_is_told_with_what_to_do(api_settings: Callable[..., Setting
     assert "--port 0" in raised.value.advice
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_an_address_that_others_reach_takes_keys_or_leave(api_settings: Callable[..., Settings], host: str) -> None:
-    with pytest.raises(CliError, match="not a loopback address") as raised:
-        listen(api_settings(host=host, authentication="off"), 0)
-    assert "EVENKEEL_API_INSECURE_BIND" in raised.value.advice
+def test_an_address_that_others_reach_takes_keys_or_leave(
+    api_settings: Callable[..., Settings], subtests: pytest.Subtests
+) -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1", "example.org"):
+        with subtests.test(host=host):
+            with pytest.raises(CliError, match="not a loopback address") as raised:
+                listen(api_settings(host=host, authentication="off"), 0)
+            assert "EVENKEEL_API_INSECURE_BIND" in raised.value.advice
 
 
 def test_with_keys_it_may_be_reached(api_settings: Callable[..., Settings]) -> None:
@@ -63,10 +66,10 @@ def test_an_open_address_that_was_allowed_is_reached_over_loopback(api_settings:
         assert address_of(open_door) == f"http://127.0.0.1:{open_door.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.2"])
-def test_every_loopback_address_does(api_settings: Callable[..., Settings], host: str) -> None:
-    with listen(api_settings(host=host), 0) as listener:
-        assert address_of(listener).startswith("http://")
+def test_every_loopback_address_does(api_settings: Callable[..., Settings], subtests: pytest.Subtests) -> None:
+    for host in ("localhost", "127.0.0.2"):
+        with subtests.test(host=host), listen(api_settings(host=host), 0) as listener:
+            assert address_of(listener).startswith("http://")
 
 
 def test_an_address_that_is_not_this_machines(api_settings: Callable[..., Settings]) -> None:

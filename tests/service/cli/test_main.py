@@ -1,18 +1,26 @@
-"""The command line as it is typed, in processes of its own."""
+"""The command line as it is typed: help, exit codes, signals, and failures without a traceback."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+from service.cli.amounts import amount, size
+from service.cli.errors import CliError, ExitCode, StopRequestedError, told_plainly
 from service.cli.main import app
+from service.cli.signals import StopSignals
 from service.store.migrate import head_revision
+
+ROOT = Path(__file__).parents[3]
 
 COMMANDS = (
     *("submit", "explain", "profile", "jobs", "job", "events", "result", "plan", "metrics", "skew"),
@@ -27,11 +35,12 @@ def test_help_names_every_command() -> None:
     assert all(command in result.output for command in COMMANDS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(command: str) -> None:
-    result = CliRunner().invoke(app, [command, "--help"])
-    assert result.exit_code == 0
-    assert f"Usage: evenkeel {command}" in result.output
+def test_every_command_has_help(subtests: pytest.Subtests) -> None:
+    for command in COMMANDS:
+        with subtests.test(command=command):
+            result = CliRunner().invoke(app, [command, "--help"])
+            assert result.exit_code == 0
+            assert f"Usage: evenkeel {command}" in result.output
 
 
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
@@ -44,6 +53,14 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
         [sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"imported for help alone: {done.stderr}"
+
+
+def test_the_specification_is_written_to_a_file(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["openapi", "-o", str(tmp_path / "openapi.yaml")])
+    assert (result.exit_code, result.output) == (0, "")
+    assert (tmp_path / "openapi.yaml").read_text(encoding="utf-8") == (ROOT / "openapi.yaml").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_version() -> None:
@@ -89,3 +106,58 @@ def test_a_variable_out_of_bounds_is_a_usage_error() -> None:
     result = CliRunner().invoke(app, ["doctor"], env={"EVENKEEL_API_PORT": "x"})
     assert result.exit_code == 2
     assert "EVENKEEL_API_PORT" in result.output
+
+
+def run(error: BaseException) -> int:
+    @told_plainly
+    def command() -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as raised:
+        command()
+    return int(raised.value.exit_code)
+
+
+def test_an_expected_failure_is_told_with_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(CliError("the port is taken", "Take another.", code=ExitCode.MISSING, details="the log's end"))
+    assert code == 3
+    assert capsys.readouterr().err == "the log's end\nevenkeel: the port is taken\n  Take another.\n"
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), StopRequestedError()])
+def test_an_interruption_is_no_traceback(interruption: KeyboardInterrupt) -> None:
+    assert run(interruption) == ExitCode.INTERRUPTED
+
+
+def test_what_is_not_expected_is_not_hidden() -> None:
+    @told_plainly
+    def command() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        command()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_raises_and_the_second_is_counted(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with StopSignals() as signals:
+        with pytest.raises(StopRequestedError):
+            os.kill(os.getpid(), number)
+        assert not signals.hurried
+        os.kill(os.getpid(), number)
+        assert signals.hurried
+    assert signal.getsignal(number) == before
+
+
+def test_amounts() -> None:
+    assert [amount(number, "job") for number in (0, 1, 1200)] == ["0 jobs", "1 job", "1,200 jobs"]
+    assert amount(2, "directory", "directories") == "2 directories"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1_234_567, "1.23 MB"), (999_999, "1 MB"), (5 * 10**15, "5,000 TB")],
+)
+def test_sizes(number: int, text: str) -> None:
+    assert size(number) == text

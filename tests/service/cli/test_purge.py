@@ -49,7 +49,6 @@ def told(jobs: int, results: int, *, dry_run: bool = False) -> dict[str, Any]:
     return {"jobs": jobs, "results": results, "keys": 0, "leftovers": 0, "dry_run": dry_run}
 
 
-@pytest.mark.not_quick
 def test_as_configured(environment: Mapping[str, str]) -> None:
     assert counts(environment, "--dry-run") == told(0, 1, dry_run=True)
     assert counts(environment) == told(0, 1)
@@ -58,7 +57,6 @@ def test_as_configured(environment: Mapping[str, str]) -> None:
     assert counts({**environment, "EVENKEEL_RETENTION_JOBS_DAYS": "10"}) == told(2, 1)
 
 
-@pytest.mark.not_quick
 def test_older_than(environment: Mapping[str, str]) -> None:
     assert counts(environment, "--older-than", "30d", "--dry-run") == told(1, 1, dry_run=True)
     assert counts(environment, "--older-than", "480h", "--results-only") == told(0, 2)

@@ -23,18 +23,16 @@ def run(command: tuple[str, ...], directory: Path) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.not_quick
-@pytest.mark.parametrize("package", ["workers", "service"])
-def test_the_current_directory_is_not_imported(tmp_path: Path, package: str) -> None:
-    (tmp_path / package).mkdir()
-    (tmp_path / package / "__init__.py").write_text("raise SystemExit('somebody else')", encoding="utf-8")
+def test_the_current_directory_is_not_imported(tmp_path: Path) -> None:
+    for package in ("workers", "service"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("raise SystemExit('somebody else')", encoding="utf-8")
     done = run((*worker_command(Settings()), "--help"), tmp_path)
     assert done.returncode == 0, done.stderr
     assert "--concurrency" in done.stdout
     assert "somebody else" not in done.stdout + done.stderr
 
 
-@pytest.mark.not_quick
 def test_celery_can_be_called_as_usual(tmp_path: Path) -> None:
     done = run((sys.executable, "-m", "celery", "-A", "workers.celery_app", "worker", "--help"), tmp_path)
     assert done.returncode == 0, done.stderr

@@ -88,21 +88,20 @@ def test_a_job_on_a_bucket_is_accepted_with_its_schema(client: TestClient) -> No
     assert submitted(client, "users.csv", **{**csv, "schema": "id BIGINT"}).json()["code"] == "schema_mismatch"
 
 
-@pytest.mark.parametrize(
-    ("path", "code"),
-    [
+def test_what_is_wrong_with_a_table(client: TestClient, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [
         ("s3a://api/secret/orders.parquet", "path_outside_data_roots"),
         ("../secret/orders.parquet", "path_outside_data_roots"),
         ("nothing", "path_not_found"),
         ("mixed", "schema_mismatch"),
         ("bad.parquet", "corrupt_file"),
         ("users.csv", "corrupt_file"),
-    ],
-)
-def test_what_is_wrong_with_a_table(client: TestClient, path: str, code: str) -> None:
-    answer = submitted(client, path)
-    assert (answer.status_code, answer.json()["code"]) == (422, code)
-    assert answer.json()["errors"][0]["pointer"] == "/tables/orders/path"
+    ]
+    for path, code in cases:
+        with subtests.test(path=path, code=code):
+            answer = submitted(client, path)
+            assert (answer.status_code, answer.json()["code"]) == (422, code)
+            assert answer.json()["errors"][0]["pointer"] == "/tables/orders/path"
 
 
 @pytest.mark.not_quick
@@ -174,10 +173,12 @@ class TestStreamingTables:
             "/tables/orders/stream",
         )
 
-    @pytest.mark.parametrize(("column", "code"), [("tz", "unknown_column"), ("uid", "event_time_not_timestamp")])
-    def test_an_event_time_is_a_timestamp_of_its_table(self, column: str, code: str) -> None:
-        table = {"format": "stream", "stream": "clicks", "event_time": {"column": column}}
-        assert self.refused({"orders": table}) == (code, "/tables/orders/event_time/column")
+    def test_an_event_time_is_a_timestamp_of_its_table(self, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[str, str]] = [("tz", "unknown_column"), ("uid", "event_time_not_timestamp")]
+        for column, code in cases:
+            with subtests.test(column=column, code=code):
+                table = {"format": "stream", "stream": "clicks", "event_time": {"column": column}}
+                assert self.refused({"orders": table}) == (code, "/tables/orders/event_time/column")
 
     def test_only_a_stream_with_a_schema_may_begin_without_files(self, tmp_path: Path) -> None:
         (tmp_path / "orders").mkdir()

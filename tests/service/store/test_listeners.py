@@ -65,16 +65,17 @@ def test_a_job_at_hand_takes_a_slot_of_its_worker(
     assert free(database, clock.ms) == {"short": 2, "long": 2}
 
 
-@pytest.mark.parametrize("why", ["silent", "draining", "without Spark"])
-def test_who_takes_no_jobs_does_not_count(database: Database, clock: ManualClock, why: str) -> None:
-    beat(database, "w1", "short,long", 4, "unavailable" if why == "without Spark" else "ready")
-    since = clock.ms
-    if why == "draining":
-        with database.write() as session:
-            session.execute(update(WorkerRow).values(drain_requested_at=clock.ms))
-    if why == "silent":
-        since += 1
-    assert (listened(database, since), free(database, since)) == (frozenset(), {})
+def test_who_takes_no_jobs_does_not_count(database: Database, clock: ManualClock, subtests: pytest.Subtests) -> None:
+    for why in ("silent", "draining", "without Spark"):
+        with subtests.test(why=why):
+            beat(database, "w1", "short,long", 4, "unavailable" if why == "without Spark" else "ready")
+            since = clock.ms
+            if why == "draining":
+                with database.write() as session:
+                    session.execute(update(WorkerRow).values(drain_requested_at=clock.ms))
+            if why == "silent":
+                since += 1
+            assert (listened(database, since), free(database, since)) == (frozenset(), {})
 
 
 class TestDeafWorkers:
@@ -111,28 +112,29 @@ class TestDeafWorkers:
         clock.ms += 10_000
         assert self.deaf(database, clock) == []
 
-    @pytest.mark.parametrize(
-        "excuse",
-        [
+    def test_one_that_need_not_take_it(self, database: Database, clock: ManualClock, subtests: pytest.Subtests) -> None:
+        cases: list[dict[str, object]] = [
             {"queues": "long"},
             {"spark_state": "starting"},
             {"drain_requested_at": 1},
             {"version": "another"},
             {"heartbeat_at": -1},
-        ],
-    )
-    def test_one_that_need_not_take_it(self, database: Database, clock: ManualClock, excuse: dict[str, object]) -> None:
-        with database.write() as session:
-            session.execute(update(WorkerRow).values(**excuse))
-        assert self.deaf(database, clock) == []
+        ]
+        for excuse in cases:
+            with subtests.test(excuse=excuse):
+                with database.write() as session:
+                    session.execute(update(WorkerRow).values(**excuse))
+                assert self.deaf(database, clock) == []
 
-    @pytest.mark.parametrize("excuse", [{"queue": "stream"}, {"fence": 1}, {"cancel_requested_at": 1}])
     def test_a_job_that_waits_for_something_else(
-        self, database: Database, clock: ManualClock, excuse: dict[str, object]
+        self, database: Database, clock: ManualClock, subtests: pytest.Subtests
     ) -> None:
-        with database.write() as session:
-            session.execute(update(JobRow).values(**excuse))
-        assert self.deaf(database, clock) == []
+        cases: list[dict[str, object]] = [{"queue": "stream"}, {"fence": 1}, {"cancel_requested_at": 1}]
+        for excuse in cases:
+            with subtests.test(excuse=excuse):
+                with database.write() as session:
+                    session.execute(update(JobRow).values(**excuse))
+                assert self.deaf(database, clock) == []
 
     def test_a_tenant_with_as_many_jobs_as_it_may(
         self, database: Database, clock: ManualClock, add_job: Callable[..., str]

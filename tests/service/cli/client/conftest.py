@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
-import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -40,10 +38,9 @@ def authentication() -> str:
 
 
 @pytest.fixture
-def served(database_url: str, authentication: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+def served(sqlite_database: Database, authentication: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """With one table, `orders.parquet` (uid BIGINT, amount DOUBLE), and no worker."""
     monkeypatch.setenv("EVENKEEL_API_AUTHENTICATION", authentication)
-    monkeypatch.setenv("EVENKEEL_DATABASE_URL", database_url)
     # Its log would be among what commands write.
     monkeypatch.setenv("EVENKEEL_LOG_LEVEL", "ERROR")
     monkeypatch.setenv("EVENKEEL_API_POLL_INTERVAL_SECONDS", "0.01")
@@ -51,19 +48,18 @@ def served(database_url: str, authentication: str, tmp_path: Path, monkeypatch: 
     settings.data_roots[0].mkdir(parents=True)
     orders = pa.table({"uid": pa.array([1, 1, 2], pa.int64()), "amount": pa.array([1.5, 2.5, None], pa.float64())})
     pq.write_table(orders, settings.data_roots[0] / "orders.parquet")
-    with closing(Database(settings.database_url)) as database:
-        config = uvicorn.Config(
-            create_app(settings, database), port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1
-        )
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        try:
-            wait_for("the API", lambda: server.started or not thread.is_alive())
-            url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-            monkeypatch.setenv("EVENKEEL_URL", url)
-            assert httpx.get(f"{url}/healthz", trust_env=False).is_success
-            yield Served(url, database, settings)
-        finally:
-            server.should_exit = True
-            thread.join(30)
+    config = uvicorn.Config(
+        create_app(settings, sqlite_database), port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_for("the API", lambda: server.started or not thread.is_alive(), every=0.005)
+        assert server.started
+        url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        monkeypatch.setenv("EVENKEEL_URL", url)
+        yield Served(url, sqlite_database, settings)
+    finally:
+        server.should_exit = True
+        thread.join(30)

@@ -1,4 +1,4 @@
-"""Requests to services that are away, busy, hostile or cut off."""
+"""The address, the key and the connection: checked before anything is sent, and tried again within bounds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ import pytest
 import trustme
 from pydantic import SecretStr
 
+from service.cli.client.address import checked_url, is_here, segment
 from service.cli.client.connection import Connection
+from service.cli.client.credentials import api_key
+from service.cli.client.patience import Patience, seconds_asked
 from service.cli.client.service import Service
 from service.cli.errors import CliError, ExitCode
+from service.client_settings import ClientSettings
+from tests.support.clocks import ManualSeconds
 from tests.support.processes import free_port
 from tests.support.scripted import answers, breaks_off, breaks_off_amid_the_body, scripted
 from tests.support.served import Evenkeel
@@ -48,7 +53,6 @@ def test_the_key_goes_to_no_other_host(status: int) -> None:
     assert other.url in error.message
 
 
-@pytest.mark.not_quick
 @pytest.mark.withstands(
     "an answer to a submission is lost",
     how="the connection breaks after the job was posted, twice",
@@ -75,7 +79,6 @@ def test_what_must_not_happen_twice_is_sent_once(call: Callable[[Service], objec
     assert len(service.seen) == 1
 
 
-@pytest.mark.not_quick
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_service_is_asked_again_when_it_says(status: int) -> None:
     told: list[str] = []
@@ -147,9 +150,8 @@ def test_a_stream_that_breaks_off_is_told_to_whoever_reads() -> None:
         list(answer.iter_bytes())
 
 
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [
+def test_each_refusal_has_its_exit_code(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int, ExitCode]] = [
         (400, ExitCode.USAGE),
         (401, ExitCode.DENIED),
         (403, ExitCode.DENIED),
@@ -160,11 +162,14 @@ def test_a_stream_that_breaks_off_is_told_to_whoever_reads() -> None:
         (422, ExitCode.USAGE),
         (500, ExitCode.CRASHED),
         (503, ExitCode.UNREACHABLE),
-    ],
-)
-def test_each_refusal_has_its_exit_code(status: int, code: ExitCode) -> None:
-    with scripted(answers(status, {})) as service, Connection(service.url) as connection:
-        assert refused(Service(connection).me).code == code
+    ]
+    for status, code in cases:
+        with (
+            subtests.test(status=status),
+            scripted(answers(status, {})) as service,
+            Connection(service.url) as connection,
+        ):
+            assert refused(Service(connection).me).code == code
 
 
 def test_loopback_is_asked_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,9 +220,108 @@ def test_a_key_goes_over_http_to_this_machine_alone(evenkeel: Evenkeel, monkeypa
         assert evenkeel("jobs", "--url", service.url).exit_code == 0
 
 
-@pytest.mark.parametrize(("name", "value"), [("ALL_PROXY", "socks://a:1"), ("SSL_CERT_FILE", "/nowhere")])
-def test_what_is_set_up_wrong_is_told(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    monkeypatch.setenv(name, value)
-    assert refused(lambda: Connection("https://jobs.invalid")).code == ExitCode.USAGE
-    with scripted(answers(200, JOB)) as service, Connection(service.url) as connection:
-        assert connection.ask("GET", "/").status_code == 200
+def test_what_is_set_up_wrong_is_told(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [("ALL_PROXY", "socks://a:1"), ("SSL_CERT_FILE", "/nowhere")]
+    for name, value in cases:
+        with subtests.test(name=name, value=value):
+            monkeypatch.setenv(name, value)
+            assert refused(lambda: Connection("https://jobs.invalid")).code == ExitCode.USAGE
+            with scripted(answers(200, JOB)) as service, Connection(service.url) as connection:
+                assert connection.ask("GET", "/").status_code == 200
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "https://jobs.example.org/evenkeel/", "http://[::1]:8080 "])
+def test_an_address(url: str) -> None:
+    assert checked_url(url) == url.strip().rstrip("/")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:8080",
+        "ftp://a",
+        "http://",
+        "http://a:b",
+        "http://a/?x=1",
+        "http://a#b",
+        "",
+        "http://a..b",
+        f"http://{'a' * 64}.org",
+        "http://a/\x01",
+    ],
+)
+def test_no_address(url: str) -> None:
+    with pytest.raises(CliError) as raised:
+        checked_url(url)
+    assert raised.value.code == ExitCode.USAGE
+
+
+def test_a_password_in_an_address_is_refused_and_not_shown() -> None:
+    with pytest.raises(CliError) as raised:
+        checked_url("https://user:hunter2@example.org")
+    assert "hunter2" not in raised.value.message + raised.value.advice
+
+
+def test_loopback_is_here() -> None:
+    assert all(map(is_here, ("http://127.0.0.1", "http://localhost:1", "http://[::1]:2")))
+    assert not is_here("http://10.0.0.1")
+
+
+@pytest.mark.parametrize("name", ["../keys", "a/b", "", "a?x", "..", "a\nb"])
+def test_an_id_leads_nowhere_else(name: str) -> None:
+    with pytest.raises(CliError) as raised:
+        segment(name, "job")
+    assert raised.value.code == ExitCode.NOT_FOUND
+
+
+def shown(key_file: Path | None = None) -> str | None:
+    key = api_key(ClientSettings(), key_file)
+    return None if key is None else key.get_secret_value()
+
+
+def test_the_option_goes_before_the_variable_and_that_before_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("option", "variable"):
+        (tmp_path / name).write_text(f"ek_of_{name}\n")
+    assert shown() is None
+    monkeypatch.setenv("EVENKEEL_API_KEY_FILE", str(tmp_path / "variable"))
+    assert shown() == "ek_of_variable"
+    monkeypatch.setenv("EVENKEEL_API_KEY", " ek_itself ")
+    assert shown() == "ek_itself"
+    assert shown(tmp_path / "option") == "ek_of_option"
+
+
+@pytest.mark.parametrize("content", [b"", b"two words", b"a\r\nHost: evil", "ü".encode(), b"\xff"])
+def test_what_is_no_key_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "key").write_bytes(content)
+    with pytest.raises(CliError, match="holds no API key") as raised:
+        shown(tmp_path / "key")
+    assert raised.value.code == ExitCode.USAGE
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(CliError) as raised:
+        shown(tmp_path / "key")
+    assert raised.value.code == ExitCode.USAGE
+
+
+def test_pauses_double_until_the_time_is_over() -> None:
+    clock = ManualSeconds()
+    patience, pauses = Patience(3, clock), []
+    while (pause := patience.pause()) is not None:
+        pauses.append(pause)
+        clock.now += pause
+    assert pauses == [0.2, 0.4, 0.8, 1.6]
+
+
+def test_what_the_service_asks_for_is_waited_or_not_at_all() -> None:
+    patience = Patience(3, ManualSeconds())
+    assert patience.pause(2) == 2
+    assert patience.pause(60) is None
+    assert Patience(0, ManualSeconds()).pause() is None
+
+
+def test_only_seconds_are_understood() -> None:
+    assert seconds_asked("7") == 7
+    assert [seconds_asked(text) for text in (None, "", "Wed, 21 Oct 2015 07:28:00 GMT", "-1", "9999999")] == [None] * 5

@@ -16,8 +16,6 @@ from tests.support import lifecycle
 from tests.support.scripted import answers, breaks_off, scripted
 from tests.support.served import Evenkeel, Served
 
-pytestmark = pytest.mark.one_database
-
 RESULT = pa.table({"uid": pa.array([1, 2], pa.int64())})
 
 
@@ -25,7 +23,6 @@ def statuses(events: list[dict[str, Any]]) -> list[str]:
     return [event["data"]["status"] for event in events if event["type"] == "status"]
 
 
-@pytest.mark.not_quick
 def test_what_happened(served: Served, evenkeel: Evenkeel) -> None:
     job_id = lifecycle.insert(served.database)
     lifecycle.run_whole(served.database, job_id, served.settings.results_dir, RESULT)
@@ -47,7 +44,6 @@ def test_more_than_a_page(served: Served, evenkeel: Evenkeel) -> None:
     assert told["complete"] is False
 
 
-@pytest.mark.not_quick
 def test_a_running_job_is_followed_to_its_end(served: Served, evenkeel: Evenkeel) -> None:
     job_id = lifecycle.insert(served.database)
     worker = threading.Timer(
@@ -82,7 +78,6 @@ def page(*numbers: int, complete: bool) -> Callable[[BaseHTTPRequestHandler], No
     return answers(200, {"events": [event(n) for n in numbers], "last_event_id": last, "complete": complete})
 
 
-@pytest.mark.not_quick
 @pytest.mark.withstands(
     "a stream of events that breaks off",
     how="amid the stream, before any answer, and in good order as a service that restarts ends it; with events again "

@@ -14,7 +14,7 @@ from service.store.migrate import upgrade
 from service.store.session import Database
 from tests.support.served import Evenkeel, Served
 
-pytestmark = [pytest.mark.one_database, pytest.mark.parametrize("authentication", ["on"])]
+pytestmark = pytest.mark.parametrize("authentication", ["on"])
 
 
 @pytest.fixture

@@ -15,8 +15,6 @@ from tests.support import lifecycle
 from tests.support.scripted import answers, scripted
 from tests.support.served import Evenkeel, Served
 
-pytestmark = pytest.mark.one_database
-
 TIMES = Quantiles(min=10, p25=20, median=30, p75=40, max=3_000)
 STAGE = lifecycle.STAGE.model_copy(update={"stage_id": 3, "duration_ms": TIMES, "shuffle_write_rows": 3_000_000})
 SKEW = SkewReport(

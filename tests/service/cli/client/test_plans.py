@@ -21,8 +21,6 @@ from tests.support import lifecycle
 from tests.support.scripted import answers, scripted
 from tests.support.served import Evenkeel, Served
 
-pytestmark = pytest.mark.one_database
-
 
 def way(name: str, cost: float, *, chosen: bool) -> Alternative:
     return Alternative(name=name, cost=cost, rows_shuffled=12_345, rows_on_hottest_task=678, chosen=chosen)

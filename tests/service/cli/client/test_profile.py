@@ -89,18 +89,17 @@ def test_all_of_it_as_json(asked: list[tuple[str, str, Any]], evenkeel: Evenkeel
     assert asked[0][2] == {"table": table, "keys": [["uid"]]}
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_mistakes(asked: list[tuple[str, str, Any]], evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, ...]] = [
         ("flights/", "tailnum"),
         ("flights.parquet", "a,,b"),
         ("flights.parquet",),
         ("flights.parquet", "tailnum", "--exact", "--slots", "8"),
-    ],
-)
-def test_mistakes(asked: list[tuple[str, str, Any]], evenkeel: Evenkeel, arguments: tuple[str, ...]) -> None:
-    assert evenkeel("profile", *arguments).exit_code == 2
-    assert asked == []
+    ]
+    for arguments in cases:
+        with subtests.test(arguments=arguments):
+            assert evenkeel("profile", *arguments).exit_code == 2
+            assert asked == []
 
 
 def test_a_service_that_has_none(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,6 @@ from tests.support import lifecycle
 from tests.support.scripted import answers, breaks_off_amid_the_body, scripted
 from tests.support.served import Evenkeel, Served
 
-pytestmark = pytest.mark.one_database
-
 ROWS = pa.table(
     {
         "uid": pa.array(range(2500), pa.int64()),
@@ -48,15 +46,15 @@ def test_the_first_rows_in_a_table(job_id: str, evenkeel: Evenkeel) -> None:
     assert "2,497 more of 2,500 rows" in result.stderr
 
 
-@pytest.mark.not_quick
-@pytest.mark.parametrize("ending", ["csv", "json", "arrow", "parquet"])
-def test_a_file_has_all_rows(job_id: str, evenkeel: Evenkeel, tmp_path: Path, ending: str) -> None:
-    file = tmp_path / f"rows.{ending}"
-    result = evenkeel("result", job_id, "-o", str(file), "--json")
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout) == {"file": str(file), "format": ending, "bytes": file.stat().st_size}
-    assert uids(file) == list(range(2500))
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+def test_a_file_has_all_rows(job_id: str, evenkeel: Evenkeel, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for ending in ("csv", "json", "arrow", "parquet"):
+        with subtests.test(ending=ending):
+            file = tmp_path / f"rows.{ending}"
+            result = evenkeel("result", job_id, "-o", str(file), "--json")
+            assert result.exit_code == 0, result.output
+            assert json.loads(result.stdout) == {"file": str(file), "format": ending, "bytes": file.stat().st_size}
+            assert uids(file) == list(range(2500))
+            assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
 def uids(file: Path) -> list[int]:
@@ -82,42 +80,28 @@ def test_formulas_are_escaped_unless_wanted(job_id: str, evenkeel: Evenkeel, tmp
     assert '"=name' in file.read_text()
 
 
-@pytest.mark.not_quick
 def test_a_pipe_gets_the_bytes(job_id: str, served: Served) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "service.cli", "result", job_id, "--format", "parquet"],
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
-    assert pq.read_table(pa.BufferReader(done.stdout)).num_rows == 2500
+    for options in ((), ("-o", "/dev/stdout")):
+        command = [sys.executable, "-m", "service.cli", "result", job_id, "--format", "parquet", *options]
+        done = subprocess.run(command, capture_output=True, check=True, timeout=60)
+        assert pq.read_table(pa.BufferReader(done.stdout)).num_rows == 2500
 
 
-@pytest.mark.not_quick
 @pytest.mark.parametrize("options", [(), ("--json",), ("--format", "csv")], ids=" ".join)
-@pytest.mark.parametrize("sink", ["/dev/full", "a pipe that is closed"])
-def test_what_cannot_be_written_is_told_apart(
-    job_id: str, served: Served, options: tuple[str, ...], sink: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_written_is_told_apart(job_id: str, served: Served, options: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "service.cli", "result", job_id, *options]
-    if sink == "/dev/full":
-        with Path(sink).open("wb") as full:
-            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
-        assert done.stderr.decode() == "evenkeel: standard output cannot be written: No space left on device\n"
-    else:
-        read_end, write_end = os.pipe()
-        os.close(read_end)
-        done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, check=False, timeout=60)
-        os.close(write_end)
-        assert done.stderr == b""
-    assert done.returncode == 74
-
-
-@pytest.mark.not_quick
-def test_a_pipe_that_is_named_gets_the_bytes(job_id: str, served: Served) -> None:
-    command = [sys.executable, "-m", "service.cli", "result", job_id, "-o", "/dev/stdout", "--format", "parquet"]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
-    assert pq.read_table(pa.BufferReader(done.stdout)).num_rows == 2500
+    read_end, closed_pipe = os.pipe()
+    os.close(read_end)
+    with Path("/dev/full").open("wb") as full:
+        to_full, to_pipe = (
+            subprocess.Popen(command, stdout=sink, stderr=subprocess.PIPE, text=True) for sink in (full, closed_pipe)
+        )
+    os.close(closed_pipe)
+    assert to_full.communicate(timeout=60)[1] == (
+        "evenkeel: standard output cannot be written: No space left on device\n"
+    )
+    assert to_pipe.communicate(timeout=60)[1] == ""
+    assert (to_full.returncode, to_pipe.returncode) == (74, 74)
 
 
 def test_all_rows_as_one_json_document(job_id: str, evenkeel: Evenkeel) -> None:
@@ -132,7 +116,6 @@ def test_no_rows(served: Served, evenkeel: Evenkeel) -> None:
     assert json.loads(evenkeel("result", job_id, "--json").stdout)["rows"] == []
 
 
-@pytest.mark.not_quick
 @pytest.mark.withstands(
     "a download that breaks off",
     how="the connection breaks amid a result that is saved over a file, each time",
@@ -162,7 +145,6 @@ def test_a_download_that_broke_off_begins_again(
     assert (tmp_path / "rows.csv").read_text() == '{"a": 1}'
 
 
-@pytest.mark.not_quick
 def test_a_download_that_breaks_off_late_begins_again_too(
     evenkeel: Evenkeel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,18 +172,17 @@ def test_before_there_is_one(served: Served, evenkeel: Evenkeel, tmp_path: Path)
     assert list(tmp_path.glob("*.csv")) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
+def test_mistakes(evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[tuple[str, ...], str]] = [
         (("--format", "xlsx"), "there is no format 'xlsx'"),
         (("--format", "csv", "--json"), "two answers"),
         (("-o", "rows"), "a file takes"),
         (("-o", "rows.csv", "--format", "table"), "a file takes"),
-    ],
-)
-def test_mistakes(evenkeel: Evenkeel, options: tuple[str, ...], told: str) -> None:
-    result = evenkeel("result", "1", *options)
-    assert (result.exit_code, told in result.stderr) == (2, True)
+    ]
+    for options, told in cases:
+        with subtests.test(options=options, told=told):
+            result = evenkeel("result", "1", *options)
+            assert (result.exit_code, told in result.stderr) == (2, True)
 
 
 def test_a_place_that_cannot_be_written(job_id: str, evenkeel: Evenkeel, tmp_path: Path) -> None:

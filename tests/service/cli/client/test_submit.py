@@ -13,8 +13,6 @@ from tests.support import lifecycle
 from tests.support.scripted import breaks_off, scripted
 from tests.support.served import Evenkeel, Served
 
-pytestmark = pytest.mark.one_database
-
 TABLE = ("--table", "o=orders.parquet")
 JOB = """
 name: [red]nightly[/]
@@ -85,7 +83,6 @@ def test_the_same_key_is_the_same_job(served: Served, evenkeel: Evenkeel) -> Non
     assert (other.exit_code, "[idempotency_key_reused]" in other.stderr) == (2, True)
 
 
-@pytest.mark.not_quick
 def test_a_mistake_is_shown_at_its_place(served: Served, evenkeel: Evenkeel, tmp_path: Path) -> None:
     file = tmp_path / "bad.sql"
     file.write_text("SELECT\n  COUNT(o.ammount)\nFROM o")
@@ -105,20 +102,19 @@ def test_several_mistakes_are_all_told(served: Served, evenkeel: Evenkeel) -> No
     assert {line.strip() for line in told if line.startswith("  at ")} == {"at /tables/o/format", "at /sql", "at /nmae"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
+def test_what_cannot_be_meant_is_never_sent(evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[tuple[str, ...], str]] = [
         ((), "nothing to submit"),
         (("--sql", "SELECT 1"), "has no tables"),
         (("nowhere.yaml",), "nowhere.yaml: No such file or directory"),
         (("/",), "Is a directory"),
         (("--sql", "SELECT 1", "--table", "o=orders"), "does not tell its format"),
-    ],
-)
-def test_what_cannot_be_meant_is_never_sent(evenkeel: Evenkeel, arguments: tuple[str, ...], told: str) -> None:
-    result = evenkeel("submit", *arguments)
-    assert result.exit_code == 2
-    assert told in result.stderr
+    ]
+    for arguments, told in cases:
+        with subtests.test(arguments=arguments, told=told):
+            result = evenkeel("submit", *arguments)
+            assert result.exit_code == 2
+            assert told in result.stderr
 
 
 def test_a_file_that_is_no_text(evenkeel: Evenkeel, tmp_path: Path) -> None:

@@ -24,8 +24,6 @@ from tests.support import lifecycle
 from tests.support.processes import end, wait_for
 from tests.support.served import Evenkeel, Served
 
-pytestmark = pytest.mark.one_database
-
 RESULT = pa.table({"uid": pa.array([1, 2], pa.int64())})
 
 
@@ -37,19 +35,18 @@ def ended(served: Served, status: JobStatus) -> str:
     return job_id
 
 
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [
+def test_each_end_has_its_exit_code(served: Served, evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[JobStatus, int]] = [
         (JobStatus.FAILED, 1),
         (JobStatus.CANCELLED, 5),
         (JobStatus.TIMED_OUT, 6),
         (JobStatus.CRASHED, 7),
-    ],
-)
-def test_each_end_has_its_exit_code(served: Served, evenkeel: Evenkeel, status: JobStatus, code: int) -> None:
-    result = evenkeel("job", ended(served, status), "--wait", "--json")
-    assert (result.exit_code, json.loads(result.stdout)["status"]) == (code, status)
-    assert "[engine_error]" in result.stderr
+    ]
+    for status, code in cases:
+        with subtests.test(status=status, code=code):
+            result = evenkeel("job", ended(served, status), "--wait", "--json")
+            assert (result.exit_code, json.loads(result.stdout)["status"]) == (code, status)
+            assert "[engine_error]" in result.stderr
 
 
 def test_a_job_is_followed_to_its_end(served: Served) -> None:
@@ -74,17 +71,16 @@ def test_a_job_is_followed_to_its_end(served: Served) -> None:
     assert (seen[0], seen[-1]) == ("QUEUED", "SUCCEEDED")
 
 
-@pytest.mark.parametrize(
-    ("job", "code"),
-    [
+def test_streams_at_rest_and_states_to_come(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], ExitCode]] = [
         ({"status": "STOPPED"}, ExitCode.OK),
         ({"status": "STOPPED", "error": lifecycle.FAILURE}, ExitCode.FAILED),
         ({"status": "SUCCEEDED"}, ExitCode.OK),
         ({"status": "BORED"}, ExitCode.FAILED),
-    ],
-)
-def test_streams_at_rest_and_states_to_come(job: dict[str, Any], code: ExitCode) -> None:
-    assert exit_code(Job(id="1", finished=True, **job)) == code
+    ]
+    for job, code in cases:
+        with subtests.test(job=job, code=code):
+            assert exit_code(Job(id="1", finished=True, **job)) == code
 
 
 def waiting(served: Served, tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -102,7 +98,6 @@ def waiting(served: Served, tmp_path: Path, *arguments: str) -> subprocess.Popen
     return process
 
 
-@pytest.mark.not_quick
 def test_interrupted_the_job_goes_on(served: Served, tmp_path: Path) -> None:
     job_id = lifecycle.insert(served.database)
     process = waiting(served, tmp_path, "job", job_id, "--wait")
@@ -117,7 +112,6 @@ def test_interrupted_the_job_goes_on(served: Served, tmp_path: Path) -> None:
         assert Service(connection).job(job_id)["status"] == "QUEUED"
 
 
-@pytest.mark.not_quick
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_the_job_is_cancelled_where_that_is_wanted(
     served: Served, tmp_path: Path, number: signal.Signals

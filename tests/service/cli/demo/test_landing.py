@@ -18,7 +18,6 @@ def landed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, La
     return root, {table.name: table for table in land(root, reports=20_000)}
 
 
-@pytest.mark.not_quick
 def test_every_row_is_there(landed: tuple[Path, dict[str, LandedTable]]) -> None:
     root, tables = landed
     rows = {name: table.rows for name, table in tables.items()}
