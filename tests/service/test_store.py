@@ -39,7 +39,7 @@ def contend(url: str) -> list[tuple[str, int]]:
     return [(job_id, fence) for text in told for job_id, fence in json.loads(text)]
 
 
-@pytest.mark.not_quick
+@pytest.mark.slow
 def test_every_job_ends_once(database_url: str, database: Database) -> None:
     job_ids = insert_jobs(database)
     published = contend(database_url)

@@ -68,7 +68,7 @@ REPEATED = {
 }
 
 
-@pytest.mark.not_quick
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REPEATED)
 def test_nothing_is_looked_at_as_often_as_something_else_is_long(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts the steps of the compiler: a walk of everything for each part of it would take millions."""
@@ -129,7 +129,7 @@ def test_a_job_that_was_accepted_earlier_is_compiled() -> None:
     assert compile_job(job(sql(joins(99))), wide, is_accepted=True).joins
 
 
-@pytest.mark.not_quick
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ACCEPTED_EARLIER)
 def test_a_query_that_was_accepted_before_a_limit_existed_is_compiled(shape: str) -> None:
     limit, part = ACCEPTED_EARLIER[shape]
