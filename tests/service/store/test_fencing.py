@@ -19,7 +19,7 @@ from service.store.leases import Claim
 from service.store.publication import Ending, PublishedResult
 from service.store.session import Database
 from service.store.streams import BatchMeasures
-from service.store.tables import AttemptRow, Base, JobRow
+from service.store.tables import Base, JobRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
 from tests.support.lifecycle import LEASE_MS, METRICS, REPORT, AddJob
@@ -74,7 +74,8 @@ def held(database: Database, clock: ManualClock, add_job: AddJob) -> Claim:
     """The second claim of stream a. The same worker holds the second claim of stream b, which has done the same."""
     for job_id in ("a", "b"):
         add_job(job_id, mode=Mode.CONTINUOUS, failure_retries=1, timeout_ms=0)
-        lifecycle.claim(database, job_id)
+        first = lifecycle.claim(database, job_id)
+        lifecycle.plan(database, first)
         with database.write() as session:
             session.execute(update(JobRow).where(JobRow.id == job_id).values(status="QUEUED"))
     claims = {job_id: lifecycle.claim(database, job_id) for job_id in ("b", "a")}
@@ -89,17 +90,21 @@ def held(database: Database, clock: ManualClock, add_job: AddJob) -> Claim:
     return claims["a"]
 
 
-def stored(database: Database, without_job: str | None = None) -> dict[str, Any]:
-    """All rows of all tables, or of those of all other jobs."""
-    found = {}
+def stored(database: Database) -> dict[str, Any]:
+    """Returns all rows of all tables."""
     with database.read() as session:
-        for table in Base.metadata.sorted_tables:
-            statement = select(table).order_by(*table.primary_key)
-            column = table.c.id if table.name == "jobs" else table.c.get("job_id")
-            if without_job is not None and column is not None:
-                statement = statement.where(column != without_job)
-            found[table.name] = session.execute(statement).all()
-    return found
+        return {
+            table.name: session.execute(select(table).order_by(*table.primary_key)).mappings().all()
+            for table in Base.metadata.sorted_tables
+        }
+
+
+def of_others(database: Database) -> dict[str, Any]:
+    """Returns the rows that are neither about job a as a whole nor about its second attempt."""
+    return {
+        name: [row for row in rows if row.get("job_id", row.get("id")) != "a" or row.get("fence") == 1]
+        for name, rows in stored(database).items()
+    }
 
 
 def do(database: Database, write: Write, held: Claim) -> object:
@@ -131,12 +136,60 @@ def test_a_job_that_no_worker_has_is_not_changed(database: Database, held: Claim
 
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_changes_its_own_job_and_attempt_alone(database: Database, held: Claim, name: str) -> None:
-    def earlier_attempt() -> AttemptRow:
-        with database.read() as session:
-            return session.scalars(select(AttemptRow).where(AttemptRow.job_id == "a", AttemptRow.fence == 1)).one()
-
-    before, others, earlier = stored(database), stored(database, "a"), earlier_attempt()
+    before, others = stored(database), of_others(database)
     assert do(database, WRITES[name], held)
     assert stored(database) != before
-    assert stored(database, "a") == others
-    assert (earlier_attempt().status, earlier_attempt().finished_at) == (earlier.status, earlier.finished_at)
+    assert of_others(database) == others
+
+
+ANSWERS: dict[str, tuple[Write | None, Write]] = {
+    "claim": (None, lambda session, held, _: leases.is_claimed(session, held)),
+    "succeed": (
+        WRITES["succeed"],
+        lambda session, held, _: publication.is_published(session, held, JobStatus.SUCCEEDED),
+    ),
+    "retry": (
+        WRITES["retry"],
+        lambda session, held, now: retries.publish_or_retry(session, held, FAILED, now, again=True),
+    ),
+    "rest": (WRITES["rest"], lambda session, held, _: streams.is_at_rest(session, held)),
+    "hand_back": (
+        WRITES["hand_back"],
+        lambda session, held, _: leases.handed_back(
+            session, held, status=AttemptStatus.CANCELLED, error=ends.driver_lost(held.worker)
+        ),
+    ),
+}
+"""What a worker does, and how it asks afterwards, where it got no answer, whether this was done."""
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_what_was_done_without_an_answer_was_done_by_this_very_claim(
+    database: Database, held: Claim, name: str
+) -> None:
+    """Stream b, of the same worker and with the same fencing token, has done the same."""
+    write, was_done = ANSWERS[name]
+    for claim in (held, replace(held, job_id="b")):
+        assert write is None or do(database, write, claim)
+    before = stored(database)
+    assert do(database, was_done, held)
+    # Who did what has ended is asked by the fencing token alone: nobody has the lease any more.
+    stale = {kind: change for kind, change in STALE.items() if kind != "another worker" or name == "claim"}
+    assert [kind for kind, change in stale.items() if do(database, was_done, replace(held, **change))] == []
+    assert stored(database) == before
+
+
+def test_a_job_that_is_queued_again_has_no_worker_and_does_not_rest(database: Database, held: Claim) -> None:
+    with database.write() as session:
+        session.execute(update(JobRow).where(JobRow.id == "a").values(status="QUEUED"))
+        assert not leases.is_claimed(session, held)
+        assert not streams.is_at_rest(session, held)
+
+
+def test_an_attempt_that_ended_otherwise_was_not_handed_back(database: Database, held: Claim) -> None:
+    lost, other = ends.driver_lost("w1"), ends.handed_back("w1")
+    assert do(database, WRITES["hand_back"], held)
+    with database.write() as session:
+        assert leases.handed_back(session, held, status=AttemptStatus.CRASHED, error=lost) is None
+        assert leases.handed_back(session, held, status=AttemptStatus.CANCELLED, error=other) is None
+        assert leases.handed_back(session, held, status=AttemptStatus.CANCELLED, error=lost) is JobStatus.QUEUED

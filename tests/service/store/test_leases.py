@@ -75,16 +75,24 @@ def test_time_limit_counts_from_the_first_claim(database: Database, clock: Manua
     assert again.remaining_ms == 15_000
 
 
-def test_claim_of_a_job_to_be_cancelled_cancels_it(database: Database, clock: ManualClock, job_id: str) -> None:
+def test_claim_of_a_job_to_be_cancelled_cancels_it_alone(
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
+) -> None:
+    job_id, waiting, running = add_job("a"), add_job("b"), add_job("c")
+    held = lifecycle.claim(database, running, "w1")
     with database.write() as session:
         session.execute(update(JobRow).values(cancel_requested_at=clock.ms))
-    assert lifecycle.try_claim(database, job_id, "w1") is None
+    clock.ms += 5
+    assert lifecycle.try_claim(database, job_id, "w2") is None
     row = row_of(database, job_id)
     assert row.status == "CANCELLED"
     assert row.error is not None
     assert row.error["code"] == "cancelled"
-    assert row.finished_at == clock.ms
+    assert (row.finished_at, row.updated_at, row.version) == (clock.ms, clock.ms, 2)
     assert statuses_told(database, job_id) == ["QUEUED", "CANCELLED"]
+    assert (row_of(database, waiting).status, row_of(database, waiting).version) == ("QUEUED", 1)
+    assert lifecycle.try_claim(database, running, "w2") is None
+    assert (row_of(database, running).status, row_of(database, running).fence) == ("PLANNING", held.fence)
 
 
 def test_exactly_one_of_many_threads_claims(database: Database, add_job: Callable[..., str]) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from service.spec.modes import Mode
 from service.store import leases, stream_orders, streams
@@ -14,7 +14,7 @@ from service.store.attempts import attempts_of
 from service.store.leases import Claim
 from service.store.session import Database
 from service.store.sweeping import sweep
-from service.store.tables import JobEventRow, OutboxRow
+from service.store.tables import JobEventRow, JobRow, OutboxRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
 from tests.support.stored_streams import (
@@ -65,12 +65,31 @@ class TestStopping:
             assert [attempt.status for attempt in attempts_of(session, stream_id)] == ["CRASHED"]
         assert not finish(database, held, 0)
 
-    def test_a_stopped_schedule_is_over(self, database: Database, clock: ManualClock, stream_id: str) -> None:
-        assert rest(database, opened(database, stream_id), "caught_up", next_run_at=clock.ms + 1)
-        stop(database, stream_id)
+    def test_a_stopped_schedule_is_over(
+        self, database: Database, clock: ManualClock, add_job: Callable[..., str], stream_id: str
+    ) -> None:
+        other = add_job("other", mode=Mode.INCREMENTAL)
+        for job_id in (stream_id, other):
+            assert rest(database, opened(database, job_id), "caught_up", next_run_at=clock.ms + 1)
+        version = lifecycle.row_of(database, stream_id).version
         clock.ms += 1
-        assert writing(database, lambda session, now: stream_orders.due_streams(session, now, 5)) == []
+        stop(database, stream_id)
+        row = lifecycle.row_of(database, stream_id)
+        assert (row.version, row.updated_at, row.stop_requested_at) == (version + 1, clock.ms, clock.ms)
         assert stream_of(database, stream_id).stopped_because == "stopped"
+        due = writing(database, lambda session, now: stream_orders.due_streams(session, now, 5))
+        assert due == [(other, "short")]
+
+    @pytest.mark.parametrize("status", ["CANCELLING", "CANCELLED", "FAILED", "PAUSED"])
+    def test_a_job_that_ends_or_has_ended_is_left_alone(self, database: Database, stream_id: str, status: str) -> None:
+        """Also one that was to run again: `next_run_at` alone changes nothing."""
+        opened(database, stream_id)
+        with database.write() as session:
+            session.execute(update(JobRow).values(status=status, next_run_at=1))
+        version = lifecycle.row_of(database, stream_id).version
+        stop(database, stream_id)
+        row = lifecycle.row_of(database, stream_id)
+        assert (row.status, row.version, row.next_run_at) == (status, version, 1)
 
     def test_a_stop_races_with_a_claim(self, database: Database, add_job: Callable[..., str]) -> None:
         for number in range(8):
