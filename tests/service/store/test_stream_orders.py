@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import select, update
 
 from service.spec.modes import Mode
+from service.spec.reports import Progress
 from service.store import leases, stream_orders, streams
 from service.store.attempts import attempts_of
 from service.store.leases import Claim
@@ -55,12 +56,13 @@ class TestStopping:
         self, database: Database, clock: ManualClock, stream_id: str, *, asked_before: bool
     ) -> None:
         held = opened(database, stream_id)
+        assert writing(database, lambda session, now: leases.save_progress(session, held, Progress(), now))
         if asked_before:
             stop(database, stream_id)
         clock.ms += lifecycle.LEASE_MS
         stop(database, stream_id)
         row = lifecycle.row_of(database, stream_id)
-        assert (row.status, row.lease_owner) == ("STOPPED", None)
+        assert (row.status, row.lease_owner, row.progress) == ("STOPPED", None, None)
         with database.read() as session:
             assert [attempt.status for attempt in attempts_of(session, stream_id)] == ["CRASHED"]
         assert not finish(database, held, 0)
@@ -166,7 +168,10 @@ class TestGoingOn:
         assert [lifecycle.row_of(database, f"due-{number}").status for number in range(4)] == ["QUEUED"] * 3 + [
             "STOPPED"
         ]
-        assert stream_of(database, "due-0").stopped_because is None
+        assert lifecycle.row_of(database, "due-0").rung_at == clock.ms
+        queued, resting = stream_of(database, "due-0"), stream_of(database, "due-3")
+        assert (queued.stopped_because, queued.updated_at) == (None, clock.ms)
+        assert (resting.stopped_because, resting.updated_at) == ("caught_up", clock.ms - 102)
         clock.ms += 1
         swept = writing(database, lambda session, now: sweep(session, now, ring_again_ms=10_000, free={}))
         assert swept.ring == [("due-3", "short")]
