@@ -193,3 +193,9 @@ def test_an_attempt_that_ended_otherwise_was_not_handed_back(database: Database,
         assert leases.handed_back(session, held, status=AttemptStatus.CRASHED, error=lost) is None
         assert leases.handed_back(session, held, status=AttemptStatus.CANCELLED, error=other) is None
         assert leases.handed_back(session, held, status=AttemptStatus.CANCELLED, error=lost) is JobStatus.QUEUED
+
+
+def test_an_attempt_that_was_lost_meanwhile_has_not_failed(database: Database, held: Claim) -> None:
+    assert do(database, WRITES["lose_driver"], held)
+    with database.write() as session:
+        assert retries.publish_or_retry(session, held, FAILED, database.now(session), again=True) is None
