@@ -27,7 +27,7 @@ from tests.support.lifecycle import SPEC, STREAM_TABLES, TENANT
 
 Request = Callable[[str], object]
 
-LIVE, LOST, NONE = "live", "lost", "none"
+LIVE, LOST, NONE, DUE = "live", "lost", "none", "due"
 STATES: dict[str, tuple[str, str]] = {
     "QUEUED": ("QUEUED", NONE),
     **{
@@ -36,11 +36,13 @@ STATES: dict[str, tuple[str, str]] = {
         for lease in (LIVE, LOST)
     },
     "STOPPED": ("STOPPED", NONE),
+    "STOPPED, due": ("STOPPED", DUE),
     **{status.value: (status.value, NONE) for status in sorted(TERMINAL)},
     "PAUSED": ("PAUSED", LIVE),
     "PAUSED, finished": ("PAUSED", NONE),
 }
-"""Stored status and lease. PAUSED is a state that only a newer version knows."""
+"""Stored status and lease; a job that rests may be due for its next run. PAUSED is a state that only a newer version
+knows."""
 
 FINISHED = (*sorted(status.value for status in TERMINAL), "PAUSED, finished")
 UNCHANGED = "unchanged"
@@ -57,6 +59,7 @@ EXPECTED: dict[str, dict[str, str]] = {
         "STOPPING, live": "CANCELLING",
         "STOPPING, lost": "CANCELLED",
         "STOPPED": "CANCELLED",
+        "STOPPED, due": "CANCELLED",
         **dict.fromkeys(FINISHED, "job_already_finished"),
     },
     "stop": {
@@ -70,16 +73,18 @@ EXPECTED: dict[str, dict[str, str]] = {
         "STOPPING, live": UNCHANGED,
         "STOPPING, lost": "STOPPED",
         "STOPPED": UNCHANGED,
+        "STOPPED, due": "STOPPED",
         **dict.fromkeys(FINISHED, "job_already_finished"),
     },
     "resume": {
         **dict.fromkeys((*STATES, *FINISHED), "not_stopped"),
         "STOPPING, lost": "QUEUED",
         "STOPPED": "QUEUED",
+        "STOPPED, due": "QUEUED",
     },
     "delete": {
         **dict.fromkeys(STATES, "job_not_finished"),
-        **dict.fromkeys((*FINISHED, "STOPPED"), "deleted"),
+        **dict.fromkeys((*FINISHED, "STOPPED", "STOPPED, due"), "deleted"),
     },
 }
 for _expected in EXPECTED.values():
@@ -93,8 +98,9 @@ def in_state(database: Database, status: str, lease: str) -> str:
     held = lifecycle.claim(database, job_id)
     with database.write() as session:
         now = database.now(session)
-        if lease == NONE:
-            assert streams.rest(session, held, now, because="stopped")
+        if lease in {NONE, DUE}:
+            next_run_at = now + 60_000 if lease == DUE else None
+            assert streams.rest(session, held, now, because="caught_up", next_run_at=next_run_at)
         values: dict[str, Any] = {"status": status}
         if lease == LOST:
             values["lease_expires_at"] = now
@@ -133,6 +139,9 @@ def outcome(database: Database, request: Request, job_id: str) -> str:
             assert (row.lease_owner, row.lease_expires_at, row.progress, row.next_run_at) == (None, None, None, None)
             assert {attempt.status for attempt in attempts_of(session, job_id)} <= {"STOPPED", "CRASHED"}
         assert (row.finished_at is not None) == (row.status == JobStatus.CANCELLED)
+        assert (row.error or {}).get("code") == ("cancelled" if row.status == JobStatus.CANCELLED else None)
+        assert (row.cancel_requested_at is not None) == (row.status in {"CANCELLING", "CANCELLED"})
+        assert (row.stop_requested_at is not None) == (row.status in {"STOPPING", "STOPPED"})
         return row.status
 
 
