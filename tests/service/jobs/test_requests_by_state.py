@@ -110,14 +110,20 @@ def in_state(database: Database, status: str, lease: str) -> str:
     return job_id
 
 
-def stored(database: Database) -> dict[str, Any]:
+def stored(database: Database) -> list[Any]:
     """Returns all rows of all tables but the outbox, whose messages the doorbell removes in a thread of its own."""
     with database.read() as session:
-        return {
-            table.name: session.execute(select(table).order_by(*table.primary_key)).all()
+        return [
+            {"table": table.name, **row}
             for table in Base.metadata.sorted_tables
             if table.name != "outbox"
-        }
+            for row in session.execute(select(table).order_by(*table.primary_key)).mappings()
+        ]
+
+
+def of_others(rows: list[Any], job_id: str) -> list[Any]:
+    """Returns those of the rows that are not about this job."""
+    return [row for row in rows if job_id not in {row.get("job_id"), row.get("id")}]
 
 
 def outcome(database: Database, request: Request, job_id: str) -> str:
@@ -128,7 +134,9 @@ def outcome(database: Database, request: Request, job_id: str) -> str:
     except ServiceError as error:
         assert stored(database) == before
         return error.code
-    if stored(database) == before:
+    after = stored(database)
+    assert of_others(after, job_id) == of_others(before, job_id)
+    if after == before:
         return UNCHANGED
     with database.read() as session:
         row = session.get(JobRow, job_id)
@@ -156,5 +164,10 @@ def test_every_state_has_its_answer(
         "delete": lambda job_id: delete_job(database, tmp_path / "results", tmp_path / "streams", TENANT, job_id),
     }
     jobs = {state: in_state(database, *how) for state, how in STATES.items()}
+    directories = [tmp_path / kind / job_id for kind in ("results", "streams") for job_id in jobs.values()]
+    for directory in directories:
+        directory.mkdir(parents=True)
     found = {state: outcome(database, requests[name], job_id) for state, job_id in jobs.items()}
     assert found == EXPECTED[name]
+    deleted = {jobs[state] for state, became in found.items() if became == "deleted"}
+    assert [path for path in directories if path.exists() is (path.name in deleted)] == []
