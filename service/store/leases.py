@@ -209,20 +209,27 @@ def renew(session: Session, worker: str, claims: Collection[Claim], now: int, le
 
 
 def standings(session: Session, claims: Collection[Claim], *, lock: bool = False) -> dict[Claim, Standing]:
-    """How the claimed jobs stand, in one query; a claim whose lease another has, or none, is left out.
+    """Returns the state of each claimed job, in one query, without the claims that do not hold any more: a claim holds
+    while its fencing token is the job's and its worker has the lease.
 
-    With `lock`, nobody else changes them before the transaction ends.
+    With `lock`, nobody else changes these jobs before the transaction ends.
     """
     if not claims:
         return {}
-    by_token = {(item.job_id, item.fence): item for item in claims}
-    statement = select(JobRow.id, JobRow.fence, JobRow.status, JobRow.cancel_requested_at, JobRow.stop_requested_at)
-    statement = statement.where(JobRow.id.in_([item.job_id for item in claims]), JobRow.status.in_(_LEASED_VALUES))
+    by_token = {(item.job_id, item.fence, item.worker): item for item in claims}
+    statement = select(
+        JobRow.id,
+        JobRow.fence,
+        JobRow.lease_owner,
+        JobRow.status,
+        JobRow.cancel_requested_at,
+        JobRow.stop_requested_at,
+    ).where(JobRow.id.in_([item.job_id for item in claims]), JobRow.status.in_(_LEASED_VALUES))
     rows = session.execute(statement.with_for_update() if lock else statement)
     return {
-        by_token[job_id, fence]: Standing(JobStatus(status), cancelled_at is not None, stopped_at is not None)
-        for job_id, fence, status, cancelled_at, stopped_at in rows
-        if (job_id, fence) in by_token
+        item: Standing(JobStatus(status), cancelled_at is not None, stopped_at is not None)
+        for job_id, fence, owner, status, cancelled_at, stopped_at in rows
+        if (item := by_token.get((job_id, fence, owner or ""))) is not None
     }
 
 

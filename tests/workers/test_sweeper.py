@@ -344,6 +344,17 @@ def test_forgotten_explanations_are_removed(database: Database, clock: ManualClo
     assert status(database) is None
 
 
+def test_workers_that_fell_silent_are_forgotten(database: Database, clock: ManualClock, tmp_path: Path) -> None:
+    with database.write() as session:
+        workers.beat(session, "gone", clock.ms, "0")
+        clock.ms += workers.KEPT_MS
+        workers.beat(session, "silent", clock.ms - workers.KEPT_MS + 1, "0")
+    clock.ms += 1
+    sweeper(database, tmp_path, Bell()).step()
+    with database.read() as session:
+        assert {row.id for row in workers.list_workers(session, 0)} == {"silent", "w1"}
+
+
 def test_what_a_newer_version_stored_is_announced_only_while_one_may_understand_it(
     database: Database, clock: ManualClock, tmp_path: Path
 ) -> None:

@@ -107,9 +107,11 @@ def test_a_look_that_fails_is_not_the_last(
     monkeypatch.setattr(looking, "step", failing_once)
 
     async def scenario() -> None:
+        await looking.stop()
         looking.start()
         await until(lambda: shown(database, settings, claim).status == "CANCELLED")
         await looking.stop()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(scenario())
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import update
 
 from service.spec.status import JobStatus
 from service.store import jobs, leases
+from service.store.events import events_after
 from service.store.jobs import JobFilter, JobPosition, NewJob
 from service.store.session import Database
-from service.store.tables import JobEventRow, JobRow
+from service.store.tables import JobRow
+from tests.support.clocks import ManualClock
 
 
 def row_status(database: Database, job_id: str) -> JobStatus | None:
@@ -32,21 +34,31 @@ def test_a_live_lease_is_what_makes_a_job_planning(database: Database, job_id: s
         assert jobs.effective_status(row, later) is JobStatus.QUEUED
 
 
-def test_without_a_lease_a_stopping_job_has_stopped(database: Database, job_id: str) -> None:
-    with database.write() as session:
-        now = database.now(session)
-        assert leases.claim(session, job_id, "w", now, 1000)
-        session.execute(update(JobRow).values(status="STOPPING"))
-
-    def found(at: int, *statuses: JobStatus) -> int:
-        with database.read() as session:
-            wanted = JobFilter(frozenset(statuses))
-            return len(jobs.list_jobs(session, tenant="default", wanted=wanted, after=None, limit=5, now=at))
-
-    assert row_status(database, job_id) is JobStatus.STOPPING
-    assert [found(now + 999, JobStatus.STOPPING), found(now + 1000, JobStatus.STOPPING)] == [1, 0]
-    assert [found(now + 999, JobStatus.STOPPED), found(now + 1000, JobStatus.STOPPED)] == [0, 1]
-    assert found(now + 1000, JobStatus.QUEUED) == 0
+def test_a_list_is_filtered_by_the_states_that_jobs_have_without_a_lease(
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
+) -> None:
+    """A lease holds until its end, and not where that is further off than any lease is given for."""
+    without_lease = {"PLANNING": "QUEUED", "RUNNING": "QUEUED", "STOPPING": "STOPPED"}
+    leases_left = {None: False, 0: False, 1: True, jobs.LONGEST_LEASE_MS: True, jobs.LONGEST_LEASE_MS + 1: False}
+    expected: dict[str, str] = {}
+    for status in JobStatus:
+        for left, is_live in leases_left.items():
+            job_id = add_job(f"{status}-{left}")
+            expected[job_id] = status if is_live else without_lease.get(status, status)
+            ends_at = None if left is None else clock.ms + left
+            with database.write() as session:
+                session.execute(
+                    update(JobRow).where(JobRow.id == job_id).values(status=status, lease_expires_at=ends_at)
+                )
+    shown = {job_id: row_status(database, job_id) for job_id in expected}
+    listed: dict[str, str] = {}
+    with database.read() as session:
+        for status in JobStatus:
+            wanted = JobFilter(frozenset({status}))
+            rows = jobs.list_jobs(session, tenant="default", wanted=wanted, after=None, limit=99, now=clock.ms)
+            listed |= {row.id: status for row in rows}
+    assert shown == expected
+    assert listed == expected
 
 
 def test_jobs_of_one_moment_have_an_order(database: Database, add_job: Callable[..., str]) -> None:
@@ -64,7 +76,10 @@ def test_jobs_of_one_moment_have_an_order(database: Database, add_job: Callable[
     assert found == ["d", "c", "b", "a"]
 
 
-def test_a_move_happens_once(database: Database, job_id: str) -> None:
+def test_a_move_happens_once(database: Database, clock: ManualClock, add_job: Callable[..., str]) -> None:
+    job_id, bystander = add_job("a"), add_job("b")
+    clock.ms += 5
+
     def cancel() -> bool:
         with database.write() as session:
             return jobs.move_job(
@@ -80,9 +95,19 @@ def test_a_move_happens_once(database: Database, job_id: str) -> None:
     assert cancel() is True
     assert cancel() is False
     with database.read() as session:
-        told = [event.data["status"] for event in session.scalars(select(JobEventRow).order_by(JobEventRow.id))]
+        told = [event.data["status"] for event in events_after(session, job_id, 0, 9)]
         assert told == ["QUEUED", "CANCELLED"]
         assert jobs.read_versions(session, [job_id, "other"]) == {job_id: 2}
+        assert jobs.queues_of_waiting(session, [job_id, bystander]) == [(bystander, "short")]
+        assert session.get_one(JobRow, job_id).updated_at == clock.ms
+
+
+def test_a_job_is_deleted_alone(database: Database, add_job: Callable[..., str]) -> None:
+    for job_id in ("a", "b"):
+        add_job(job_id)
+    with database.write() as session:
+        jobs.delete_job(session, "a")
+        assert jobs.read_versions(session, ["a", "b"]) == {"b": 1}
 
 
 def test_a_move_that_the_table_has_not_is_a_bug(database: Database, job_id: str) -> None:

@@ -44,9 +44,28 @@ def test_a_leader_may_resign(database: Database) -> None:
 
 
 def test_tasks_have_leaders_of_their_own(database: Database, clock: ManualClock) -> None:
-    assert elect(database, "a")
+    def elect_for(task: str, owner: str) -> bool:
+        with database.write() as session:
+            return leaders.elect(session, task, owner, clock.ms, TERM)
+
+    assert elect_for("sweep", "a")
+    assert elect_for("other", "b")
+    clock.ms += TERM
+    assert elect_for("other", "a"), "the time of b is over"
+    assert elect_for("sweep", "b"), "the time of a was not extended by the other election"
+    assert elect_for("third", "a")
     with database.write() as session:
-        assert leaders.elect(session, "other", "b", clock.ms, TERM)
+        leaders.resign(session, "other", "a")
+    assert (elect_for("third", "b"), elect_for("other", "b")) == (False, True)
+
+
+def test_an_end_that_is_further_off_than_any_term_is_over(database: Database, clock: ManualClock) -> None:
+    """It was set before the clock went back."""
+    with database.write() as session:
+        assert leaders.elect(session, "sweep", "a", clock.ms, 3_600_000)
+    assert not elect(database, "b")
+    clock.ms -= 1
+    assert elect(database, "b")
 
 
 def test_exactly_one_of_many_is_elected(database: Database) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Select, event, func, select, update
@@ -67,24 +69,33 @@ def test_claim_of_an_unknown_job_finds_nothing(database: Database) -> None:
 
 
 def test_time_limit_counts_from_the_first_claim(database: Database, clock: ManualClock, job_id: str) -> None:
-    lifecycle.claim(database, job_id, "w1")
+    lifecycle.run(database, lifecycle.claim(database, job_id, "w1"))
     lose(database, job_id)
     clock.ms += 45_000
     again = lifecycle.claim(database, job_id, "w2")
     assert again.fence == 2
-    assert again.remaining_ms == 15_000
+    assert (again.started_at, again.remaining_ms) == (clock.ms - 45_000, 15_000)
+    assert row_of(database, job_id).progress is None, "that of the first attempt is not shown"
 
 
-def test_claim_of_a_job_to_be_cancelled_cancels_it(database: Database, clock: ManualClock, job_id: str) -> None:
+def test_claim_of_a_job_to_be_cancelled_cancels_it_alone(
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
+) -> None:
+    job_id, waiting, running = add_job("a"), add_job("b"), add_job("c")
+    held = lifecycle.claim(database, running, "w1")
     with database.write() as session:
         session.execute(update(JobRow).values(cancel_requested_at=clock.ms))
-    assert lifecycle.try_claim(database, job_id, "w1") is None
+    clock.ms += 5
+    assert lifecycle.try_claim(database, job_id, "w2") is None
     row = row_of(database, job_id)
     assert row.status == "CANCELLED"
     assert row.error is not None
     assert row.error["code"] == "cancelled"
-    assert row.finished_at == clock.ms
+    assert (row.finished_at, row.updated_at, row.version) == (clock.ms, clock.ms, 2)
     assert statuses_told(database, job_id) == ["QUEUED", "CANCELLED"]
+    assert (row_of(database, waiting).status, row_of(database, waiting).version) == ("QUEUED", 1)
+    assert lifecycle.try_claim(database, running, "w2") is None
+    assert (row_of(database, running).status, row_of(database, running).fence) == ("PLANNING", held.fence)
 
 
 def test_exactly_one_of_many_threads_claims(database: Database, add_job: Callable[..., str]) -> None:
@@ -303,6 +314,17 @@ def test_the_oldest_waiting_jobs_are_taken_once_each_by_all_who_ask(
     assert all(one == sorted(one) for one in found), "each of them the oldest at its time"
 
 
+def test_who_waits_for_an_explanation_has_done_so_since_it_was_asked_for() -> None:
+    """A run has its time limit from its first claim on."""
+
+    def remaining(kind: str, submitted_at: int | None, timeout_ms: int = 60_000) -> float:
+        claim = Claim("job-1", "default", kind, "a job", {}, 1, "w1", 2_000, 1_500, timeout_ms)
+        return replace(claim, submitted_at=submitted_at).remaining_ms
+
+    assert (remaining("explain", 1_000), remaining("explain", None)) == (59_000, 59_500)
+    assert (remaining("run", 1_000), remaining("run", 1_000, timeout_ms=0)) == (59_500, math.inf)
+
+
 def test_what_cannot_be_claimed_is_not_the_oldest_waiting(
     database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
@@ -310,8 +332,10 @@ def test_what_cannot_be_claimed_is_not_the_oldest_waiting(
         "running": {"status": "RUNNING"},
         "cancelled": {"cancel_requested_at": 1},
         "newer": {"spec_version": SPEC_VERSION + 1},
+        "later": {"next_run_at": 1},
         "long": {"queue": "long"},
         "last": {},
+        "youngest": {},
     }
     for job_id, change in changes.items():
         add_job(job_id)
@@ -322,6 +346,7 @@ def test_what_cannot_be_claimed_is_not_the_oldest_waiting(
     with database.write() as session:
         assert leases.oldest_waiting(session, ("short",)) == "last"
         assert leases.oldest_waiting(session, ("short", "long")) == "long"
+    assert lifecycle.try_claim(database, "later") is None
 
 
 def test_a_claim_is_told_from_a_later_one_with_the_same_token(

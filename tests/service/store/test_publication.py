@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from sqlalchemy import func, select, update
 
 from service.spec import ends
-from service.spec.reports import EstimateReport, PlanReport, PlanTree, Progress, RunFigures, SkewReport, StageMetrics
+from service.spec.reports import (
+    EstimateReport,
+    PlanReport,
+    PlanTree,
+    Progress,
+    RuleOutcome,
+    RuleTrace,
+    RunFigures,
+    SkewReport,
+    StageMetrics,
+)
 from service.spec.status import JobStatus
 from service.store.attempts import attempts_of
 from service.store.leases import Claim
 from service.store.plans import report_of
-from service.store.publication import AttemptMetrics, Ending, PublishedResult, is_published, publish, save_plan
+from service.store.publication import (
+    AttemptMetrics,
+    Ending,
+    PublishedResult,
+    is_published,
+    publish,
+    published_paths,
+    save_plan,
+)
 from service.store.session import Database
 from service.store.tables import JobEventRow, JobRow, PlanRow, StageMetricsRow
 from tests.support import lifecycle
@@ -45,6 +65,9 @@ SUCCESS = Ending(
         figures=FIGURES,
     ),
 )
+
+
+FAILURE = Ending(JobStatus.FAILED, ends.internal_error("job-1", 1))
 
 
 def publish_now(database: Database, claim: Claim, ending: Ending) -> bool:
@@ -122,6 +145,27 @@ def test_the_plan_of_a_second_run_takes_the_place_of_the_first(
     assert stored == other
     # Saying the same twice tells nothing new.
     assert len(told) == 2
+
+
+def test_the_event_of_a_plan_names_the_rules_that_fired(database: Database, clock: ManualClock, job_id: str) -> None:
+    outcomes = {"b": RuleOutcome.FIRED, "c": RuleOutcome.SKIPPED, "a": RuleOutcome.FIRED}
+    rules = tuple(RuleTrace(rule=name, outcome=found, node="", reason="") for name, found in outcomes.items())
+    claim = lifecycle.claim(database, job_id)
+    lifecycle.plan(database, claim, PLAN.model_copy(update={"rules": rules}))
+    with database.read() as session:
+        data = session.scalars(select(JobEventRow.data).where(JobEventRow.type == "plan")).one()
+    assert data == {"attempt": 1, "rules_fired": ["a", "b"]}
+
+
+def test_paths_of_results_are_those_of_the_jobs_asked_for(database: Database, add_job: Callable[..., str]) -> None:
+    for job_id in ("other", "done", "failed"):
+        lifecycle.end(database, lifecycle.claim(database, add_job(job_id)), FAILURE if job_id == "failed" else SUCCESS)
+    for job_id in ("queued", "unknown", "other, queued"):
+        add_job(job_id)
+    with database.write() as session:
+        session.execute(update(JobRow).where(JobRow.id == "unknown").values(status="PAUSED"))
+        found = published_paths(session, ["done", "failed", "queued", "unknown", "gone"])
+    assert found == {"done": "job-1/attempt-1", "failed": None, "gone": None}
 
 
 def test_the_replacement_publishes(database: Database, job_id: str) -> None:

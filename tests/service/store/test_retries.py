@@ -12,6 +12,7 @@ from service.spec.problem import Problem
 from service.spec.status import AttemptStatus, JobStatus
 from service.store import leases
 from service.store.attempts import attempts_of, crashed_attempts
+from service.store.events import events_after
 from service.store.publication import Ending
 from service.store.retries import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, publish_or_retry
 from service.store.session import Database
@@ -54,6 +55,7 @@ def ends_of(database: Database, job_id: str) -> list[str]:
 def test_it_waits_longer_each_time_and_fails_at_last(
     database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
+    assert fails(database, add_job("other", failure_retries=2, timeout_ms=3_600_000), WRONG) is JobStatus.FAILED
     job_id = add_job("a", failure_retries=2, timeout_ms=3_600_000)
     for pause in (FIRST_PAUSE_MS, 2 * FIRST_PAUSE_MS):
         assert fails(database, job_id) is JobStatus.QUEUED
@@ -69,6 +71,9 @@ def test_it_waits_longer_each_time_and_fails_at_last(
     assert fails(database, job_id) is JobStatus.FAILED
     assert (row_of(database, job_id).error or {})["code"] == "storage_unavailable"
     assert ends_of(database, job_id) == ["FAILED"] * 3
+    with database.read() as session:
+        moves = [event.data["status"] for event in events_after(session, job_id, 0, 99) if event.type == "status"]
+    assert moves == ["QUEUED", "PLANNING"] * 3 + ["FAILED"]
 
 
 def test_lost_attempts_and_failures_have_budgets_of_their_own(

@@ -6,15 +6,16 @@ import math
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from service.spec.modes import Mode
+from service.spec.reports import Progress
 from service.store import leases, stream_orders, streams
 from service.store.attempts import attempts_of
 from service.store.leases import Claim
 from service.store.session import Database
 from service.store.sweeping import sweep
-from service.store.tables import JobEventRow, OutboxRow
+from service.store.tables import JobEventRow, JobRow, OutboxRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
 from tests.support.stored_streams import (
@@ -55,22 +56,42 @@ class TestStopping:
         self, database: Database, clock: ManualClock, stream_id: str, *, asked_before: bool
     ) -> None:
         held = opened(database, stream_id)
+        assert writing(database, lambda session, now: leases.save_progress(session, held, Progress(), now))
         if asked_before:
             stop(database, stream_id)
         clock.ms += lifecycle.LEASE_MS
         stop(database, stream_id)
         row = lifecycle.row_of(database, stream_id)
-        assert (row.status, row.lease_owner) == ("STOPPED", None)
+        assert (row.status, row.lease_owner, row.progress) == ("STOPPED", None, None)
         with database.read() as session:
             assert [attempt.status for attempt in attempts_of(session, stream_id)] == ["CRASHED"]
         assert not finish(database, held, 0)
 
-    def test_a_stopped_schedule_is_over(self, database: Database, clock: ManualClock, stream_id: str) -> None:
-        assert rest(database, opened(database, stream_id), "caught_up", next_run_at=clock.ms + 1)
-        stop(database, stream_id)
+    def test_a_stopped_schedule_is_over(
+        self, database: Database, clock: ManualClock, add_job: Callable[..., str], stream_id: str
+    ) -> None:
+        other = add_job("other", mode=Mode.INCREMENTAL)
+        for job_id in (stream_id, other):
+            assert rest(database, opened(database, job_id), "caught_up", next_run_at=clock.ms + 1)
+        version = lifecycle.row_of(database, stream_id).version
         clock.ms += 1
-        assert writing(database, lambda session, now: stream_orders.due_streams(session, now, 5)) == []
+        stop(database, stream_id)
+        row = lifecycle.row_of(database, stream_id)
+        assert (row.version, row.updated_at, row.stop_requested_at) == (version + 1, clock.ms, clock.ms)
         assert stream_of(database, stream_id).stopped_because == "stopped"
+        due = writing(database, lambda session, now: stream_orders.due_streams(session, now, 5))
+        assert due == [(other, "short")]
+
+    @pytest.mark.parametrize("status", ["CANCELLING", "CANCELLED", "FAILED", "PAUSED"])
+    def test_a_job_that_ends_or_has_ended_is_left_alone(self, database: Database, stream_id: str, status: str) -> None:
+        """Also one that was to run again: `next_run_at` alone changes nothing."""
+        opened(database, stream_id)
+        with database.write() as session:
+            session.execute(update(JobRow).values(status=status, next_run_at=1))
+        version = lifecycle.row_of(database, stream_id).version
+        stop(database, stream_id)
+        row = lifecycle.row_of(database, stream_id)
+        assert (row.status, row.version, row.next_run_at) == (status, version, 1)
 
     def test_a_stop_races_with_a_claim(self, database: Database, add_job: Callable[..., str]) -> None:
         for number in range(8):
@@ -147,7 +168,10 @@ class TestGoingOn:
         assert [lifecycle.row_of(database, f"due-{number}").status for number in range(4)] == ["QUEUED"] * 3 + [
             "STOPPED"
         ]
-        assert stream_of(database, "due-0").stopped_because is None
+        assert lifecycle.row_of(database, "due-0").rung_at == clock.ms
+        queued, resting = stream_of(database, "due-0"), stream_of(database, "due-3")
+        assert (queued.stopped_because, queued.updated_at) == (None, clock.ms)
+        assert (resting.stopped_because, resting.updated_at) == ("caught_up", clock.ms - 102)
         clock.ms += 1
         swept = writing(database, lambda session, now: sweep(session, now, ring_again_ms=10_000, free={}))
         assert swept.ring == [("due-3", "short")]

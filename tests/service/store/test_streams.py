@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from service.spec import ends
+from service.spec.modes import Mode
 from service.spec.status import AttemptStatus, JobStatus
 from service.store import jobs, leases, streams
 from service.store.attempts import attempts_of
@@ -17,7 +19,7 @@ from service.store.session import Database
 from service.store.streams import BatchFacts, BatchMeasures
 from service.store.sweeping import Sweep
 from service.store.tables import StreamRow
-from service.store.unmeasured import unmeasured_batches
+from service.store.unmeasured import UNMEASURED, unmeasured_batches
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
 from tests.support.stored_streams import (
@@ -188,23 +190,32 @@ class TestBatches:
         assert not finish(database, held, 0, generation=2)
 
     def test_the_newest_batches_are_kept(
-        self, database: Database, stream_id: str, monkeypatch: pytest.MonkeyPatch
+        self, database: Database, add_job: Callable[..., str], stream_id: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        def batches(job_id: str, position: tuple[int, int] | None = None, limit: int = 9) -> list[tuple[int, int]]:
+            with database.read() as session:
+                rows = streams.batches_before(session, job_id, position, limit)
+            return [(row.generation, row.batch_id) for row in rows]
+
         monkeypatch.setattr(streams, "BATCHES_KEPT", 3)
+        other = opened(database, add_job("other", mode=Mode.CONTINUOUS, timeout_ms=0))
+        assert finish(database, other, 0)
         held = opened(database, stream_id)
+        measures = [BatchMeasures(4, 5, {"rows": 5})]
         for batch_id in range(5):
-            assert finish(database, held, batch_id)
-        with database.read() as session:
-            kept = [row.batch_id for row in streams.batches_before(session, stream_id, None, 9)]
-            page = [row.batch_id for row in streams.batches_before(session, stream_id, (1, 4), 1)]
-        assert (kept, page) == ([4, 3, 2], [3])
+            assert finish(database, held, batch_id, facts=BatchFacts(0, 4, 7, 3, {}))
+        assert writing(database, lambda session, now: streams.measure_batches(session, held, 1, measures, now))
+        assert batches(stream_id) == [(1, 4), (1, 3), (1, 2)]
+        assert batches(stream_id, (1, 4), 1) == [(1, 3)]
+        assert finish(database, held, 5)
+        assert stream_of(database, stream_id).metrics == {"rows": 5, UNMEASURED: 3}
         assert rest(database, held)
         resume(database, stream_id, from_scratch=True)
         held = opened(database, stream_id)
         assert finish(database, held, 0, generation=2)
-        with database.read() as session:
-            rows = streams.batches_before(session, stream_id, None, 9)
-        assert [(row.generation, row.batch_id) for row in rows] == [(2, 0), (1, 4), (1, 3)]
+        assert batches(stream_id) == [(2, 0), (1, 5), (1, 4)]
+        assert stream_of(database, stream_id).metrics is None, "those of the last generation are not counted"
+        assert batches(other.job_id) == [(1, 0)]
 
     def test_metrics_wake_nobody(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)

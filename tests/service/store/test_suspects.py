@@ -25,13 +25,16 @@ def lose(database: Database, job_id: str, status: AttemptStatus = AttemptStatus.
 
 
 def told(database: Database, job_id: str) -> tuple[bool, bool]:
-    """Whether it is a suspect, and at its last chance."""
+    """Whether it is a suspect, and at its last chance. Never are those that lost nothing, or are not there."""
     with database.read() as session:
+        for other in ("unharmed", "gone"):
+            assert not holds_for(session, other, is_suspect())
         return holds_for(session, job_id, is_suspect()), holds_for(session, job_id, is_at_last_chance())
 
 
 def test_losses_make_a_suspect_and_the_last_but_one_its_last_chance(database: Database, add_job: AddJob) -> None:
     add_job("a", max_attempts=3)
+    add_job("unharmed", max_attempts=1)
     assert told(database, "a") == (False, False)
     lose(database, "a", AttemptStatus.CANCELLED)
     assert told(database, "a") == (False, False)

@@ -14,7 +14,7 @@ from service.spec.reports import Progress
 from service.store import leases, outbox
 from service.store.attempts import attempts_of
 from service.store.session import Database
-from service.store.sweeping import Sweep, sweep
+from service.store.sweeping import Sweep, end_cancelled, is_any_to_end, sweep
 from service.store.tables import JobRow, OutboxRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
@@ -69,6 +69,23 @@ def test_an_expired_lease_of_a_job_being_cancelled_cancels_it(
     clock.ms += LEASE_MS
     assert run_sweep(database) == Sweep(ended=[("default", job_id)])
     assert row_of(database, job_id).status == "CANCELLED"
+
+
+def test_only_a_cancelling_job_without_a_lease_is_to_be_ended(
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
+) -> None:
+    for job_id, status in (("running", "RUNNING"), ("stopping", "STOPPING"), ("cancelling", "CANCELLING")):
+        lifecycle.claim(database, add_job(job_id))
+        with database.write() as session:
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(status=status))
+    found = []
+    for left in (1, 0, -1):
+        with database.write() as session:
+            session.execute(update(JobRow).where(JobRow.id == "running").values(lease_expires_at=clock.ms))
+            session.execute(update(JobRow).where(JobRow.id != "running").values(lease_expires_at=clock.ms + left))
+            found.append((is_any_to_end(session, clock.ms), end_cancelled(session, clock.ms)))
+    assert found == [(False, []), (True, ["cancelling"]), (False, [])]
+    assert row_of(database, "stopping").status == "STOPPING"
 
 
 def test_a_worker_paused_past_its_lease_learns_of_it(database: Database, clock: ManualClock, job_id: str) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 
+from service.spec.status import JobStatus
 from service.spec.workers import WorkerStatus
 from service.store import workers
 from service.store.session import Database
-from service.store.tables import WorkerRow
+from service.store.tables import JobRow, WorkerRow
 from service.store.workers import WorkerFacts
+from tests.support import lifecycle
 from tests.support.clocks import ManualClock
+from tests.support.lifecycle import AddJob
 
 
 def test_a_beat_adds_then_moves(database: Database, clock: ManualClock) -> None:
@@ -32,8 +35,9 @@ def test_only_those_heard_of_lately_count(database: Database, clock: ManualClock
         assert workers.count_alive(session, clock.ms - 60_000) == 1
         workers.purge(session, clock.ms - 60_000)
         assert workers.count_alive(session, 0) == 1
+        workers.beat(session, "newest", clock.ms, "0.1.0")
         workers.leave(session, "new")
-        assert workers.count_alive(session, 0) == 0
+        assert [row.id for row in workers.list_workers(session, 0)] == ["newest"]
 
 
 def test_what_it_says_is_stored_anew_each_time(database: Database, clock: ManualClock) -> None:
@@ -82,3 +86,57 @@ def test_workers_are_counted_by_status(database: Database, clock: ManualClock) -
         WorkerStatus.UNAVAILABLE: 1,
         WorkerStatus.SILENT: 1,
     }
+
+
+def test_a_worker_is_found_while_it_gives_signs_of_life_and_drains_alone(
+    database: Database, clock: ManualClock
+) -> None:
+    with database.write() as session:
+        for worker in ("w1", "w2"):
+            workers.beat(session, worker, clock.ms, "0.1.0")
+        workers.request_drain(session, "w1", clock.ms)
+    with database.read() as session:
+        found = {worker: workers.find_worker(session, worker, clock.ms) for worker in ("w1", "w2", "w3")}
+        assert workers.find_worker(session, "w1", clock.ms + 1) is None
+    assert {worker: row and (row.id, row.drain_requested_at) for worker, row in found.items()} == {
+        "w1": ("w1", clock.ms),
+        "w2": ("w2", None),
+        "w3": None,
+    }
+
+
+def test_another_version_counts_while_it_gives_signs_of_life(database: Database, clock: ManualClock) -> None:
+    with database.write() as session:
+        workers.beat(session, "old", clock.ms, "0.1.0")
+        workers.beat(session, "new", clock.ms + 5, "0.2.0")
+        found = [
+            workers.is_any_of_another_version(session, since, version)
+            for since, version in [(clock.ms, "0.2.0"), (clock.ms + 1, "0.2.0"), (clock.ms + 5, "0.1.0")]
+        ]
+    assert found == [True, False, True]
+
+
+def test_jobs_at_hand_are_those_with_a_lease_of_these_workers(
+    database: Database, clock: ManualClock, add_job: AddJob
+) -> None:
+    def held(job_id: str, worker: str = "w1", lease_ms: int = 30_000) -> str:
+        return lifecycle.claim(database, add_job(job_id), worker, lease_ms=lease_ms).job_id
+
+    for job_id in ("second", "again"):
+        held(job_id)
+        clock.ms += 5
+    with database.write() as session:
+        session.execute(update(JobRow).where(JobRow.id == "again").values(status="QUEUED"))
+    lifecycle.claim(database, "again", "w2")
+    held("elsewhere", "w3")
+    held("lost", lease_ms=0)
+    held("ended")
+    with database.write() as session:
+        session.execute(update(JobRow).where(JobRow.id == "ended").values(status="SUCCEEDED"))
+    add_job("queued")
+    with database.read() as session:
+        found = workers.jobs_at_hand(session, ["w1", "w2"], clock.ms)
+    assert [(job.job_id, job.worker, job.attempt, job.started_at, job.status) for job in found] == [
+        ("second", "w1", 1, clock.ms - 10, JobStatus.PLANNING),
+        ("again", "w2", 2, clock.ms, JobStatus.PLANNING),
+    ]
