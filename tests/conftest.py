@@ -158,6 +158,8 @@ def _mark_tier(item: pytest.Function) -> None:
         item.add_marker(pytest.mark.slow)
     if getattr(item.function, "is_hypothesis_test", False):
         item.add_marker(pytest.mark.property)
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.slow)
     is_heavy = any(item.get_closest_marker(name) for name in ("slow", "not_quick", "spark", "e2e"))
     if not (is_heavy or on_postgres or SERVERS & {*item.fixturenames} or item.nodeid.startswith(NOT_QUICK)):
         item.add_marker(pytest.mark.quick)

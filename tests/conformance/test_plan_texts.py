@@ -186,6 +186,7 @@ def test_other_operators(texts: Texts, tables: dict[str, DataFrame], node: Node)
     texts.check(node, tables)
 
 
+@pytest.mark.slow
 def test_the_texts_of_golden_plans(spark: SparkSession, texts: Texts) -> None:
     alike = []
     for path in CASES:

@@ -23,7 +23,7 @@ from tests.conformance.combinations import Settings, all_together
 from tests.conformance.laboratory import Asked, Laboratory, interpreted
 from tests.conformance.refusals import allows_skew, allows_way
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 IS_WIDE = "EVENKEEL_CONFORMANCE" in os.environ
 _DRAWN = 200 if IS_WIDE else 5

@@ -14,7 +14,7 @@ from tests.support.service import Service
 from tests.support.tables import parquet
 from tests.support.tpcds import QUERY_64, write_tpcds
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 TIMEOUT_SECONDS = 120
 

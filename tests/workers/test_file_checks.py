@@ -166,6 +166,7 @@ def test_a_file_that_changes_is_named(
     assert f"The file '1.{format_}' of the table 't' {happened}" in failed(bench, job_id)["detail"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", ["parquet", "csv", "json"])
 @pytest.mark.parametrize("change", [removed, shortened])
 def test_a_file_that_changes_before_its_statistics_are_read(

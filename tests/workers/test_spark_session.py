@@ -54,6 +54,7 @@ def test_session(tmp_path: Path) -> None:
     assert found["left_in_scratch"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.not_quick
 @pytest.mark.withstands(
     "a Spark driver hangs",
@@ -83,6 +84,7 @@ def test_a_jvm_lost_while_it_starts_is_replaced(tmp_path: Path) -> None:
     assert (found["stopped"], found["left_running"], found["left_in_scratch"]) == (1, [], [])
 
 
+@pytest.mark.slow
 @pytest.mark.not_quick
 def test_a_start_that_stop_did_not_wait_for_launches_no_jvm(tmp_path: Path) -> None:
     found = found_by("late", tmp_path / "scratch")
@@ -98,6 +100,7 @@ def test_a_start_after_the_scratch_directory_was_removed_makes_another(tmp_path:
     assert found["left_in_scratch"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.not_quick
 @pytest.mark.withstands(
     "a worker dies and its JVM does not notice",
