@@ -337,7 +337,7 @@ def test_what_cannot_be_claimed_is_not_the_oldest_waiting(
         "later": {"next_run_at": 1},
         "long": {"queue": "long"},
         "youngest": {},
-        "last": {"submitted_at": clock.ms + 55},
+        "last": {"submitted_at": clock.ms + 45},
     }
     for job_id, change in changes.items():
         add_job(job_id)
