@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
+from sqlalchemy.exc import OperationalError
 
+from service.settings import DatabaseSettings
 from service.spec import ends
 from service.spec.modes import Mode
 from service.spec.status import AttemptStatus, JobStatus
@@ -18,7 +21,7 @@ from service.store.leases import Claim
 from service.store.session import Database
 from service.store.streams import BatchFacts, BatchMeasures
 from service.store.sweeping import Sweep
-from service.store.tables import StreamRow
+from service.store.tables import JobRow, StreamRow
 from service.store.unmeasured import UNMEASURED, unmeasured_batches
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
@@ -183,6 +186,22 @@ class TestBatches:
         new = opened(database, stream_id, "w2")
         assert at_once(lambda: finish(database, old, 0), lambda: finish(database, new, 0)) == [False, True]
         assert stream_of(database, stream_id).rows_in == 10
+
+    @pytest.mark.one_database("postgresql")
+    @pytest.mark.parametrize("write", ["open_stream", "mark_steady"])
+    def test_nobody_else_takes_the_job_while_its_worker_writes(
+        self, database: Database, database_url: str, stream_id: str, write: str
+    ) -> None:
+        held = opened(database, stream_id)
+        claimed_again = update(JobRow).where(JobRow.id == stream_id).values(fence=JobRow.fence + 1)
+        with closing(Database(database_url, settings=DatabaseSettings(lock_timeout_seconds=1))) as other:
+            with database.write() as session:
+                assert getattr(streams, write)(session, held, database.now(session))
+                with pytest.raises(OperationalError), other.write() as another:
+                    another.execute(claimed_again)
+            with other.write() as another:
+                another.execute(claimed_again)
+        assert lifecycle.row_of(database, stream_id).fence == held.fence + 1
 
     def test_batches_of_another_generation_are_refused(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
