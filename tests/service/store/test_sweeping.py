@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from service.settings import DatabaseSettings
 from service.spec.job import SPEC_VERSION
 from service.spec.modes import Mode
 from service.spec.queues import Queue
@@ -304,3 +306,23 @@ def test_what_is_due_comes_the_longest_due_first(
         else:
             assert (row.status, row.version, row.next_run_at) == ("QUEUED", 2, None)
             assert (row.rung_at, row.updated_at) == (clock.ms, clock.ms)
+
+
+@pytest.mark.one_database("postgresql")
+def test_a_sweep_does_not_wait_for_a_job_that_somebody_changes(
+    database: Database, database_url: str, clock: ManualClock, add_job: Callable[..., str]
+) -> None:
+    """Of each kind, the other job is dealt with, and the first one in the next sweep."""
+    for job_id in ("lost", "lost too"):
+        lifecycle.claim(database, add_job(job_id))
+    for job_id, status in {"due": "STOPPED", "due too": "STOPPED", "retry": "QUEUED", "retry too": "QUEUED"}.items():
+        add_job(job_id, mode=Mode.INCREMENTAL)
+        with database.write() as session:
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(status=status, next_run_at=clock.ms))
+    clock.ms += LEASE_MS
+    with closing(Database(database_url, clock, settings=DatabaseSettings(lock_timeout_seconds=1))) as other:
+        with database.write() as session:
+            changed = JobRow.id.in_(["lost", "due", "retry"])
+            session.execute(update(JobRow).where(changed).values(updated_at=JobRow.updated_at))
+            assert {job_id for job_id, _ in run_sweep(other, long=1).ring} == {"lost too", "due too", "retry too"}
+        assert {job_id for job_id, _ in run_sweep(other, long=1).ring} == {"lost", "due", "retry"}
