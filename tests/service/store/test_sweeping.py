@@ -204,6 +204,16 @@ def test_messages_never_sent_are_sent(
     assert run_sweep(database) == Sweep()
 
 
+def test_a_lost_job_for_which_a_message_is_owed_is_announced_once(
+    database: Database, clock: ManualClock, job_id: str
+) -> None:
+    with database.write() as session:
+        outbox.owe_message(session, job_id=job_id, tenant="default", now=clock.ms)
+    lifecycle.claim(database, job_id)
+    clock.ms += LEASE_MS
+    assert run_sweep(database) == Sweep(ring=[(job_id, "short")], recovered=[job_id])
+
+
 def test_a_message_owed_for_a_job_that_runs_is_forgotten(database: Database, clock: ManualClock, job_id: str) -> None:
     with database.write() as session:
         outbox.owe_message(session, job_id=job_id, tenant="default", now=clock.ms)
