@@ -216,7 +216,7 @@ def standings(session: Session, claims: Collection[Claim], *, lock: bool = False
     """
     if not claims:
         return {}
-    by_token = {(item.job_id, item.fence, item.worker): item for item in claims}
+    by_token: dict[tuple[str, int, str | None], Claim] = {(one.job_id, one.fence, one.worker): one for one in claims}
     statement = select(
         JobRow.id,
         JobRow.fence,
@@ -229,7 +229,7 @@ def standings(session: Session, claims: Collection[Claim], *, lock: bool = False
     return {
         item: Standing(JobStatus(status), cancelled_at is not None, stopped_at is not None)
         for job_id, fence, owner, status, cancelled_at, stopped_at in rows
-        if (item := by_token.get((job_id, fence, owner or ""))) is not None
+        if (item := by_token.get((job_id, fence, owner))) is not None
     }
 
 

@@ -92,7 +92,6 @@ def note_rest(session: Session, job_id: str, tenant: str, because: StoppedBecaus
     """Notes why the job rests."""
     row = stream_row(session, job_id, tenant, now)
     row.stopped_because, row.updated_at = because.value, now
-    session.flush()
 
 
 def start_over(row: StreamRow) -> None:

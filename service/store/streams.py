@@ -61,7 +61,6 @@ def open_stream(session: Session, held: Claim, now: int) -> Stream:
     # Not fenced: an attempt that has lost its lease learns of it when it begins a mini-batch.
     session.execute(select(JobRow.id).where(JobRow.id == held.job_id).with_for_update())
     row = stream_row(session, held.job_id, held.tenant, now)
-    session.flush()
     return Stream.of(row)
 
 
@@ -75,7 +74,6 @@ def save_layout(session: Session, held: Claim, layout: dict[str, Any], now: int)
     row = stream_row(session, held.job_id, held.tenant, now)
     if row.layout is None:
         row.layout, row.updated_at = layout, now
-        session.flush()
     return True
 
 
@@ -89,7 +87,6 @@ def begin_batch(session: Session, held: Claim, generation: int, batch_id: int, n
     row = _batch_row(session, held, generation, batch_id, now)
     if row.committed_at is None:
         row.fence, row.begun_at = held.fence, now
-    session.flush()
     return True
 
 
@@ -115,7 +112,6 @@ def finish_batch(session: Session, held: Claim, generation: int, batch_id: int, 
         stream.rows_out += facts.rows_out
         if facts.sink_version is not None:
             stream.sink_version = facts.sink_version
-    session.flush()
     _forget_old_batches(session, stream)
     return True
 
@@ -138,7 +134,6 @@ def measure_batches(
     if measures:
         known = {key: told for key, told in (stream.metrics or {}).items() if key in _NOT_OF_A_BATCH}
         stream.metrics, stream.updated_at = {**known, **measures[-1].metrics}, now
-    session.flush()
     return True
 
 
@@ -151,7 +146,6 @@ def note_followed(session: Session, held: Claim, generation: int, told: Sequence
         return False
     stream = stream_row(session, held.job_id, held.tenant, now)
     stream.metrics, stream.updated_at = {**(stream.metrics or {}), FOLLOWED: list(told)}, now
-    session.flush()
     return True
 
 
@@ -164,7 +158,6 @@ def note_backlog(session: Session, held: Claim, generation: int, backlog: dict[s
         return False
     stream = stream_row(session, held.job_id, held.tenant, now)
     stream.metrics, stream.updated_at = {**(stream.metrics or {}), BACKLOG: backlog}, now
-    session.flush()
     return True
 
 
@@ -175,7 +168,6 @@ def mark_steady(session: Session, held: Claim, now: int) -> bool:
     if not _holds(session, held):
         return False
     stream_row(session, held.job_id, held.tenant, now).steady_fence = held.fence
-    session.flush()
     return True
 
 
@@ -299,7 +291,6 @@ def _forget_old_batches(session: Session, stream: StreamRow) -> None:
         if unmeasured:
             told = stream.metrics or {}
             stream.metrics = {**told, UNMEASURED: forgotten(told) + unmeasured}
-            session.flush()
     older = delete(StreamBatchRow).where(StreamBatchRow.job_id == stream.job_id, place < tuple(oldest))
     session.execute(older.execution_options(**NO_SYNC))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 
 import pytest
 
 from service.store.leases import Claim
+from tests.support.processes import wait_for
 from workers.attempt import Attempt, AttemptsAtHand, AttemptStopped, StopReason
 
 CLAIM = Claim(
@@ -150,3 +152,25 @@ def test_only_streams_end_gently_with_their_worker() -> None:
     cancelled.streams = True
     cancelled.stop(StopReason.CANCELLED)
     assert not cancelled.ends_gently
+
+
+@pytest.mark.parametrize("how", ["release", "taking", "holding", "refuse", "close"])
+def test_who_waits_for_the_end_or_for_the_close_is_woken_by_it(how: str) -> None:
+    """Nobody waits until the timeout, here ten minutes, for what has happened."""
+    at_hand, attempt, found = AttemptsAtHand(), Attempt(CLAIM, 0.0), []
+    wait = at_hand.wait_until_closed if how in {"refuse", "close"} else at_hand.wait_until_empty
+    waiter = threading.Thread(target=lambda: found.append(wait(600)), daemon=True)
+    with ExitStack() as inside:
+        if how == "release":
+            with at_hand.holding(attempt):
+                at_hand.keep(attempt)
+        elif how in {"taking", "holding"}:
+            inside.enter_context(at_hand.taking() if how == "taking" else at_hand.holding(attempt))
+        waiter.start()
+        wait_for("the thread to wait", lambda: getattr(at_hand._changed, "_waiters", None))
+    if how == "release":
+        at_hand.release(attempt)
+    elif how in {"refuse", "close"}:
+        getattr(at_hand, how)()
+    waiter.join(60)
+    assert found == [True]

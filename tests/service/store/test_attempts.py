@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from service.spec import ends
 from service.spec.status import AttemptStatus
@@ -22,14 +22,16 @@ def test_an_attempt_ends_once(database: Database, clock: ManualClock, job_id: st
             )
     with database.read() as session:
         (attempt,) = attempts_of(session, job_id)
-        told = session.scalar(select(func.count()).where(JobEventRow.type == "attempt"))
-    assert (attempt.status, attempt.finished_at, told) == ("CRASHED", 5, 2)
+        events = session.scalars(select(JobEventRow.data).where(JobEventRow.type == "attempt").order_by(JobEventRow.id))
+        told = [(data["attempt"], data["status"]) for data in events]
+    assert (attempt.status, attempt.finished_at) == ("CRASHED", 5)
+    assert told == [(1, "PLANNING"), (1, "CRASHED")]
 
 
 def test_only_crashes_are_counted(database: Database, clock: ManualClock, job_id: str) -> None:
     statuses = [AttemptStatus.CRASHED, AttemptStatus.CANCELLED, AttemptStatus.CRASHED, AttemptStatus.FAILED]
     with database.write() as session:
-        for fence, status in enumerate(statuses, start=1):
+        for fence, status in zip((4, 2, 3, 1), statuses, strict=True):
             start_attempt(session, job_id=job_id, tenant="default", fence=fence, worker="w1", now=clock.ms)
             end_attempt(session, job_id=job_id, tenant="default", fence=fence, status=status, error=None, now=clock.ms)
         assert crashed_attempts(session, job_id) == 2

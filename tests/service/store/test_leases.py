@@ -235,18 +235,20 @@ def test_only_the_last_progress_of_an_attempt_is_kept(database: Database, clock:
     with database.read() as session:
         rows = session.scalars(select(JobEventRow).where(JobEventRow.type == "progress").order_by("id")).all()
     assert [(row.at, row.data["tasks_done"]) for row in rows] == [(1_003_000, 3), (1_007_000, 3)]
+    assert statuses_told(database, job_id) == ["QUEUED", "PLANNING", "PLANNING"]
 
 
 def test_handing_back_on_a_stop_spends_nothing(database: Database, clock: ManualClock, job_id: str) -> None:
     for _ in range(5):
         claim = lifecycle.claim(database, job_id, "w1")
         assert claim.crashes == 0
+        lifecycle.run(database, claim)
         with database.write() as session:
             error = ends.handed_back("w1")
             told = leases.hand_back(session, claim, clock.ms, status=AttemptStatus.CANCELLED, error=error)
         assert told is JobStatus.QUEUED
     row = row_of(database, job_id)
-    assert (row.lease_owner, row.lease_expires_at, row.error) == (None, None, None)
+    assert (row.lease_owner, row.lease_expires_at, row.error, row.progress) == (None, None, None, None)
 
 
 def test_handing_back_a_job_being_cancelled_cancels_it(database: Database, clock: ManualClock, job_id: str) -> None:
@@ -334,12 +336,12 @@ def test_what_cannot_be_claimed_is_not_the_oldest_waiting(
         "newer": {"spec_version": SPEC_VERSION + 1},
         "later": {"next_run_at": 1},
         "long": {"queue": "long"},
-        "last": {},
         "youngest": {},
+        "last": {"submitted_at": clock.ms + 45},
     }
     for job_id, change in changes.items():
         add_job(job_id)
-        clock.ms += 1
+        clock.ms += 10
         if change:
             with database.write() as session:
                 session.execute(update(JobRow).where(JobRow.id == job_id).values(**change))

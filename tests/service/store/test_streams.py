@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
+from sqlalchemy.exc import OperationalError
 
+from service.settings import DatabaseSettings
 from service.spec import ends
 from service.spec.modes import Mode
 from service.spec.status import AttemptStatus, JobStatus
 from service.store import jobs, leases, streams
 from service.store.attempts import attempts_of
+from service.store.events import events_after
 from service.store.leases import Claim
 from service.store.session import Database
 from service.store.streams import BatchFacts, BatchMeasures
 from service.store.sweeping import Sweep
-from service.store.tables import StreamRow
+from service.store.tables import JobRow, StreamRow
 from service.store.unmeasured import UNMEASURED, unmeasured_batches
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
@@ -126,7 +130,7 @@ class TestBatches:
         late = replace(held, fence=held.fence - 1)
         assert not writing(database, lambda session, now: streams.note_followed(session, late, 1, [], now))
 
-    def test_rows_are_counted_once(self, database: Database, stream_id: str) -> None:
+    def test_rows_are_counted_once(self, database: Database, clock: ManualClock, stream_id: str) -> None:
         held = opened(database, stream_id)
         version = lifecycle.row_of(database, stream_id).version
         assert begin(database, held, 0)
@@ -135,6 +139,8 @@ class TestBatches:
         assert lifecycle.row_of(database, stream_id).version == version + 1
         # The answer was lost, or the batch is replayed with other measurements.
         assert finish(database, held, 0, facts=BatchFacts(99, 99, 99, 99, {}))
+        begun_at = clock.ms
+        clock.ms += 5
         assert begin(database, held, 0)
         assert begin(database, held, 1)
         found = stream_of(database, stream_id)
@@ -143,7 +149,7 @@ class TestBatches:
             newest, first = streams.batches_before(session, stream_id, None, 5)
         assert (newest.batch_id, newest.committed_at, newest.metrics) == (1, None, None)
         assert (first.batch_id, first.rows_in, first.elapsed_ms, first.metrics) == (0, 10, 7, {"state_rows": 4})
-        assert first.committed_at is not None
+        assert (first.begun_at, first.committed_at) == (begun_at, begun_at)
 
     def test_a_sink_that_counts_no_versions_keeps_the_last_one(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
@@ -183,6 +189,22 @@ class TestBatches:
         new = opened(database, stream_id, "w2")
         assert at_once(lambda: finish(database, old, 0), lambda: finish(database, new, 0)) == [False, True]
         assert stream_of(database, stream_id).rows_in == 10
+
+    @pytest.mark.one_database("postgresql")
+    @pytest.mark.parametrize("write", ["open_stream", "mark_steady"])
+    def test_nobody_else_takes_the_job_while_its_worker_writes(
+        self, database: Database, database_url: str, stream_id: str, write: str
+    ) -> None:
+        held = opened(database, stream_id)
+        claimed_again = update(JobRow).where(JobRow.id == stream_id).values(fence=JobRow.fence + 1)
+        with closing(Database(database_url, settings=DatabaseSettings(lock_timeout_seconds=1))) as other:
+            with database.write() as session:
+                assert getattr(streams, write)(session, held, database.now(session))
+                with pytest.raises(OperationalError), other.write() as another:
+                    another.execute(claimed_again)
+            with other.write() as another:
+                another.execute(claimed_again)
+        assert lifecycle.row_of(database, stream_id).fence == held.fence + 1
 
     def test_batches_of_another_generation_are_refused(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
@@ -260,6 +282,8 @@ class TestRest:
         with database.read() as session:
             assert [attempt.status for attempt in attempts_of(session, stream_id)] == [AttemptStatus.STOPPED.value]
             assert streams.is_at_rest(session, held)
+            last = events_after(session, stream_id, 0, 99)[-1]
+        assert (last.type, last.data) == ("status", {"status": "STOPPED", "attempt": 1})
         found = stream_of(database, stream_id)
         assert (found.stopped_because, found.steady_fence) == ("caught_up", 1)
         assert not rest(database, held, "caught_up")
@@ -336,7 +360,15 @@ class TestLostAttempts:
     """How many attempts a stream may lose."""
 
     @pytest.mark.not_quick
-    def test_they_count_since_it_last_got_on(self, database: Database, clock: ManualClock, stream_id: str) -> None:
+    def test_they_count_since_it_last_got_on(
+        self, database: Database, clock: ManualClock, add_job: Callable[..., str], stream_id: str
+    ) -> None:
+        # One that got on in a later attempt says nothing of this stream.
+        other = opened(database, add_job("a", mode=Mode.CONTINUOUS, timeout_ms=0))
+        assert finish(database, other, 0)
+        assert rest(database, other)
+        with database.write() as session:
+            session.execute(update(StreamRow).values(steady_fence=9))
         for batch_id in range(4):
             held = opened(database, stream_id)
             assert finish(database, held, batch_id)

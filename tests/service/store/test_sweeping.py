@@ -5,15 +5,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
+from service.settings import DatabaseSettings
+from service.spec.job import SPEC_VERSION
+from service.spec.modes import Mode
 from service.spec.queues import Queue
 from service.spec.reports import Progress
 from service.store import leases, outbox
 from service.store.attempts import attempts_of
+from service.store.jobs import LONGEST_LEASE_MS
+from service.store.retries import release_due
 from service.store.session import Database
+from service.store.stream_orders import due_streams
 from service.store.sweeping import Sweep, end_cancelled, is_any_to_end, sweep
 from service.store.tables import JobRow, OutboxRow
 from tests.support import lifecycle
@@ -196,9 +204,135 @@ def test_messages_never_sent_are_sent(
     assert run_sweep(database) == Sweep()
 
 
+def test_a_lost_job_for_which_a_message_is_owed_is_announced_once(
+    database: Database, clock: ManualClock, job_id: str
+) -> None:
+    with database.write() as session:
+        outbox.owe_message(session, job_id=job_id, tenant="default", now=clock.ms)
+    lifecycle.claim(database, job_id)
+    clock.ms += LEASE_MS
+    assert run_sweep(database) == Sweep(ring=[(job_id, "short")], recovered=[job_id])
+
+
 def test_a_message_owed_for_a_job_that_runs_is_forgotten(database: Database, clock: ManualClock, job_id: str) -> None:
     with database.write() as session:
         outbox.owe_message(session, job_id=job_id, tenant="default", now=clock.ms)
     lifecycle.claim(database, job_id)
     clock.ms += 2_000
     assert run_sweep(database) == Sweep()
+
+
+def test_only_old_messages_are_announced_and_forgotten(
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
+) -> None:
+    for job_id in ("old", "young", "none"):
+        add_job(job_id)
+    with database.write() as session:
+        outbox.owe_message(session, job_id="old", tenant="default", now=clock.ms)
+        outbox.owe_message(session, job_id="young", tenant="default", now=clock.ms + 1)
+    clock.ms += 2_000
+    assert run_sweep(database) == Sweep(ring=[("old", "short")])
+    with database.read() as session:
+        assert session.scalars(select(OutboxRow.job_id)).all() == ["young"]
+    assert {job_id: row_of(database, job_id).rung_at for job_id in ("old", "young", "none")} == {
+        "old": clock.ms,
+        "young": clock.ms - 2_000,
+        "none": clock.ms - 2_000,
+    }
+
+
+def test_jobs_that_are_not_due_or_not_queued_are_not_announced(
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
+) -> None:
+    """The one that was submitted first comes first, wherever it is stored."""
+    changes: dict[str, dict[str, object]] = {
+        "later": {},
+        "first": {"submitted_at": 1},
+        "held": {"status": "RUNNING"},
+        "retried": {"next_run_at": clock.ms + 60_000},
+        "newer": {"spec_version": SPEC_VERSION + 1},
+        "just rung": {"rung_at": clock.ms + RING_AGAIN},
+    }
+    for job_id, change in changes.items():
+        add_job(job_id)
+        if change:
+            with database.write() as session:
+                session.execute(update(JobRow).where(JobRow.id == job_id).values(**change))
+    clock.ms += RING_AGAIN
+    assert run_sweep(database, short=1).ring == [("first", "short")]
+    assert run_sweep(database, short=9).ring == [("later", "short")]
+    rung_at = {job_id: row_of(database, job_id).rung_at for job_id in changes}
+    assert {job_id for job_id, at in rung_at.items() if at == clock.ms} == {"first", "later", "just rung"}
+    with database.write() as session:
+        found = sweep(session, clock.ms, ring_again_ms=RING_AGAIN, free={"short": 9}, other_versions=True)
+    assert found.ring == [("newer", "short")]
+
+
+def test_no_attempt_is_ended_while_workers_may_renew_their_leases(
+    database: Database, clock: ManualClock, job_id: str
+) -> None:
+    lifecycle.claim(database, job_id)
+    clock.ms += LEASE_MS
+    with database.write() as session:
+        assert sweep(session, clock.ms, ring_again_ms=RING_AGAIN, free={}, end_lost=False) == Sweep()
+    assert row_of(database, job_id).status == "PLANNING"
+
+
+def test_a_lease_that_ends_further_off_than_any_is_given_for_has_run_out(
+    database: Database, clock: ManualClock, job_id: str
+) -> None:
+    """It was given before the clock went back."""
+    lifecycle.claim(database, job_id, lease_ms=LONGEST_LEASE_MS)
+    assert run_sweep(database) == Sweep()
+    clock.ms -= 1
+    assert run_sweep(database).recovered == [job_id]
+
+
+@pytest.mark.parametrize("step", [due_streams, release_due])
+def test_what_is_due_comes_the_longest_due_first(
+    database: Database,
+    clock: ManualClock,
+    add_job: Callable[..., str],
+    step: Callable[[Session, int, int], list[tuple[str, str]]],
+) -> None:
+    """Jobs in a state to which this does not apply, or that are due later, are left alone."""
+    status, other = ("STOPPED", "QUEUED") if step is due_streams else ("QUEUED", "STOPPED")
+    jobs = {"b": (status, 10), "c": (status, 20), "a": (status, 0), "later": (status, 21), "other": (other, 0)}
+    for job_id, (stored, after) in jobs.items():
+        add_job(job_id, mode=Mode.INCREMENTAL)
+        with database.write() as session:
+            change = update(JobRow).where(JobRow.id == job_id).values(status=stored, next_run_at=clock.ms + after)
+            session.execute(change)
+    clock.ms += 20
+    found = []
+    for _ in range(3):
+        with database.write() as session:
+            found.append({job_id for job_id, _ in step(session, clock.ms, 2)})
+    assert found == [{"a", "b"}, {"c"}, set()]
+    for job_id, (stored, _) in jobs.items():
+        row = row_of(database, job_id)
+        if job_id in {"later", "other"}:
+            assert (row.status, row.version, row.next_run_at is None) == (stored, 1, False)
+        else:
+            assert (row.status, row.version, row.next_run_at) == ("QUEUED", 2, None)
+            assert (row.rung_at, row.updated_at) == (clock.ms, clock.ms)
+
+
+@pytest.mark.one_database("postgresql")
+def test_a_sweep_does_not_wait_for_a_job_that_somebody_changes(
+    database: Database, database_url: str, clock: ManualClock, add_job: Callable[..., str]
+) -> None:
+    """Of each kind, the other job is dealt with, and the first one in the next sweep."""
+    for job_id in ("lost", "lost too"):
+        lifecycle.claim(database, add_job(job_id))
+    for job_id, status in {"due": "STOPPED", "due too": "STOPPED", "retry": "QUEUED", "retry too": "QUEUED"}.items():
+        add_job(job_id, mode=Mode.INCREMENTAL)
+        with database.write() as session:
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(status=status, next_run_at=clock.ms))
+    clock.ms += LEASE_MS
+    with closing(Database(database_url, clock, settings=DatabaseSettings(lock_timeout_seconds=1))) as other:
+        with database.write() as session:
+            changed = JobRow.id.in_(["lost", "due", "retry"])
+            session.execute(update(JobRow).where(changed).values(updated_at=JobRow.updated_at))
+            assert {job_id for job_id, _ in run_sweep(other, long=1).ring} == {"lost too", "due too", "retry too"}
+        assert {job_id for job_id, _ in run_sweep(other, long=1).ring} == {"lost", "due", "retry"}
