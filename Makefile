@@ -1,15 +1,22 @@
-# Needs the environment that README.md's test command makes.
+# Run README.md's test command first: it makes the environment.
 PYTHON ?= .venv/bin/python
 
-.PHONY: lint quick coverage
+.PHONY: lint quick full coverage
 lint:
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 	$(PYTHON) -m tests.lint
 
+# The tests that need neither Spark nor a server.
 quick:
 	$(PYTHON) -m pytest -n 2 -m quick tests/service tests/workers tests/sql tests/golden tests/architecture --ignore tests/service/api --ignore tests/service/cli
+
+# The slow tier, with faults and requests as often as README.md's tables state.
+full: export EVENKEEL_TEST_FULL = 1
+full:
+	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and not property"
+	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m property --hypothesis-profile=random
 
 # Measures which branches the tests of all tiers take, also in the processes that they start.
 coverage:

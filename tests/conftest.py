@@ -38,7 +38,7 @@ structlog.configure(
 )
 
 FIXED, RANDOM = "fixed", "random"
-"""The profiles of Hypothesis: the same inputs in every run, or other ones in each, by a seed that the run prints."""
+"""The profiles of Hypothesis: the same inputs in every run, or new inputs in each run, which prints their seed."""
 
 for _name in (FIXED, RANDOM):
     settings.register_profile(

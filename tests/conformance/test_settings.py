@@ -33,6 +33,7 @@ from tests.conformance.combinations import (
 )
 from tests.conformance.laboratory import Laboratory, interpreted, parquet
 from tests.conformance.refusals import facts_of, refused
+from tests.support.counts import count
 from workers.engine.rules.rulebook import RULES
 
 pytestmark = pytest.mark.spark
@@ -148,7 +149,7 @@ def tables(draw: st.DrawFn) -> dict[str, list[nasty_tables.Row]]:
     return {"t": nasty_tables.facts(rows, hot, draw(st.integers(0, 1000))), "u": sides}
 
 
-@settings(max_examples=int(os.environ.get("EVENKEEL_CONFORMANCE_EXAMPLES", "3")))
+@settings(max_examples=count(sample=3, full=25))
 @given(text=queries(), rows=tables(), seed=st.integers(0, 1_000_000))
 def test_any_query_over_any_table_gives_sparks_answer(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, text: str, rows: dict[str, Any], seed: int

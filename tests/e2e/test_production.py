@@ -161,7 +161,7 @@ def test_redis_restarted_under_load_and_its_messages_lost(production: Production
     guaranteed="submissions go on; every job runs once",
 )
 @pytest.mark.slow
-def test_redis_that_answers_nobody_for_a_while(production: Production, servers: Servers) -> None:
+def test_unresponsive_redis_under_load(production: Production, servers: Servers) -> None:
     with traffic(production, "silence") as clients:
         clients.start_slow(WORKERS)
         clients.post(range(1, 11))
@@ -209,7 +209,7 @@ def test_redis_flushed_under_load(production: Production, servers: Servers) -> N
     "themselves",
 )
 @pytest.mark.slow
-def test_postgresql_that_answers_nobody_for_a_while(production: Production, servers: Servers) -> None:
+def test_unresponsive_postgresql_under_load(production: Production, servers: Servers) -> None:
     with traffic(production, "stall") as clients:
         clients.start_slow(WORKERS)
         clients.post(range(1, 7))

@@ -136,7 +136,9 @@ def difference(recorded: Case, now: Case) -> str | None:
 @pytest.fixture(scope="module")
 def recorded() -> list[Case]:
     """All cases of the file."""
-    return list(_recorded())
+    cases = list(_recorded())
+    assert len(cases) == CASES
+    return cases
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -14,7 +14,7 @@ MAX_LINES = 600
 """Lines of a product file. A longer one has more than one subject."""
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b(?!\(#\d+\))")
-"""Unfinished work belongs into an issue; `TODO(#12)` names it."""
+"""Unfinished work belongs in an issue; `TODO(#12)` names it."""
 
 
 def check(root: Path) -> Iterator[str]:

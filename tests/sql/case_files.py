@@ -23,6 +23,15 @@ RESULT = "----"
 KINDS = frozenset({"query", "fails", "refused", "accepted", "bound", "rendered"})
 """What a case says of its SQL."""
 
+IN_SPARK = frozenset({"query", "fails"})
+"""The kinds that Spark runs."""
+
+ARGUMENTS = {"query": ("", "ordered"), "accepted": ("",), "bound": ("",), "rendered": ("",)}
+"""By kind, what may follow it on its line. The other kinds take a code."""
+
+FIRES = "fires"
+"""Names the rules that rewrite the query under the settings that are forced."""
+
 
 class CaseFileError(Exception):
     """A file of cases that cannot be read: where, and why."""
@@ -33,7 +42,7 @@ class CaseFileError(Exception):
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its columns, its rows, and what a job says of it beside its path (`role`, `event_time`)."""
+    """A table: its columns, its rows, and what a job says of it in addition to its path (`role`, `event_time`)."""
 
     schema: Schema
     rows: tuple[tuple[Any, ...], ...] = ()
@@ -70,16 +79,20 @@ def all_cases() -> list[Case]:
 
 
 def texts_of(name: str) -> list[str]:
-    """The SQL of the cases of the file `name` in `tests/sql/cases`, each on one line, as those without comments
-    may be.
+    """The SQL of the cases of the file `name` in `tests/sql/cases`, each on one line, which is safe for SQL
+    without comments.
     """
     return [" ".join(case.sql.split()) for case in cases_of(CASES / f"{name}.test")]
 
 
 def named_texts(name: str) -> dict[str, str]:
-    """The same by the comments above the cases."""
-    cases = cases_of(CASES / f"{name}.test")
-    return dict(zip([case.about for case in cases], texts_of(name), strict=True))
+    """The SQL of each case of the file, by the comment above it. Raises CaseFileError where two have the same."""
+    found: dict[str, str] = {}
+    for case, text in zip(cases_of(CASES / f"{name}.test"), texts_of(name), strict=True):
+        if case.about in found or not case.about:
+            raise CaseFileError(case.path, case.line, "the case needs a comment of its own: its name")
+        found[case.about] = text
+    return found
 
 
 def cases_of(path: Path) -> list[Case]:
@@ -173,6 +186,11 @@ class _Reader:
         given, expected = _parted(body)
         if not given:
             raise CaseFileError(self.path, line, "the SQL is missing")
+        allowed = ARGUMENTS.get(kind)
+        if allowed is not None and argument not in allowed:
+            raise CaseFileError(self.path, line, f"{argument!r} says nothing after `{kind}`")
+        if FIRES in settings and kind not in IN_SPARK:
+            raise CaseFileError(self.path, line, f"`set {FIRES}` says nothing of `{kind}`, which makes no plan")
         if not self.tables and kind != "rendered":
             raise CaseFileError(self.path, line, "`tables` or `table` has to come before it")
         return Case(

@@ -15,7 +15,7 @@ from service.spec.query import Query
 from service.spec.rendering import render
 from service.spec.sql import compile_sql
 from tests.sql.bound_text import lines_of
-from tests.sql.case_files import Case
+from tests.sql.case_files import FIRES, Case
 from workers.engine.plan.builder import build
 from workers.engine.plan.stream_shape import StreamPlanError, stream_plan
 
@@ -24,9 +24,6 @@ Outcome = tuple[str, tuple[str, ...]]
 
 _OF_THE_JOB = frozenset({"mode", "output", "sink", "schedule", "limits"})
 """Names that `set` gives to the job; all others are settings."""
-
-FIRES = "fires"
-"""The name by which `set` says which rules a query makes fire."""
 
 _COULD_RUN = frozenset({"stream_join_always_empty"})
 """Refused although a stream could run it: its result would be empty."""
@@ -50,7 +47,7 @@ def compiled(case: Case) -> BoundQuery:
 
 
 def outcome(case: Case) -> Outcome:
-    """What a case that needs no Spark should have. Raises AssertionError where it is refused, or is not, wrongly."""
+    """What a case that needs no Spark should have. Raises AssertionError where a refusal is missing or unexpected."""
     if case.kind == "rendered":
         return case.argument, (render(read_expression(Text(case.sql, "/x"))),)
     try:
@@ -90,7 +87,7 @@ def streaming_faults(case: Case) -> Iterator[str]:
         return
     if " at " in case.argument:
         return
-    if is_planned is not (case.argument.split()[0] in _COULD_RUN):
+    if is_planned is not (case.argument.partition(" ")[0] in _COULD_RUN):
         yield f"The job is refused, and a stream could {'' if is_planned else 'not '}run it."
     try:
         compile_job(_as_batch(case), _schemas(case))

@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class Recorder:
-    """Compares what cases give with what their files expect, or keeps it to be written into them."""
+    """Compares what cases give with what their files expect, or collects it, to write it into the files."""
 
     def __init__(self, *, writes: bool) -> None:
         self.writes = writes
@@ -52,7 +52,7 @@ def _lines(outcome: Outcome) -> list[str]:
 
 @pytest.fixture(scope="session")
 def recorder(request: pytest.FixtureRequest) -> Iterator[Recorder]:
-    """Of this run."""
+    """The recorder of this test run."""
     found = Recorder(writes=bool(request.config.getoption("--write", False)))
     yield found
     found.write()

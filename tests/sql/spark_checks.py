@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from service.spec.bound import tables_of
 from service.spec.options import JobSettings
 from service.spec.reports import RuleOutcome
-from tests.sql.case_files import Case, Table
-from tests.sql.checks import FIRES, Outcome, compiled, settings_of
+from tests.sql.case_files import FIRES, Case, Table
+from tests.sql.checks import Outcome, compiled, settings_of
 from tests.sql.values import rows_written
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Node
@@ -29,7 +29,7 @@ FORCED: tuple[Mapping[str, Any], ...] = (
     {"distinct_split.enabled": "true", "distinct_split.bucket_num": 3},
     {"distinct_split.enabled": "true", "distinct_split.bucket_num": 7, "agg_phase": "ONE_PHASE"},
 )
-"""The settings under each of which a case is planned, beside its own."""
+"""The settings under each of which a case is planned, in addition to its own."""
 
 _NAME = re.compile("[a-z_][A-Za-z0-9_]*")
 

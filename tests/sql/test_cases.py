@@ -32,7 +32,7 @@ Empty lines separate the blocks of a file. Lines that begin with `#` say what a 
 
     rendered                            the SQL is an expression, and this its canonical text
 
-The job of a case is one of batch unless `mode` says otherwise. Jobs of streams are also held against the planner of
+The job of a case is a batch job unless `mode` says otherwise. Jobs of streams are also checked against the planner of
 streams: it has a plan for those that are accepted, and none for those that are refused for their SQL.
 
 `pytest tests/sql --write -m ''` (without `-n`) writes into the files what cases give: rows by Spark itself. Give a new
@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sql.case_files import CaseFileError, all_cases, cases_of, rewritten
+from tests.sql.case_files import IN_SPARK, CaseFileError, all_cases, cases_of, rewritten
 from tests.sql.checks import outcome, streaming_faults
 from tests.sql.values import MOST_ROWS, columns_of, rows_written, values_of
 
@@ -55,10 +55,9 @@ if TYPE_CHECKING:
     from tests.sql.conftest import Recorder
     from tests.sql.spark_checks import SqlInSpark
 
-_IN_SPARK = frozenset({"query", "fails"})
 CASES = all_cases()
-RUN = [case for case in CASES if case.kind in _IN_SPARK]
-COMPILED = [case for case in CASES if case.kind not in _IN_SPARK]
+RUN = [case for case in CASES if case.kind in IN_SPARK]
+COMPILED = [case for case in CASES if case.kind not in IN_SPARK]
 
 
 @pytest.mark.parametrize("case", COMPILED, ids=str)
@@ -92,6 +91,8 @@ def test_spark_gives_what_the_file_says(recorder: Recorder, sql_in_spark: SqlInS
         ("table t\nid MONEY\n----\n1", 2, "MONEY"),
         ("table t\nid INT\n----\n1\nx", 5, "x is no INT, which id is"),
         ("table t\nid INT\n----\n1 | 2", 4, "2 values, and the table 1 columns"),
+        ("table t\nid INT\n\nquery orderd\nSELECT 1", 4, "'orderd' says nothing after `query`"),
+        ("table t\nid INT\n\nset fires = [x]\naccepted\nSELECT 1", 5, "which makes no plan"),
         ("set mode batch", 1, "write `set name = value`"),
         ("set mode = [", 1, "the value is not YAML"),
     ],
