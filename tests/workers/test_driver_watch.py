@@ -125,6 +125,25 @@ def test_a_driver_that_answers_again_has_its_time_again(bench: Bench) -> None:
     assert [bench.look_at(at) for at in (101, 102)] == [True, False]
 
 
+def test_a_question_that_fails_is_no_answer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.start()
+    assert bench.look_at(0)
+
+    def fail(_: Processes) -> None:
+        raise ConnectionError("the driver was discarded")
+
+    monkeypatch.setattr(Processes, "ping", fail)
+    bench.clock.now = TIMEOUT
+    with pytest.raises(ConnectionError):
+        bench.watch.ping()
+    assert [bench.look_at(TIMEOUT + late) for late in (1, 2)] == [True, False]
+    # The next driver is given up at its second late look, as the first one was.
+    after = bench.start()
+    bench.runtime.discarded.clear()
+    assert [bench.look_at(at) for at in (50, 51 + TIMEOUT, 52 + TIMEOUT)] == [True, True, False]
+    assert bench.runtime.discarded == [after]
+
+
 def test_without_a_driver_there_is_nothing_to_ask(bench: Bench) -> None:
     bench.watch.ping()
     assert bench.look_at(1_000)
@@ -191,8 +210,18 @@ def test_nothing_follows_from_executors_that_are_there_or_not_known(
 
 def test_a_start_is_ended_when_one_of_its_steps_takes_too_long(bench: Bench) -> None:
     found = []
-    for step, at in [(1, 0.0), (1, 60.0), (2, 61.0), (2, 121.0), (2, 121.5), (None, 122.0), (3, 500.0), (3, 560.0)]:
+    for step, at in [
+        (1, 0.0),
+        (1, 60.0),
+        (2, 61.0),
+        (2, 121.0),
+        (2, 121.5),
+        (None, 122.0),
+        (None, 300.0),
+        (3, 500.0),
+        (3, 560.0),
+    ]:
         bench.runtime.starting = step
         bench.look_at(at)
         found.append(bench.runtime.killed_starts)
-    assert found == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert found == [0, 0, 0, 0, 1, 1, 1, 1, 1]

@@ -78,7 +78,7 @@ def held(database: Database, clock: ManualClock, add_job: AddJob) -> Claim:
         lifecycle.plan(database, first)
         with database.write() as session:
             session.execute(update(JobRow).where(JobRow.id == job_id).values(status="QUEUED"))
-    claims = {job_id: lifecycle.claim(database, job_id) for job_id in ("b", "a")}
+    claims = {job_id: lifecycle.claim(database, job_id) for job_id in ("a", "b")}
     clock.ms += 5
     for claim in claims.values():
         with database.write() as session:

@@ -71,9 +71,32 @@ def test_jobs_of_one_moment_have_an_order(database: Database, add_job: Callable[
             page = jobs.list_jobs(session, tenant="default", wanted=JobFilter(), after=after, limit=1, now=0)
             if not page:
                 break
+            assert len(page) == 1
             found.append(page[0].id)
             after = JobPosition(page[0].submitted_at, page[0].id)
     assert found == ["d", "c", "b", "a"]
+
+
+def test_a_list_is_filtered_by_times_and_by_the_beginning_of_names(
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
+) -> None:
+    for name in ("a", "b", "c"):
+        add_job(name)
+        with database.write() as session:
+            session.execute(update(JobRow).where(JobRow.id == name).values(name=f"{name}%_"))
+        clock.ms += 1
+
+    def found(wanted: JobFilter) -> list[str]:
+        with database.read() as session:
+            rows = jobs.list_jobs(session, tenant="default", wanted=wanted, after=None, limit=9, now=clock.ms)
+        return [row.id for row in rows]
+
+    first = clock.ms - 3
+    assert found(JobFilter()) == ["c", "b", "a"]
+    assert found(JobFilter(submitted_after=first)) == ["c", "b"]
+    assert found(JobFilter(submitted_before=first + 2)) == ["b", "a"]
+    assert found(JobFilter(name_prefix="b%")) == ["b"]
+    assert found(JobFilter(name_prefix="%")) == found(JobFilter(name_prefix="B")) == []
 
 
 def test_a_move_happens_once(database: Database, clock: ManualClock, add_job: Callable[..., str]) -> None:

@@ -21,6 +21,7 @@ from service.store import leases
 from service.store.attempts import attempts_of
 from service.store.leases import Claim
 from service.store.session import Database
+from service.store.stream_state import find_stream
 from service.store.tables import JobEventRow, JobRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
@@ -249,6 +250,9 @@ def test_handing_back_on_a_stop_spends_nothing(database: Database, clock: Manual
         assert told is JobStatus.QUEUED
     row = row_of(database, job_id)
     assert (row.lease_owner, row.lease_expires_at, row.error, row.progress) == (None, None, None, None)
+    assert statuses_told(database, job_id) == ["QUEUED", *["PLANNING", "RUNNING", "QUEUED"] * 5]
+    with database.read() as session:
+        assert find_stream(session, job_id) is None, "it is no stream, and does not rest"
 
 
 def test_handing_back_a_job_being_cancelled_cancels_it(database: Database, clock: ManualClock, job_id: str) -> None:
