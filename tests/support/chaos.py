@@ -22,6 +22,7 @@ from service.dispatch import Dispatcher
 from service.spec.status import JobStatus
 from service.store.tables import JobRow
 from tests.support.burst import SLOW, SLOW_ANSWER, small_answer, small_job
+from tests.support.counts import count
 from tests.support.patience import PatientClient
 from tests.support.processes import wait_for
 from tests.support.production import ENVIRONMENT, Part, Production, Servers
@@ -29,7 +30,7 @@ from tests.support.worker import jvm_of
 
 _LEASE_SECONDS = float(ENVIRONMENT["EVENKEEL_WORKER_LEASE_SECONDS"])
 _CLIENTS = 4
-_MOST_WAITING = 60
+_MOST_WAITING = count(sample=15, full=60)
 _BREATH_SECONDS = (0.1, 0.6)
 _CANCEL_SECONDS = (0.0, 3.0)
 _BETWEEN_FAULTS_SECONDS = (0.5, 4.0)
