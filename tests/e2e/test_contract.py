@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ SECONDS = 400
 SAMPLED = {"sqlite": "examples,coverage,fuzzing", "postgresql": "stateful"}
 """The phases of Schemathesis by database, for `SAMPLE_SECONDS`. With EVENKEEL_TEST_FULL, both run all to the end."""
 SAMPLE_SECONDS = 40
+MIN_REQUESTS = 100
+"""A run that sends fewer shows nothing. An idle machine sends more than 1,500 in a sample."""
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "tests" / "support" / "contract.toml"
@@ -101,5 +104,8 @@ def test_the_service_is_as_specified(production: Production, database: str, tmp_
     )
     _log.warning("seed %s: %s", SEED, run.stdout)
     assert run.returncode == 0, f"{run.stdout}\n{production.logs()}"
+    generated = re.search(r"(\d+) generated, (\d+) passed", run.stdout)
+    assert generated, run.stdout
+    assert int(generated[1]) >= MIN_REQUESTS
     assert production.workers[0].is_running
     assert api.http.get("/readyz").is_success
