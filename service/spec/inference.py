@@ -114,7 +114,7 @@ class Typing:
         type_ = self.type_of(node)
         if type_ is not None and not type_.is_groupable:
             raise self.mismatch(
-                f"{_told(node)} has the type {type_}, whose values cannot be told apart: only atomic ones, and arrays "
+                f"{_told(node)} has the type {type_}, whose values cannot be compared: only atomic ones, and arrays "
                 "and structures of such, can. Keep what is needed of it in a column of its own.",
                 node,
             )

@@ -122,7 +122,7 @@ def test_a_worker_that_was_asked_to_drain_learns_of_it_with_every_beat(database:
 
 @dataclass
 class Monitored:
-    """A driver that tells of the tasks that Spark would tell of; without any, of a failure."""
+    """A driver that reports the given tasks as Spark would. Without tasks, it reports a failure."""
 
     told: dict[str, int]
     asked: list[str] = field(default_factory=list)

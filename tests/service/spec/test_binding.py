@@ -161,7 +161,7 @@ def test_what_cannot_be_told_apart_is_told_with_its_column_its_type_and_what_can
         with pytest.raises(SpecError) as caught:
             bound(**parts)
         (issue,) = caught.value.issues
-        assert "o.counts has the type MAP<STRING, INT>, whose values cannot be told apart" in issue.detail
+        assert "o.counts has the type MAP<STRING, INT>, whose values cannot be compared" in issue.detail
         assert "arrays and structures of such, can" in issue.detail
         assert "in a column of its own" in issue.detail
 

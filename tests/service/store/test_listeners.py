@@ -88,7 +88,9 @@ class TestDeafWorkers:
         add_job("waits")
         clock.ms += 10_000
 
-    def deaf(self, database: Database, clock: ManualClock, waited: int = 10_000, most_running: int = 0) -> list[str]:
+    def unresponsive(
+        self, database: Database, clock: ManualClock, waited: int = 10_000, most_running: int = 0
+    ) -> list[str]:
         with database.read() as session:
             return list(deaf_workers(session, "1", 0, clock.ms - waited, most_running))
 
@@ -97,20 +99,20 @@ class TestDeafWorkers:
             assert leases.claim(session, job_id, "w1", clock.ms, 30_000)
 
     def test_one_that_takes_nothing(self, database: Database, clock: ManualClock) -> None:
-        assert self.deaf(database, clock) == ["w1"]
-        assert self.deaf(database, clock, 10_001) == [], "it is given its time"
+        assert self.unresponsive(database, clock) == ["w1"]
+        assert self.unresponsive(database, clock, 10_001) == [], "it is given its time"
 
     def test_one_that_took_another(self, database: Database, clock: ManualClock, add_job: Callable[..., str]) -> None:
         self.take(database, clock, add_job("other"))
-        assert self.deaf(database, clock) == []
+        assert self.unresponsive(database, clock) == []
         clock.ms += 10_000
-        assert self.deaf(database, clock) == ["w1"], "since then it has taken nothing, and has a slot left"
+        assert self.unresponsive(database, clock) == ["w1"], "since then it has taken nothing, and has a slot left"
 
     def test_one_that_is_full(self, database: Database, clock: ManualClock, add_job: Callable[..., str]) -> None:
         for name in ("a", "b"):
             self.take(database, clock, add_job(name))
         clock.ms += 10_000
-        assert self.deaf(database, clock) == []
+        assert self.unresponsive(database, clock) == []
 
     def test_one_that_need_not_take_it(self, database: Database, clock: ManualClock, subtests: pytest.Subtests) -> None:
         cases: list[dict[str, object]] = [
@@ -124,7 +126,7 @@ class TestDeafWorkers:
             with subtests.test(excuse=excuse):
                 with database.write() as session:
                     session.execute(update(WorkerRow).values(**excuse))
-                assert self.deaf(database, clock) == []
+                assert self.unresponsive(database, clock) == []
 
     def test_a_job_that_waits_for_something_else(
         self, database: Database, clock: ManualClock, subtests: pytest.Subtests
@@ -134,11 +136,11 @@ class TestDeafWorkers:
             with subtests.test(excuse=excuse):
                 with database.write() as session:
                     session.execute(update(JobRow).values(**excuse))
-                assert self.deaf(database, clock) == []
+                assert self.unresponsive(database, clock) == []
 
     def test_a_tenant_with_as_many_jobs_as_it_may(
         self, database: Database, clock: ManualClock, add_job: Callable[..., str]
     ) -> None:
         self.take(database, clock, add_job("other"))
         clock.ms += 10_000
-        assert self.deaf(database, clock, most_running=1) == []
+        assert self.unresponsive(database, clock, most_running=1) == []
