@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, LiteralString
@@ -130,9 +131,10 @@ def expensive_starts_with(url: str) -> Iterator[None]:
 def test_sessions_of_others_are_left_alone_whatever_their_names_are(url: str, sink_at: Any, name: str) -> None:
     sink = sink_at(fence=2)
     named = name.format(own=sink._session)
+    # Closed without a commit, which fails on a session that the server has ended.
     with (
-        psycopg.connect(url, application_name=named, autocommit=True) as other,
-        psycopg.connect(url, application_name=f"{sink._session}1", autocommit=True) as older,
+        closing(psycopg.connect(url, application_name=named, autocommit=True)) as other,
+        closing(psycopg.connect(url, application_name=f"{sink._session}1", autocommit=True)) as older,
     ):
         sink._end_older_sessions()
         assert other.execute("SELECT 1").fetchone() == (1,)
