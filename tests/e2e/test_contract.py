@@ -25,7 +25,7 @@ SECONDS = 400
 """A run that is not over by then hangs."""
 SAMPLED = {"sqlite": "examples,coverage,fuzzing", "postgresql": "stateful"}
 """The phases of Schemathesis by database, for `SAMPLE_SECONDS`. With EVENKEEL_TEST_FULL, both run all to the end."""
-SAMPLE_SECONDS = 40
+SAMPLE_SECONDS = 25
 MIN_REQUESTS = 100
 """A run that sends fewer shows nothing. An idle machine sends more than 1,500 in a sample."""
 

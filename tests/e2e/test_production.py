@@ -38,9 +38,9 @@ from tests.support.traffic import traffic
 pytestmark = pytest.mark.e2e
 
 WORKERS = 3
-_BURST = count(sample=100, full=500)
+_BURST = count(sample=50, full=500)
 """Jobs at once."""
-PAUSE = count(sample=20.0, full=60.0)
+PAUSE = count(sample=12.0, full=60.0)
 """Seconds for which a server answers nobody."""
 AWAY = (503, "database_unavailable", True)
 
