@@ -31,6 +31,16 @@ def test_over_all_files_and_row_groups(tmp_path: Path) -> None:
     assert ranges_of(grouped[:1], ["i"])["i"].low == 0
 
 
+def test_an_empty_row_group_has_no_say(tmp_path: Path) -> None:
+    rows = pa.table({"i": pa.array([4, 7], pa.int64())})
+    with pq.ParquetWriter(tmp_path / "0.parquet", rows.schema) as writer:
+        for table in (rows.slice(0, 0), rows):
+            writer.write_table(table)
+    (footer,) = footers(tmp_path)
+    assert [footer.row_group(number).num_rows for number in range(footer.num_row_groups)] == [0, 2]
+    assert ranges_of([footer], ["i"]) == {"i": ValueRange(4, 7, True)}
+
+
 @pytest.mark.parametrize(
     ("values", "low", "high"),
     [
