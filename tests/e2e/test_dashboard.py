@@ -130,7 +130,7 @@ def test_from_the_editor_to_the_downloaded_result(open_tab: Open, service: Servi
 
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("a journey")
-    expect(page.locator(".job-state").get_by_text("SUCCEEDED")).to_be_visible(timeout=60_000)
+    expect(page.locator(".job-state").get_by_text("SUCCEEDED")).to_be_visible(timeout=180_000)
     expect(page.get_by_text("distinct_method = native")).to_be_visible()
 
     page.get_by_role("link", name="Result").click()
@@ -160,7 +160,7 @@ def test_a_job_is_edited_as_a_new_one_and_deleted(open_tab: Open, service: Servi
     expect(page.get_by_label("Name", exact=True).first).to_have_value("the copy")
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("the copy")
-    expect(page.locator(".job-state").get_by_text("SUCCEEDED")).to_be_visible(timeout=60_000)
+    expect(page.locator(".job-state").get_by_text("SUCCEEDED")).to_be_visible(timeout=180_000)
     copy = page.url.rpartition("/")[2]
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Keep it").click()
@@ -175,10 +175,10 @@ def test_a_running_job_is_seen_and_cancelled(open_tab: Open, service: Service) -
     tab = open_tab()
     tab.expect_refusals(404)
     page = tab.open(f"#/jobs/{job_id}")
-    expect(page.locator(".job-state").get_by_text("RUNNING")).to_be_visible(timeout=60_000)
+    expect(page.locator(".job-state").get_by_text("RUNNING")).to_be_visible(timeout=180_000)
     page.get_by_role("button", name="Cancel").click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
-    expect(page.locator(".job-state").get_by_text("CANCELLED")).to_be_visible(timeout=60_000)
+    expect(page.locator(".job-state").get_by_text("CANCELLED")).to_be_visible(timeout=180_000)
     expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
     assert service.job(job_id)["status"] == "CANCELLED"
 
@@ -226,7 +226,7 @@ def test_a_job_that_ends_leaves_the_list_of_active_ones(open_tab: Open, service:
     page = open_tab().open("#/jobs?state=active")
     expect(page.get_by_role("link", name="soon gone")).to_be_visible()
     service.http.post(f"/v1/jobs/{job_id}/cancel")
-    expect(page.get_by_role("link", name="soon gone")).to_have_count(0, timeout=30_000)
+    expect(page.get_by_role("link", name="soon gone")).to_have_count(0, timeout=90_000)
 
 
 def test_the_advice_is_taken_with_one_click(open_tab: Open, service: Service) -> None:
@@ -249,7 +249,7 @@ def test_the_advice_is_taken_with_one_click(open_tab: Open, service: Service) ->
     expect(page.get_by_text("on 100 slots its stages take")).to_be_visible()
     page.get_by_role("button", name="Run again with agg_phase = TWO_PHASE").click()
     page.wait_for_url(lambda url: before not in url)
-    expect(page.locator(".job-state").get_by_text("SUCCEEDED")).to_be_visible(timeout=60_000)
+    expect(page.locator(".job-state").get_by_text("SUCCEEDED")).to_be_visible(timeout=180_000)
     expect(page.get_by_text("agg_phase = TWO_PHASE", exact=True)).to_be_visible()
     page.get_by_role("link", name="Skew").click()
     expect(page.get_by_text("the job that it is compared with")).to_be_visible()
@@ -294,11 +294,11 @@ def test_a_live_stream_is_followed_stopped_and_resumed(open_tab: Open, jobs: dic
         timeout=60_000,
     )
     page.get_by_role("button", name="Stop").click()
-    expect(page.locator(".job-state").get_by_text("STOPPED")).to_be_visible(timeout=60_000)
+    expect(page.locator(".job-state").get_by_text("STOPPED")).to_be_visible(timeout=180_000)
     page.get_by_role("link", name="Result").click()
     expect(page.get_by_role("columnheader", name="parity")).to_be_visible()
     page.get_by_role("button", name="Resume", exact=True).click()
-    expect(page.locator(".job-state").get_by_text("RUNNING")).to_be_visible(timeout=60_000)
+    expect(page.locator(".job-state").get_by_text("RUNNING")).to_be_visible(timeout=180_000)
 
 
 def test_the_list_is_live_and_searched_with_the_keyboard(
@@ -380,5 +380,5 @@ def test_a_stream_begins_from_scratch(open_tab: Open, service: Service, jobs: di
     page = tab.open(f"#/jobs/{jobs['stream']}/stream")
     page.get_by_role("button", name="Resume from scratch").click()
     page.get_by_role("dialog").get_by_role("button", name="Begin from scratch").click()
-    expect(page.locator(".job-state").get_by_text("RUNNING")).to_be_visible(timeout=60_000)
+    expect(page.locator(".job-state").get_by_text("RUNNING")).to_be_visible(timeout=180_000)
     expect(page.get_by_text("Generation")).to_be_visible()

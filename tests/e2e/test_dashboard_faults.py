@@ -43,10 +43,10 @@ def test_a_service_that_goes_away_is_said_to_and_comes_back(open_tab: Open, serv
     page = tab.open("#/jobs")
     expect(page.get_by_role("link", name="drafted").first).to_be_visible()
     page.route("**/v1/**", lambda route: route.abort("connectionrefused"))
-    expect(page.get_by_text("Not up to date")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("Not up to date")).to_be_visible(timeout=90_000)
     expect(page.get_by_role("link", name="drafted").first).to_be_visible()
     page.unroute("**/v1/**")
-    expect(page.get_by_text("Not up to date")).to_have_count(0, timeout=60_000)
+    expect(page.get_by_text("Not up to date")).to_have_count(0, timeout=180_000)
     tab.faults[:] = [fault for fault in tab.faults if "ERR_CONNECTION_REFUSED" not in fault]
 
 
@@ -134,7 +134,7 @@ def test_charts_follow_the_theme_and_the_system(open_tab: Open, service: Service
     }
     job_id = service.submit(spec)
     page = open_tab(color_scheme="light").open(f"#/jobs/{job_id}/stream")
-    expect(page.locator(".uplot canvas")).to_have_count(4, timeout=60_000)
+    expect(page.locator(".uplot canvas")).to_have_count(4, timeout=180_000)
     root = page.locator("html")
     expect(root).to_have_attribute("data-theme", "light")
     page.evaluate("document.querySelectorAll('.uplot').forEach((one) => (one.dataset.old = 1))")

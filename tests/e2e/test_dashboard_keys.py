@@ -99,7 +99,7 @@ def test_a_list_that_is_looked_at_notices_that_its_key_is_revoked(tab: Watched, 
     sign_in(page, key["key"])
     expect(page.get_by_role("heading", level=1)).to_have_text("Jobs")
     assert locked.http.delete(f"/v1/keys/{key['id']}").status_code == 200
-    expect(page.get_by_text("unknown, expired or revoked")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("unknown, expired or revoked")).to_be_visible(timeout=90_000)
 
 
 def test_what_one_tenant_saw_is_not_shown_to_the_next(tab: Watched, locked: Service) -> None:

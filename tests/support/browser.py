@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, expect, sync_playwright
 
 from tests.support.node import node_packages
+from tests.support.processes import UNDER_LOAD
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 # As root in a container it has no sandbox to build, and it is to ask no host of its own for anything.
@@ -52,7 +53,8 @@ class Watched:
         self._context = browser.new_context(
             viewport=options.pop("viewport", DESKTOP), accept_downloads=downloads, **options
         )
-        self._context.set_default_timeout(20_000)
+        self._context.set_default_timeout(20_000 * UNDER_LOAD)
+        expect.set_options(timeout=5_000 * UNDER_LOAD)
         self.page: Page = self._context.new_page()
         self.faults: list[str] = []
         self.addresses: list[str] = []

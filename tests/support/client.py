@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 
+from tests.support.processes import UNDER_LOAD
+
 _LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=1.0)
 """Idle connections are let go well before the API closes them, after 5 s: a request on one that it is just closing gets
 no answer, and httpx by default keeps them as long."""
@@ -35,7 +37,8 @@ class JobClient:
         return job
 
     def wait(self, job_id: str, status: str | None = None, seconds: float = 90) -> dict[str, Any]:
-        """Waits until the job has finished, or has `status`; AssertionError after `seconds`."""
+        """Waits until the job has finished, or has `status`; AssertionError after `seconds`, see `UNDER_LOAD`."""
+        seconds *= UNDER_LOAD
         deadline = time.monotonic() + seconds
         headers = {"Prefer": "wait=2"}
         job = self.job(job_id)

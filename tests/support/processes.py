@@ -25,8 +25,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+UNDER_LOAD = 3
+"""How much longer tests wait than an idle machine needs. Only a test that fails waits for so long."""
+
+
 def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 30, every: float = 0.05) -> T:
-    """Calls `probe` until it gives something true and returns that; AssertionError after `seconds`."""
+    """Calls `probe` until it gives something true and returns that; AssertionError after `seconds`, or `UNDER_LOAD`
+    times as long on a loaded machine.
+    """
+    seconds *= UNDER_LOAD
     deadline = time.monotonic() + seconds
     while True:
         found = probe()
