@@ -37,6 +37,7 @@ def running_browser() -> Iterator[Browser]:
     found = next(filter(None, map(shutil.which, _NAMES)), None)
     if found is None:
         raise AssertionError("These tests need Chromium: `apt-get install chromium`, or have it on PATH.")
+    expect.set_options(timeout=5_000 * UNDER_LOAD)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=list(_FLAGS))
         try:
@@ -54,7 +55,6 @@ class Watched:
             viewport=options.pop("viewport", DESKTOP), accept_downloads=downloads, **options
         )
         self._context.set_default_timeout(20_000 * UNDER_LOAD)
-        expect.set_options(timeout=5_000 * UNDER_LOAD)
         self.page: Page = self._context.new_page()
         self.faults: list[str] = []
         self.addresses: list[str] = []

@@ -30,8 +30,8 @@ UNDER_LOAD = 3
 
 
 def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 30, every: float = 0.05) -> T:
-    """Calls `probe` until it gives something true and returns that; AssertionError after `seconds`, or `UNDER_LOAD`
-    times as long on a loaded machine.
+    """Calls `probe` until it returns something true, and returns that. Raises AssertionError after `UNDER_LOAD` times
+    `seconds`, which are enough on an idle machine.
     """
     seconds *= UNDER_LOAD
     deadline = time.monotonic() + seconds

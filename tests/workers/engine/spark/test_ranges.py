@@ -31,7 +31,7 @@ def test_over_all_files_and_row_groups(tmp_path: Path) -> None:
     assert ranges_of(grouped[:1], ["i"])["i"].low == 0
 
 
-def test_an_empty_row_group_has_no_say(tmp_path: Path) -> None:
+def test_an_empty_row_group_changes_no_range(tmp_path: Path) -> None:
     rows = pa.table({"i": pa.array([4, 7], pa.int64())})
     with pq.ParquetWriter(tmp_path / "0.parquet", rows.schema) as writer:
         for table in (rows.slice(0, 0), rows):
