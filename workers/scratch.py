@@ -32,6 +32,7 @@ import os
 import re
 import shutil
 import socket
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -88,18 +89,15 @@ class Scratch:
         # From here on it is known by its name, and locked.
         new.rename(self.path)
         self._beats, self._is_removed = 0, False
+        self._lock = threading.Lock()
         self._sweep()
         self._loop = Loop("scratch", _BEAT_SECONDS, self.beat)
         self._loop.start()
 
     def beat(self) -> None:
         """Gives a sign of life; sweeps from time to time. Raises OSError."""
-        try:
-            os.utime(self.path / _OWNER)
-        except FileNotFoundError:
-            if self._is_removed:
-                return
-            raise
+        if self._touch() is None:
+            return
         self._beats += 1
         if self._beats % _SWEEP_EVERY == 0:
             self._sweep()
@@ -111,16 +109,27 @@ class Scratch:
     def remove(self) -> None:
         """Ends the signs of life and removes the directory, as far as that is possible. May be called twice."""
         self._loop.ask_to_stop()
-        if not self._is_removed:
-            self._is_removed = True
-            with suppress(OSError):
-                _remove(self.path)
-            os.close(self._owner)
+        with self._lock:
+            if not self._is_removed:
+                self._is_removed = True
+                with suppress(OSError):
+                    _remove(self.path)
+                os.close(self._owner)
 
     def _sweep(self) -> None:
-        owner = self.path / _OWNER
-        os.utime(owner)
-        sweep_scratch(self._root, owner.stat().st_mtime)
+        now = self._touch()
+        if now is not None:
+            sweep_scratch(self._root, now)
+
+    def _touch(self) -> float | None:
+        """Sets the time of `owner.json` and returns it, in seconds since the epoch; None after `remove`."""
+        # A sign of life after `remove` would keep what could not be removed from the sweeps of others.
+        with self._lock:
+            if self._is_removed:
+                return None
+            owner = self.path / _OWNER
+            os.utime(owner)
+            return owner.stat().st_mtime
 
 
 def sweep_scratch(root: Path, now: float) -> None:

@@ -197,6 +197,18 @@ def test_what_cannot_be_removed_is_tried_again_by_the_next_sweep(
     assert list(tmp_path.iterdir()) == [own.path]
 
 
+def test_no_sign_of_life_comes_after_the_removal(tmp_path: Path, own: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda _path, ignore_errors: None)
+        (own.path / "local").mkdir()
+        own.remove()
+    age(own.path, QUIET_SECONDS)
+    before = (own.path / "owner.json").stat().st_mtime
+    for _ in range(scratch._SWEEP_EVERY):
+        own.beat()
+    assert (own.path / "owner.json").stat().st_mtime == before
+
+
 def test_a_removal_and_a_creation_that_were_cut_short(tmp_path: Path, own: Scratch) -> None:
     halves = [tmp_path / f"scratch-{'0' * 32}", tmp_path / f".new-{'0' * 32}"]
     for half in halves:
