@@ -6,7 +6,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from service.spec.dialect import Text, tokens_of
 from service.spec.errors import SpecError, did_you_mean, nearest_names
-from service.spec.scalar import quoted
+from service.spec.rendering import quoted
 from service.spec.types import MAX_PRECISION, DataType, Field, Schema, TypeName, decimal
 
 MAX_COLUMNS = 10_000

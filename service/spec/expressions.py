@@ -7,10 +7,9 @@ from service.spec.growth import conditions_in, expanded, longest
 from service.spec.inference import Typing
 from service.spec.parsing import read_expression
 from service.spec.patterns import check_patterns
-from service.spec.rendering import render
 from service.spec.scalar import Scalar
 from service.spec.scope import TableScope, resolve
-from service.spec.tree import Expression, columns_of
+from service.spec.tree import Expression
 
 
 def compile_expression(text: str, scope: TableScope, pointer: str) -> Scalar:
@@ -32,7 +31,7 @@ def scalar_of(tree: Expression, source: Text) -> Scalar:
     that could take too long, and `query_too_deep` for what grows too large once derived tables are merged.
     """
     type_ = Typing(source).type_of(tree)
-    scalar = Scalar(render(tree), columns_of(tree), type_, longest(tree, source), expanded(tree, source))
+    scalar = Scalar(tree, type_, longest(tree, source), expanded(tree, source))
     conditions_in(tree, source)
     check_patterns(tree, source)
     return scalar

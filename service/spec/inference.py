@@ -25,6 +25,7 @@ from service.spec.tree import (
     Connective,
     Expression,
     Extract,
+    GetField,
     InList,
     Interval,
     Like,
@@ -56,7 +57,12 @@ from service.spec.types import (
 _CONDITIONS = frozenset({TypeName.BOOLEAN, TypeName.STRING, TypeName.NULL})
 _NUMBERS = NUMERIC | {TypeName.STRING, TypeName.NULL}
 _TIMES = TEMPORAL | {TypeName.STRING, TypeName.NULL}
-_SUFFIX_TYPES = {"L": TypeName.BIGINT, "S": TypeName.SMALLINT, "Y": TypeName.TINYINT}
+_SUFFIX_TYPES = {
+    "L": TypeName.BIGINT,
+    "S": TypeName.SMALLINT,
+    "Y": TypeName.TINYINT,
+    "D": TypeName.DOUBLE,
+}
 
 
 class Typing:
@@ -94,7 +100,7 @@ class Typing:
                 operand = self.computable(node.operand)
                 self._require(operand, _TIMES, node.operand, f"EXTRACT({node.part} …)")
                 return decimal(8, 6) if node.part == "SECOND" else INT
-            case Interval() | Name() | Aggregate():
+            case Interval() | Name() | GetField() | Aggregate():
                 return None
             case Connective():
                 return self._connective(node)
@@ -256,11 +262,11 @@ class Typing:
 
 def number_type(node: Number) -> DataType:
     """The type of an unsigned number: INT, BIGINT or DECIMAL by its size, DECIMAL with a point, DOUBLE with an e."""
-    if node.suffix:
+    if node.suffix in _SUFFIX_TYPES:
         return DataType(_SUFFIX_TYPES[node.suffix])
     if "e" in node.text.lower():
         return DOUBLE
-    if node.is_integer:
+    if node.is_integer and node.suffix != "BD":
         return _integer_type(int(node.text), node.text)
     whole, _, fraction = node.text.partition(".")
     digits = len((whole + fraction).lstrip("0"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from sqlglot import exp
@@ -47,6 +48,7 @@ from service.spec.tree import (
     Connective,
     Expression,
     Extract,
+    GetField,
     InList,
     Interval,
     Like,
@@ -62,6 +64,8 @@ from service.spec.types import MAX_PRECISION, DataType, TypeName, decimal
 from service.spec.unknown_functions import unknown_function, wrong_arity
 from service.spec.windows import PARTS, SESSIONS, WINDOWS, misplaced, session_refused
 
+_SPARK_NUMBER = re.compile(r"(?<![\w`.])(\d+(?:\.\d+)?(?:E[+-]?\d+)?)(BD|D)\b")
+
 
 def read_expression(source: Text) -> Expression:
     """The tree of a scalar expression's text: the one that the text was written from, where there is one.
@@ -71,6 +75,22 @@ def read_expression(source: Text) -> Expression:
     if source.tree is not None:
         return source.tree
     return ExpressionReader(source, aggregates=False).read(parse_expression(source))
+
+
+def read_template(text: str) -> Expression:
+    """The tree of an expression that a rule wrote: it may call any function, and use `&`, `|`, `a.field`, D and BD.
+
+    Raises SpecError where it is no expression; that is a mistake in the rule.
+    """
+    numbers: dict[str, Number] = {}
+
+    def named(match: re.Match[str]) -> str:
+        name = f"{match[1]}{match[2]}"
+        numbers[name] = Number(match[1], match[2])
+        return f"`{name}`"
+
+    source = Text(_SPARK_NUMBER.sub(named, text), "")
+    return _TemplateReader(source, numbers).read(parse_expression(source))
 
 
 def position(node: exp.Expr) -> int | None:
@@ -352,4 +372,28 @@ def _terms(node: exp.And | exp.Or) -> list[exp.Expr]:
     return terms
 
 
-__all__ = ["ExpressionReader", "position", "read_expression"]
+class _TemplateReader(ExpressionReader):
+    """Reads what rules write; `numbers` are those with a suffix, by the names that the text has in their place."""
+
+    def __init__(self, source: Text, numbers: Mapping[str, Number]) -> None:
+        super().__init__(source, aggregates=False)
+        self._numbers = numbers
+
+    def read(self, node: exp.Expr | None) -> Expression:
+        match node:
+            case exp.BitwiseAnd() | exp.BitwiseOr():
+                operator = "&" if isinstance(node, exp.BitwiseAnd) else "|"
+                return Arithmetic(operator, self.read(node.this), self.read(node.expression))
+            case exp.Anonymous():
+                return Call(node.name.lower(), tuple(self.read(argument) for argument in node.expressions))
+            case exp.Column() if node.table:
+                return GetField(Name(None, node.table), node.name)
+            case exp.Column() if node.name in self._numbers:
+                return self._numbers[node.name]
+        match tree := super().read(node):
+            case Not(Test(operand, "NULL")):
+                return Test(operand, "NOT NULL")
+        return tree
+
+
+__all__ = ["ExpressionReader", "position", "read_expression", "read_template"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import assert_never
 
 from service.spec.query import AggregateFunction
-from service.spec.scalar import quoted
 from service.spec.tree import (
     Aggregate,
     Arithmetic,
@@ -20,6 +19,7 @@ from service.spec.tree import (
     Connective,
     Expression,
     Extract,
+    GetField,
     InList,
     Interval,
     Like,
@@ -33,11 +33,21 @@ from service.spec.tree import (
 )
 
 # How tightly an operator binds; an operand that binds less tightly than its place demands gets parentheses.
-_OR, _AND, _NOT, _PREDICATE, _SUM, _PRODUCT, _UNARY, _ATOM = range(8)
-_ARITHMETIC = {"+": _SUM, "-": _SUM, "||": _SUM, "*": _PRODUCT, "/": _PRODUCT, "%": _PRODUCT, "DIV": _PRODUCT}
+_OR, _AND, _NOT, _PREDICATE, _BIT_OR, _BIT_AND, _SUM, _PRODUCT, _UNARY, _ATOM = range(10)
+_ARITHMETIC = {
+    "|": _BIT_OR,
+    "&": _BIT_AND,
+    **dict.fromkeys(("+", "-", "||"), _SUM),
+    **dict.fromkeys(("*", "/", "%", "DIV"), _PRODUCT),
+}
 
 # `$` because Spark replaces `${env:…}` by the worker's environment wherever it stands, in strings too.
 _ESCAPES = {"$": "\\u0024", "\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\x1a": "\\Z"}
+
+
+def quoted(name: str) -> str:
+    """`name` as a Spark identifier."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def string_literal(value: str) -> str:
@@ -93,6 +103,9 @@ class _Writer:
                 self.add((quoted(qualifier) + "." if qualifier is not None else "") + quoted(name))
             case Column(name):
                 self.add(quoted(name))
+            case GetField(operand, name):
+                self.write(operand, _ATOM)
+                self.add("." + quoted(name))
             case Null():
                 self.add("NULL")
             case Boolean(value):

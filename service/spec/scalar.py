@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from service.spec.rendering import render
+from service.spec.tree import Column, Expression, columns_of
 from service.spec.types import DataType
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scalar:
-    """An expression that passed the allow-list, with every column resolved.
+    """An expression with every column resolved, and its type. Scalars are equal if their text and type are.
 
-    `sql` is canonical Spark SQL, rendered by `service.spec.expressions` and never a caller's text; every column stands
-    in it back-quoted under its full output name (`` `o.amount` ``). `columns` are those names, in order of appearance.
-    `type` is None where only Spark knows it. `longest` bounds the bytes of a value (see `service.spec.growth`), `size`
-    is how many nodes it has, columns of derived tables written out.
+    A client's expression has passed the allow-list (`service.spec.expressions`); rules compose others of it. `type` is
+    None where only Spark knows it. `longest` bounds the bytes of a value (see `service.spec.growth`), `size` is how
+    many nodes the expression has, columns of derived tables written out.
     """
 
-    sql: str
-    columns: tuple[str, ...]
+    tree: Expression
     type: DataType | None
-    longest: int | None = field(default=None, compare=False, repr=False)
-    size: int = field(default=1, compare=False, repr=False)
+    longest: int | None = field(default=None, repr=False)
+    size: int = field(default=1, repr=False)
+
+    @cached_property
+    def sql(self) -> str:
+        """Canonical Spark SQL; every column is back-quoted under its full output name (`` `o.amount` ``)."""
+        return render(self.tree)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns in it, in order of first appearance."""
+        return columns_of(self.tree)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Scalar) and self.sql == other.sql and self.type == other.type
+
+    def __hash__(self) -> int:
+        return hash(self.sql)
 
     def __str__(self) -> str:
         return self.sql.replace("`", "")
@@ -29,15 +48,9 @@ class Scalar:
     @property
     def column(self) -> str | None:
         """The name of the column where the expression is nothing but one."""
-        only = len(self.columns) == 1 and self.sql == quoted(self.columns[0])
-        return self.columns[0] if only else None
-
-
-def quoted(name: str) -> str:
-    """`name` as a Spark identifier."""
-    return "`" + name.replace("`", "``") + "`"
+        return self.tree.name if isinstance(self.tree, Column) else None
 
 
 def column(name: str, type_: DataType | None) -> Scalar:
     """A reference to the output column `name`."""
-    return Scalar(quoted(name), (name,), type_)
+    return Scalar(Column(name, type_), type_)

@@ -1,27 +1,23 @@
-"""Scalars read back into trees, for rewrites that must know what is in an expression.
+"""The trees of scalars over the columns of other rows, for rewrites that must know what is in an expression.
 
-A `Scalar`'s text is canonical Spark SQL that `service.spec` rendered, so `service.spec` reads it again. What a rule
-composed itself may hold functions that no query may call; such a text has no tree here, and its rule does without.
+What a rule composed itself may have functions that no query may call; such a tree is not given here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 from service.spec.dialect import Text
 from service.spec.errors import SpecError
 from service.spec.expressions import scalar_of
+from service.spec.functions import FUNCTIONS
 from service.spec.inference import Typing
-from service.spec.parsing import read_expression
 from service.spec.scalar import Scalar
-from service.spec.tree import Column, Connective, Expression, Name, map_children
+from service.spec.tree import Arithmetic, Call, Column, Connective, Expression, GetField, map_children, walk
 from service.spec.types import DataType, Field, known
 
-_TREE = "_tree"
-
 Columns = Mapping[str, Expression]
-"""What the names in a text stand for."""
+"""What each column is replaced by."""
 
 
 def columns_by_name(fields: tuple[Field, ...]) -> dict[str, Expression]:
@@ -30,30 +26,23 @@ def columns_by_name(fields: tuple[Field, ...]) -> dict[str, Expression]:
 
 
 def tree_of(scalar: Scalar, columns: Columns) -> Expression | None:
-    """The tree of `scalar` with every name replaced by what `columns` has for it; None where it cannot be read."""
-    if any(name not in columns for name in scalar.columns):
-        return None
-    if scalar.column is not None:
-        return columns[scalar.column]
-    tree = read_scalar(scalar)
-    try:
-        return None if tree is None else _resolved(tree, columns)
-    except KeyError:
-        return None
-
-
-def read_scalar(scalar: Scalar) -> Expression | None:
-    """The tree of `scalar` with the names of its text; None where it cannot be read.
-
-    A text is parsed once: a scalar is immutable and keeps its tree, outside of its fields.
+    """The tree of `scalar` with every column replaced by what `columns` has for it; None where a column is missing, or
+    the tree has what no query may have.
     """
-    kept = vars(scalar)
-    if _TREE not in kept:
-        try:
-            kept[_TREE] = read_expression(Text(scalar.sql, ""))
-        except SpecError:
-            kept[_TREE] = None
-    return cast("Expression | None", kept[_TREE])
+    if any(name not in columns for name in scalar.columns) or not is_standard(scalar.tree):
+        return None
+    return _replaced(scalar.tree, columns)
+
+
+def is_standard(tree: Expression) -> bool:
+    """Whether a query may have everything that is in `tree`. Rules also write other functions and operators."""
+    for node in walk(tree):
+        match node:
+            case Call(name) if name not in FUNCTIONS:
+                return False
+            case GetField() | Arithmetic("&" | "|"):
+                return False
+    return True
 
 
 def scalar_from(tree: Expression) -> Scalar | None:
@@ -76,9 +65,10 @@ def conjuncts_of(condition: Scalar, columns: Columns) -> tuple[Scalar, ...]:
     """The terms of an AND, with `columns` put in; the whole condition alone where it is none or cannot be read.
 
     >>> from service.spec.types import INT
-    >>> both = Scalar("`a` > 1 AND `b` IS NULL", ("a", "b"), None)
-    >>> fields = (Field("a", INT), Field("b", INT))
-    >>> [str(term) for term in conjuncts_of(both, columns_by_name(fields))]
+    >>> from service.spec.tree import Comparison, Number, Test
+    >>> a, b = Column("a", INT), Column("b", INT)
+    >>> both = Scalar(Connective("AND", (Comparison(">", a, Number("1")), Test(b, "NULL"))), None)
+    >>> [str(term) for term in conjuncts_of(both, {"a": a, "b": b})]
     ['a > 1', 'b IS NULL']
     """
     tree = tree_of(condition, columns)
@@ -88,7 +78,7 @@ def conjuncts_of(condition: Scalar, columns: Columns) -> tuple[Scalar, ...]:
     return tuple(term for term in terms if term is not None) if None not in terms else (condition,)
 
 
-def _resolved(node: Expression, columns: Columns) -> Expression:
-    if isinstance(node, Name):
+def _replaced(node: Expression, columns: Columns) -> Expression:
+    if isinstance(node, Column):
         return columns[node.name]
-    return map_children(node, lambda child: _resolved(child, columns))
+    return map_children(node, lambda child: _replaced(child, columns))

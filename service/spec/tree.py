@@ -55,7 +55,9 @@ class Boolean:
 
 @dataclass(frozen=True)
 class Number:
-    """An unsigned number as Spark reads it: `12`, `1.50`, `1e3`; `suffix` is Spark's L, S or Y, or nothing."""
+    """An unsigned number as Spark reads it: `12`, `1.50`, `1e3`; `suffix` is Spark's L, S or Y, or nothing. Rules write
+    D and BD too.
+    """
 
     text: str
     suffix: str = ""
@@ -104,7 +106,7 @@ class Not:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """`+ - * / % DIV ||`."""
+    """`+ - * / % DIV ||`; rules write `&` and `|` too."""
 
     operator: str
     left: Expression
@@ -130,7 +132,7 @@ class Connective:
 
 @dataclass(frozen=True)
 class Test:
-    """`operand IS NULL`, `IS TRUE` or `IS FALSE`."""
+    """`operand IS NULL`, `IS TRUE` or `IS FALSE`; rules write `IS NOT NULL` too."""
 
     operand: Expression
     what: str
@@ -199,6 +201,14 @@ class Extract:
 
 
 @dataclass(frozen=True)
+class GetField:
+    """`operand.name`: a field of a structure. Only rules write it."""
+
+    operand: Expression
+    name: str
+
+
+@dataclass(frozen=True)
 class Aggregate:
     """An aggregate call in a SELECT; no part of a scalar expression. COUNT(*) has no arguments."""
 
@@ -233,6 +243,7 @@ Expression = (
     | Cast
     | Call
     | Extract
+    | GetField
     | Aggregate
 )
 
@@ -240,8 +251,8 @@ Expression = (
 def map_children(node: Expression, change: Callable[[Expression], Expression]) -> Expression:
     """`node` with `change` applied to each of its direct parts, in order of appearance."""
     match node:
-        case Negation(operand) | Not(operand) | Test(operand) | Cast(operand) | Extract(operand=operand):
-            return replace(node, operand=change(operand))
+        case Negation() | Not() | Test() | Cast() | GetField() | Extract():
+            return replace(node, operand=change(node.operand))
         case Arithmetic(_, left, right) | Comparison(_, left, right):
             return replace(node, left=change(left), right=change(right))
         case Connective(_, terms):
@@ -274,8 +285,8 @@ def map_children(node: Expression, change: Callable[[Expression], Expression]) -
 def children(node: Expression) -> tuple[Expression, ...]:
     """The direct parts of `node`, in the order in which `map_children` takes them."""
     match node:
-        case Negation(operand) | Not(operand) | Test(operand) | Cast(operand) | Extract(operand=operand):
-            return (operand,)
+        case Negation() | Not() | Test() | Cast() | GetField() | Extract():
+            return (node.operand,)
         case Arithmetic(_, left, right) | Comparison(_, left, right) | Like(_, left, right):
             return (left, right)
         case Connective(_, terms):
@@ -300,6 +311,15 @@ def walk(node: Expression) -> Iterator[Expression]:
     yield node
     for child in children(node):
         yield from walk(child)
+
+
+def conjuncts(condition: Expression) -> Iterator[Expression]:
+    """The terms of an AND, also of those inside it; the whole condition where it is none."""
+    if isinstance(condition, Connective) and condition.operator == "AND":
+        for term in condition.terms:
+            yield from conjuncts(term)
+    else:
+        yield condition
 
 
 class NodeCounter:

@@ -9,6 +9,7 @@ from service.spec.bound import BoundName, BoundQuery, BoundUnion
 from service.spec.coercion import Incompatible, widest
 from service.spec.errors import SpecError
 from service.spec.scalar import Scalar
+from service.spec.tree import Cast
 from service.spec.types import UNKNOWN, DataType, Field, Schema
 
 
@@ -61,4 +62,4 @@ def _cast(scalar: Scalar, type_: DataType | None) -> Scalar:
     if type_ is None:
         # Spark finds the common type by itself.
         return replace(scalar, type=None)
-    return scalar if scalar.type == type_ else replace(scalar, sql=f"CAST({scalar.sql} AS {type_})", type=type_)
+    return scalar if scalar.type == type_ else replace(scalar, tree=Cast(scalar.tree, type_, tries=False), type=type_)

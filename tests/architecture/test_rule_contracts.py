@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service.spec import options, query, scalar, types
-from workers.engine.plan import explain, nodes
+from workers.engine.plan import explain, literals, nodes, scalars
 from workers.engine.rules import rule as rule_module
 from workers.engine.rules.rule import Match, Rule
 from workers.engine.rules.rulebook import RULES
@@ -20,7 +20,7 @@ from workers.engine.stats import statistics
 def test_the_example_runs(rule: Rule[Any]) -> None:
     names: dict[str, object] = {}
     module = importlib.import_module(type(rule).__module__)
-    for imported in (types, scalar, query, options, explain, rule_module, statistics, nodes, module):
+    for imported in (types, scalar, query, options, explain, rule_module, statistics, nodes, literals, scalars, module):
         names.update(vars(imported))
     names["Match"] = Match
     examples = doctest.DocTestFinder(recurse=False).find(type(rule), rule.name, globs=names)

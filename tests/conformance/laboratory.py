@@ -28,8 +28,8 @@ from service.spec.compile import compile_job
 from service.spec.errors import SpecError
 from service.spec.job import JobSpec, TableFormat, TableSource
 from service.spec.options import JobSettings
+from service.spec.rendering import quoted
 from service.spec.reports import RuleOutcome
-from service.spec.scalar import quoted
 from service.spec.types import Field, Schema
 from tests.conformance.combinations import Settings, dimensions, unheard
 from tests.support.rows import difference

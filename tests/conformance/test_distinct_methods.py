@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 from service.spec.options import AggPhase
 from service.spec.query import AggregateFunction
 from service.spec.reports import RuleOutcome
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.types import BIGINT, BOOLEAN, DATE, STRING, Field, decimal
+from tests.support.scalars import scalar
 from workers.engine.plan.algebra import refusal_of
 from workers.engine.plan.bitmaps import BLOCK, LANE, LANES, bitmap_aggregate
 from workers.engine.plan.branches import joined_branches, keyed_branches, sent_by_value
@@ -232,9 +233,7 @@ def test_blocks_are_hashed(spark: SparkSession) -> None:
     session = spark.newSession()
     table = session.range(200_000).selectExpr("id % 3 AS `t.k`", "(id * 7919) % 100003 - 50000 AS `t.v`", "id AS `t.p`")
     k, v = column("t.k", BIGINT), column("t.v", BIGINT)
-    call = Call(
-        AggregateFunction.COUNT, (v,), Field("n", BIGINT), distinct=True, filter=Scalar("`t.k` > 0", ("t.k",), BOOLEAN)
-    )
+    call = Call(AggregateFunction.COUNT, (v,), Field("n", BIGINT), distinct=True, filter=scalar("`t.k` > 0", BOOLEAN))
     calls = (call, Call(AggregateFunction.MAX, (v,), Field("most", BIGINT)))
     node = Aggregate(Scan("t", "t", tuple((field, field.name) for field in FIELDS[:2])), (Named(k, "k"),), calls)
     plan = bitmap_aggregate(node, BLOCK, AggPhase.AUTO)

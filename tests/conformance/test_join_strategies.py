@@ -17,6 +17,7 @@ from service.spec.query import JoinKind
 from service.spec.scalar import Scalar, column
 from service.spec.strategies import JoinLocal, JoinShip
 from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field
+from tests.support.scalars import scalar
 from workers.engine.plan.nodes import Aggregate, Exchange, Join, JoinStrategy, Named, Phases, Scan
 from workers.engine.spark.lowering import lower
 from workers.engine.stats.join_cost import Way, possible_ways
@@ -33,7 +34,7 @@ LEFT, RIGHT = (
     Scan(name, name, tuple((Field(f"{name}.{called}", type_), called) for called, type_ in COLUMNS)) for name in "lr"
 )
 KEYS = tuple((column(f"l.{name}", type_), column(f"r.{name}", type_)) for name, type_ in COLUMNS[:2])
-RESIDUAL = Scalar("`l.s` < `r.s`", ("l.s", "r.s"), BOOLEAN)
+RESIDUAL = scalar("`l.s` < `r.s`", BOOLEAN)
 KINDS = [kind for kind in JoinKind if kind is not JoinKind.CROSS]
 OPERATORS = {
     Way.SORT_MERGE: "SortMergeJoin",

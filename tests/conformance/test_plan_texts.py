@@ -11,13 +11,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from service.spec.ddl import parse_schema
 from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.strategies import JoinLocal, JoinShip
 from service.spec.types import BIGINT, BOOLEAN, INT, STRING, TINYINT, Field, TypeName
 from tests.conformance.conftest import FACTS, SEED, assert_same_rows, facts
 from tests.conformance.test_rules import KNOWN, cases
 from tests.golden.test_golden import CASES, planned, read
 from tests.support.plan_parts import COUNT
+from tests.support.scalars import scalar
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -47,8 +48,8 @@ ROWS = 60
 LEFT = Scan("left", "l", ((Field("l.k", BIGINT), "k"), (Field("l.v", STRING), "v")))
 RIGHT = Scan("right", "r", ((Field("r.k", BIGINT), "k"), (Field("r.v", STRING), "v")))
 ON = ((column("l.k", BIGINT), column("r.k", BIGINT)),)
-LESS = Scalar("`l.v` <= `r.v`", ("l.v", "r.v"), BOOLEAN)
-PARITY = Scalar("`l.k` % 2", ("l.k",), BIGINT)
+LESS = scalar("`l.v` <= `r.v`", BOOLEAN)
+PARITY = scalar("`l.k` % 2", BIGINT)
 
 
 def logical_plan(frame: DataFrame) -> str:
@@ -152,7 +153,7 @@ def test_hints_of_a_text_are_those_of_its_plan(
 @pytest.mark.parametrize(
     "node",
     [
-        Union((LEFT, Filter(LEFT, Scalar("`l.k` > 2", ("l.k",), BOOLEAN)), LEFT)),
+        Union((LEFT, Filter(LEFT, scalar("`l.k` > 2", BOOLEAN)), LEFT)),
         Limit(Sort(Union((LEFT, LEFT)), (SortItem(column("l.k", BIGINT), SortDirection.DESC, NullsOrder.LAST),)), 9),
         Exchange(LEFT, (PARITY,)),
         Exchange(LEFT, (PARITY,), 3),
@@ -160,11 +161,11 @@ def test_hints_of_a_text_are_those_of_its_plan(
         Exchange(LEFT, ()),
         Exchange(LEFT, (), 3),
         Expand(Exchange(LEFT, (PARITY,)), 3, "$branch"),
-        Aggregate(LEFT, (Named(Scalar("1", (), INT), "one"),), (COUNT,)),
-        Aggregate(LEFT, (Named(Scalar("-1", (), INT), "one"), Named(column("l.v", STRING), "v")), ()),
+        Aggregate(LEFT, (Named(scalar("1", INT), "one"),), (COUNT,)),
+        Aggregate(LEFT, (Named(scalar("-1", INT), "one"), Named(column("l.v", STRING), "v")), ()),
         Aggregate(
             LEFT,
-            (Named(column("l.k", BIGINT), "k"), Named(column("l.v", STRING), "v"), Named(Scalar("1", (), INT), "one")),
+            (Named(column("l.k", BIGINT), "k"), Named(column("l.v", STRING), "v"), Named(scalar("1", INT), "one")),
             (
                 COUNT,
                 Call(AggregateFunction.SUM, (column("l.k", BIGINT),), Field("s", BIGINT)),

@@ -14,7 +14,8 @@ from service.spec.bound import (
     BoundUnion,
     BoundWatermark,
 )
-from service.spec.scalar import Scalar, quoted
+from service.spec.rendering import quoted
+from service.spec.scalar import Scalar
 from service.spec.types import Field
 
 _INDENT = "  "

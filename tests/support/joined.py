@@ -5,6 +5,7 @@ from __future__ import annotations
 from service.spec.query import AggregateFunction, JoinKind
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, DataType, Field, decimal
+from tests.support.scalars import scalar
 from workers.engine.plan.nodes import Aggregate, Call, Join, Named, Scan
 
 TYPES: dict[str, DataType] = {
@@ -33,9 +34,9 @@ def col(name: str) -> Scalar:
 
 def text(sql: str, *names: str, type_: DataType | None = BOOLEAN) -> Scalar:
     """An expression over `names`, which stand back-quoted in it."""
-    for name in names:
+    for name in dict.fromkeys(names):
         sql = sql.replace(name, f"`{name}`")
-    return Scalar(sql, names, type_)
+    return scalar(sql, type_)
 
 
 def call(function: str, *arguments: Scalar, distinct: bool = False, where: Scalar | None = None) -> Call:

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from service.spec.evaluation import cannot_fail, never_true_of_nulls, null_of_nulls
-from service.spec.scalar import Scalar
 from service.spec.scalar_trees import columns_by_name, tree_of
 from service.spec.tree import Expression
 from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, Field, decimal
+from tests.support.scalars import scalar
 
 COLUMNS = columns_by_name(
     (
@@ -28,7 +28,7 @@ COLUMNS = columns_by_name(
 
 def read(text: str) -> Expression:
     named = re.sub(r"\b([ibxmwsqd])\b(?![('])", r"`\1`", text)
-    tree = tree_of(Scalar(named, tuple(re.findall("`(.)`", named)), None), COLUMNS)
+    tree = tree_of(scalar(named, None), COLUMNS)
     assert tree is not None, named
     return tree
 

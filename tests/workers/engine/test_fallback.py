@@ -9,9 +9,10 @@ from typing import Any
 from service.spec.options import JobSettings
 from service.spec.query import JoinKind
 from service.spec.reports import HotKey
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 from service.spec.types import BIGINT, Field
+from tests.support.scalars import scalar
 from workers.engine.fallback import FALLBACK, after_crashes, after_failure, cautious_plan, has_joins
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.nodes import Join, JoinStrategy, Limit, Node, Scan
@@ -67,7 +68,7 @@ def test_joins_without_keys_are_left_to_spark_and_told_where_it_must_broadcast()
 def test_hot_keys_are_not_broadcast_behind_the_exchange_that_spread_them() -> None:
     sizes = {"a": TableSize("a", 8, 1 << 30, 10_000_000, True), "b": TableSize("b", 8, 1 << 28, 5_000_000, True)}
     hot = HotKey(value="7", share=0.9, estimated_rows=9_000_000)
-    literals = ((Scalar("7L", (), BIGINT),),)
+    literals = ((scalar("7L", BIGINT),),)
     of_a = KeySketch("a", ("a.k",), 60_000, 6_000, 1_000_000, 0.0, (hot,), literals=literals)
     of_b = KeySketch("b", ("b.k",), 60_000, 60_000, 5_000_000, 0.0, ())
     known = Statistics(sizes, {("a.k",): of_a, ("b.k",): of_b}, slots=4, task_memory=1 << 30)

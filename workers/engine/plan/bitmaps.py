@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from service.spec.options import AggPhase
 from service.spec.query import AggregateFunction
 from service.spec.scalar import Scalar, column
+from service.spec.tree import Cast, Null
 from service.spec.types import BIGINT, BINARY, INT, UNKNOWN, Field, TypeName
 from workers.engine.plan.algebra import SplitCall, is_distinct, refusal_of, split_call
 from workers.engine.plan.deduplication import names
@@ -62,7 +63,7 @@ def as_integer(value: Scalar) -> Scalar | None:
     >>> from service.spec.scalar import column
     >>> from service.spec.types import decimal
     >>> str(as_integer(column("o.price", decimal(10, 2))))
-    'CAST((o.price) * 100BD AS BIGINT)'
+    'CAST(o.price * 100BD AS BIGINT)'
     """
     of = value.type
     if of is None:
@@ -163,7 +164,7 @@ def _lanes(call: Call, integer: Scalar, width: int, free: Iterator[str]) -> tupl
 
 def _block(call: Call, integer: Scalar, _width: int, free: Iterator[str]) -> tuple[tuple[Call, ...], Scalar]:
     """As `_lanes`; the list of nothing has to be asked for, or Spark leaves it out, and sorts."""
-    place, nothing = place_in_block(integer), Scalar("CAST(NULL AS INT)", (), INT)
+    place, nothing = place_in_block(integer), Scalar(Cast(Null(), INT, tries=False), INT)
     bits = Call(PlanFunction.BITMAP_CONSTRUCT_AGG, (place,), Field(next(free), BINARY), filter=call.filter)
     hashed = Call(PlanFunction.COLLECT_LIST, (nothing,), Field(next(free), UNKNOWN))
     both = (column(bits.output.name, BINARY), column(hashed.output.name, UNKNOWN))

@@ -32,6 +32,7 @@ from itertools import count
 from service.spec.coercion import decimal_arithmetic
 from service.spec.query import AggregateFunction
 from service.spec.scalar import Scalar, column
+from service.spec.tree import Number
 from service.spec.types import BIGINT, BOOLEAN, DOUBLE, DataType, Field, TypeName, decimal
 from workers.engine.plan.algebra import is_distinct
 from workers.engine.plan.eager_bounds import NOTHING_KNOWN, SumBounds
@@ -135,7 +136,7 @@ class EagerCalls:
     def _counted(self, call: Call, placement: Placement, above: Scalar | None) -> Scalar:
         weight = self._weight(placement, call)
         if placement.argument is None:
-            rows = weight or Scalar("1L", (), BIGINT)
+            rows = weight or Scalar(Number("1", "L"), BIGINT)
             # The FILTER comes first: what it leaves out is not evaluated.
             return self._total(rows, all_of((above, is_not_null(call.arguments))), BIGINT)
         own = Call(_COUNT, call.arguments, Field("", BIGINT), filter=self._own_filter(call, placement))

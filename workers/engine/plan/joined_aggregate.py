@@ -186,7 +186,8 @@ def _all(terms: list[Scalar]) -> Scalar | None:
 def all_of(terms: tuple[Scalar | None, ...]) -> Scalar | None:
     """The conjunction of the terms that are there.
 
-    >>> print(all_of((None, Scalar("`a`", ("a",), BOOLEAN))))
+    >>> from service.spec.scalar import column
+    >>> print(all_of((None, column("a", BOOLEAN))))
     a
     """
     return _all([term for term in terms if term is not None])

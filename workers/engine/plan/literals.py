@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal
 
-from service.spec.rendering import render
 from service.spec.scalar import Scalar
 from service.spec.tree import Binary, Boolean, Cast, Expression, Negation, Null, Number, String
 from service.spec.types import NULL, DataType, TypeName
@@ -31,7 +30,7 @@ _EXACT = Context(prec=80)
 
 _BOOLEANS = {"true": True, "false": False}
 
-NULL_LITERAL = Scalar("NULL", (), NULL)
+NULL_LITERAL = Scalar(Null(), NULL)
 """NULL of no type."""
 
 
@@ -54,7 +53,7 @@ def literal(value: object, type_: DataType) -> Scalar | None:
         tree = reader(value, type_) if reader is not None else None
     except (ValueError, ArithmeticError):
         return None
-    return None if tree is None else Scalar(render(tree), (), type_)
+    return None if tree is None else Scalar(tree, type_)
 
 
 def identity_of(literals: tuple[Scalar, ...]) -> str:
@@ -73,7 +72,7 @@ def typed_null(type_: DataType) -> Scalar | None:
     """NULL of `type_`; None for a type that has no name to cast to."""
     if type_.name in {TypeName.OTHER, TypeName.NULL}:
         return None
-    return Scalar(render(Cast(Null(), type_, tries=False)), (), type_)
+    return Scalar(Cast(Null(), type_, tries=False), type_)
 
 
 def _signed(text: str, suffix: str = "") -> Expression:

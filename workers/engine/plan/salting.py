@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from service.spec.scalar import Scalar, column
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
+from service.spec.tree import Number
 from service.spec.types import BOOLEAN, INT
 from workers.engine.plan.isolation import Side, as_they_are, input_of, is_one_of, keys_of, salt_columns
 from workers.engine.plan.nodes import Expand, Filter, Join, JoinStrategy, Named, Node, Project, Union
@@ -18,7 +19,7 @@ from workers.engine.plan.schema import names_of, output_of
 
 _SORTED = JoinStrategy(JoinShip.REPARTITION, JoinLocal.SORT_MERGE, JoinSkew.NONE)
 
-ONE = Scalar("1", (), INT)
+ONE = Scalar(Number("1"), INT)
 """The salt of rows that need none."""
 
 

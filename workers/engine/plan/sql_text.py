@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from service.spec.query import JoinKind, NullsOrder
-from service.spec.scalar import Scalar, quoted
+from service.spec.rendering import quoted
+from service.spec.scalar import Scalar
 from service.spec.strategies import JoinLocal, JoinShip
 from workers.engine.plan.calls import call_sql
 from workers.engine.plan.nodes import (

@@ -7,6 +7,7 @@ keep another one is told before it touches anything.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,11 @@ from workers.engine.plan.transform import walk_up
 
 VERSION = 1
 """Grows when streams are run in a way that cannot go on from state that was written before by the same plan."""
+
+_TEXT = 2
+"""Grows when the same plan gets another text."""
+
+_WORD = re.compile(r"\w+|[^\w\s()]")
 
 _MEANINGS = {
     "version": "the release's way to run streams",
@@ -57,6 +63,7 @@ def layout_of(
         "columns": [f"{field.name} {field.type}" for field in plan.columns],
         "keys": None if plan.keys is None else list(plan.keys),
         "plan": text_of(plan.node),
+        "text": _TEXT,
         "provider": provider,
         "partitions": partitions,
         "output": output,
@@ -65,8 +72,16 @@ def layout_of(
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[Difference, ...]:
     """What is not as it was, what the caller can set last; empty where the state can be used."""
+    if before.get("text") != _TEXT:
+        # Earlier versions wrote expressions with other parentheses and names of functions in capitals.
+        before, after = ({**layout, "plan": _words(str(layout.get("plan")))} for layout in (before, after))
     found = (key for key in _MEANINGS if before.get(key) != after.get(key))
     return tuple(Difference(_MEANINGS[key], _told(before.get(key)), _told(after.get(key))) for key in found)
+
+
+def _words(plan: str) -> str:
+    """The words of each line of a plan in an order that the line's form does not change."""
+    return "\n".join(" ".join(sorted(_WORD.findall(line.casefold()))) for line in plan.splitlines())
 
 
 def _told(value: Any) -> str:

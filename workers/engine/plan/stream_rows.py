@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from service.spec.query import AggregateFunction
 from service.spec.scalar import Scalar, column
+from service.spec.tree import Cast, Null, Number
 from service.spec.types import BIGINT, BOOLEAN, INT, DataType, Field, TypeName
 from workers.engine.plan.algebra import is_distinct
 from workers.engine.plan.deduplication import names, value_columns
@@ -21,7 +22,7 @@ from workers.engine.plan.distinct import distinct_set_of
 from workers.engine.plan.nodes import Aggregate, Call, Deduplicate, Expand, Named, Node, Project, Union
 from workers.engine.plan.scalars import compose
 
-ONE = Scalar("1", (), INT)
+ONE = Scalar(Number("1"), INT)
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def _united(branch: _Branch, keys: tuple[Field, ...], slots: tuple[Field, ...]) 
 
 
 def _nothing(slot: Field) -> Named:
-    return Named(Scalar(f"CAST(NULL AS {slot.type})", (), slot.type), slot.name)
+    return Named(Scalar(Cast(Null(), slot.type, tries=False), slot.type), slot.name)
 
 
 def _known(item: Named) -> DataType:

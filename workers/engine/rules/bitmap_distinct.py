@@ -34,10 +34,10 @@ class BitmapDistinct:
       Scan orders AS o [o.uid, o.item]
     >>> ctx = RuleContext(JobSettings(), Statistics({}, {}, slots=4))
     >>> print(text_of(BitmapDistinct().rewrite(Match(before, BITMAP, ""), ctx)))
-    Project uid, COALESCE($f0, 0L) AS n
+    Project uid, coalesce($f0, 0L) AS n
       Aggregate FINAL TWO_PHASE BY uid [SUM(bit_count($p0)) AS $f0]
         Aggregate PARTIAL TWO_PHASE BY o.uid AS uid, shiftright(CAST(o.item AS BIGINT), 6) AS $bitmap \
-[BIT_OR(shiftleft(1L, CAST((CAST(o.item AS BIGINT)) & 63L AS INT))) AS $p0]
+[BIT_OR(shiftleft(1L, CAST(CAST(o.item AS BIGINT) & 63L AS INT))) AS $p0]
           Scan orders AS o [o.uid, o.item]
     >>> names = Scan("orders", "o", ((Field("o.day", DATE), "day"), (Field("o.name", STRING), "name")))
     >>> distinct = Call(AggregateFunction.COUNT, (column("o.name", STRING),), Field("n", BIGINT), distinct=True)
@@ -45,7 +45,7 @@ class BitmapDistinct:
     >>> text = text_of(BitmapDistinct().rewrite(Match(before, GROUP_BITMAPS, ""), ctx))
     >>> print(text[text.index("Aggregate PARTIAL") :])
     Aggregate PARTIAL ONE_PHASE BY o.name AS $v0, shiftright(CAST(unix_date(o.day) AS BIGINT), 6) AS $run \
-[BIT_OR(shiftleft(1L, CAST(COALESCE((CAST(unix_date(o.day) AS BIGINT)) & 63L, 0L) AS INT))) AS $p0]
+[BIT_OR(shiftleft(1L, CAST(coalesce(CAST(unix_date(o.day) AS BIGINT) & 63L, 0L) AS INT))) AS $p0]
               Exchange BY o.name
                 Scan orders AS o [o.day, o.name]
 

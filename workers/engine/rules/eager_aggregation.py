@@ -58,7 +58,7 @@ class EagerAggregation:
         Scan users AS u [u.uid, u.city]
     >>> ctx = RuleContext(JobSettings(), Statistics({}, {}, slots=4))
     >>> print(text_of(EagerAggregation().rewrite(Match(before, "LEFT", ""), ctx)))
-    Project city, $f0 AS largest, COALESCE($f1, 0L) AS rows
+    Project city, $f0 AS largest, coalesce($f1, 0L) AS rows
       Aggregate BY u.city AS city [MAX($l0) AS $f0, SUM($l1) AS $f1]
         Join INNER ON o.uid = u.uid
           Aggregate BY o.uid [MAX(o.amount) AS $l0, COUNT(*) AS $l1]

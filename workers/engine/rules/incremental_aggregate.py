@@ -24,7 +24,7 @@ class IncrementalAggregate:
 
     >>> uid, category = column("o.uid", BIGINT), column("o.category", BIGINT)
     >>> orders = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.category", BIGINT), "category")))
-    >>> bucket = Named(Scalar("pmod(xxhash64(`o.category`), 16)", ("o.category",), BIGINT), "$bucket")
+    >>> bucket = Named(compose("pmod(xxhash64({0}), 16)", (column("o.category", STRING),), BIGINT), "$bucket")
     >>> counted = Call(AggregateFunction.COUNT, (category,), Field("$p0", BIGINT), distinct=True)
     >>> partial = Aggregate(orders, (Named(uid, "uid"), bucket), (counted,), AggregateRole.PARTIAL, Phases.TWO_PHASE)
     >>> summed = Call(AggregateFunction.SUM, (column("$p0", BIGINT),), Field("$f0", BIGINT))

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from service.spec.query import JoinKind
 from service.spec.scalar import Scalar
-from service.spec.scalar_trees import columns_by_name, conjuncts_of, read_scalar
+from service.spec.scalar_trees import columns_by_name, conjuncts_of
 from service.spec.tree import (
     Boolean,
     Cast,
+    Column,
     Comparison,
     Connective,
     Expression,
     InList,
-    Name,
     Negation,
     Null,
     Number,
     String,
+    conjuncts,
 )
 from service.spec.types import UNKNOWN as UNKNOWN_OF_TABLE
 from workers.engine.plan.nodes import (
@@ -87,9 +88,9 @@ class PruneUnionBranches:
     >>> first, second = (Scan(name, name, ((Field(f"{name}.n", BIGINT), "n"),)) for name in ("web", "shop"))
     >>> def branch(scan, kind):
     ...     n = Named(column(f"{scan.alias}.n", BIGINT), "t.n")
-    ...     return Project(scan, (Named(Scalar(f"'{kind}'", (), STRING), "t.kind"), n))
+    ...     return Project(scan, (Named(literal(kind, STRING), "t.kind"), n))
     >>> both = Union((branch(first, "web"), branch(second, "shop")))
-    >>> before = Filter(both, Scalar("`t.kind` = 'shop'", ("t.kind",), BOOLEAN))
+    >>> before = Filter(both, compose("{0} = 'shop'", (column("t.kind", STRING),), BOOLEAN))
     >>> print(text_of(before))
     Filter t.kind = 'shop'
       Union 2 inputs
@@ -283,7 +284,7 @@ def _unmet(condition: Scalar, inputs: tuple[Node, ...]) -> Scalar | None:
 
 
 def _is_met(term: Scalar, inputs: tuple[Node, ...]) -> bool:
-    if isinstance(read_scalar(term), Connective):
+    if isinstance(term.tree, Connective):
         return False
     required = _required_by(term)
     return bool(required) and all(
@@ -327,8 +328,7 @@ class _Constant:
 
 
 def _constant(expression: Scalar) -> _Constant | None:
-    tree = None if expression.columns else read_scalar(expression)
-    return None if tree is None else _constant_of(tree)
+    return None if expression.columns else _constant_of(expression.tree)
 
 
 def _constant_of(tree: Expression) -> _Constant | None:
@@ -353,13 +353,12 @@ def _constant_of(tree: Expression) -> _Constant | None:
 
 def _required_by(condition: Scalar) -> Required:
     """What a condition requires of columns that it compares with constants."""
-    tree = read_scalar(condition)
     required: dict[str, tuple[Requirement, ...]] = {}
-    for term in () if tree is None else _terms(tree):
+    for term in conjuncts(condition.tree):
         match term:
-            case Comparison("=", Name(_, name), other) | Comparison("=", other, Name(_, name)):
+            case Comparison("=", Column(name), other) | Comparison("=", other, Column(name)):
                 items: tuple[Expression, ...] = (other,)
-            case InList(Name(_, name), items):
+            case InList(Column(name), items):
                 pass
             case _:
                 continue
@@ -370,12 +369,3 @@ def _required_by(condition: Scalar) -> Required:
             values = frozenset(constant.value for constant in known if constant.value is not None)
             required[name] = (*required.get(name, ()), Requirement(name, values))
     return required
-
-
-def _terms(tree: Expression) -> Iterator[Expression]:
-    """The terms of an AND, also of those inside it; the whole tree where it is none."""
-    if isinstance(tree, Connective) and tree.operator == "AND":
-        for term in tree.terms:
-            yield from _terms(term)
-    else:
-        yield tree

@@ -57,7 +57,7 @@ class SplitDistinctAggregate:
     >>> settings = JobSettings.model_validate({"distinct_split.enabled": True, "distinct_split.bucket_num": 16})
     >>> ctx = RuleContext(settings, Statistics({}, {}, slots=4))
     >>> print(text_of(SplitDistinctAggregate().rewrite(Match(before, SPLIT, ""), ctx)))
-    Project uid, COALESCE($f0, 0L) AS n
+    Project uid, coalesce($f0, 0L) AS n
       Aggregate FINAL TWO_PHASE BY uid [SUM($p0) AS $f0]
         Aggregate PARTIAL TWO_PHASE BY o.uid AS uid, pmod(xxhash64(o.category), 16) AS $bucket \
 [COUNT(DISTINCT o.category) AS $p0]

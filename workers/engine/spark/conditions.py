@@ -19,12 +19,12 @@ from service.spec.tree import (
     Between,
     Boolean,
     Cast,
+    Column,
     Comparison,
     Connective,
     Expression,
     InList,
     Like,
-    Name,
     Negation,
     Not,
     Null,
@@ -150,7 +150,7 @@ class _Evaluation:
         if self._clock() >= self._deadline:
             raise _UnknownError
         match node:
-            case Name(None, name) if name in self._sample:
+            case Column(name) if name in self._sample:
                 return self._sample[name]
             case Null():
                 return pa.scalar(None, pa.bool_())
@@ -256,5 +256,7 @@ def _tested(value: Array, what: str) -> Array:
     if what == "NULL":
         # NaN is a value to Spark, and to Arrow unless it is told otherwise.
         return pc.is_null(value)
+    if what == "NOT NULL":
+        return pc.is_valid(value)
     expected = pa.scalar(what == "TRUE")
     return pc.fill_null(pc.equal(value, expected), pa.scalar(False))

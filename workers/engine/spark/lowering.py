@@ -10,7 +10,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from pyspark.sql.types import StructField
 
 from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
-from service.spec.scalar import Scalar, column, quoted
+from service.spec.rendering import quoted
+from service.spec.scalar import Scalar, column
 from service.spec.scalar_trees import columns_by_name, conjuncts_of
 from service.spec.strategies import JoinLocal, JoinShip
 from workers.engine.plan.calls import call_sql

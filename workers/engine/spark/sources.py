@@ -16,7 +16,7 @@ from service.datasets.files import TableFiles
 from service.datasets.reading import DataFile, UriFile
 from service.spec.errors import SpecError
 from service.spec.job import ReadOptions, TableFormat, TableSource
-from service.spec.scalar import quoted
+from service.spec.rendering import quoted
 from service.spec.types import Field, Schema, TypeName
 from workers.engine.plan.nodes import Node, Scan, inputs_of
 

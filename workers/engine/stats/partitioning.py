@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from service.spec.query import JoinKind
-from service.spec.scalar import Scalar, quoted
+from service.spec.rendering import quoted
+from service.spec.scalar import Scalar
 from service.spec.strategies import JoinLocal, JoinShip
 from service.spec.types import TypeName
 from workers.engine.plan.distinct import spark_expands

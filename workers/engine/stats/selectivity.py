@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from service.spec.rendering import render
 from service.spec.scalar import Scalar
-from service.spec.scalar_trees import read_scalar
-from service.spec.tree import Connective, Expression, Name, walk
+from service.spec.scalar_trees import is_standard
+from service.spec.tree import Connective, Expression, columns_of
 from workers.engine.plan.joined_aggregate import joined_aggregate
 from workers.engine.plan.nodes import Aggregate, Filter, Node
 from workers.engine.plan.transform import walk_up
@@ -49,23 +49,23 @@ def _conditions_at(node: Node) -> Iterator[Scalar]:
 def terms_by_table(condition: Scalar, table_of: Mapping[str, str]) -> tuple[dict[str, Terms], int]:
     """The terms of `condition` for each table, by alias, and how many are about none of them, or several.
 
-    `table_of` has the alias of each emitted column. A text that `service.spec` does not read is one unknown term.
+    `table_of` has the alias of each emitted column. A condition that no query may have is one unknown term.
     """
-    tree = read_scalar(condition)
-    if tree is None:
+    tree = condition.tree
+    if not is_standard(tree):
         return {}, 1
     parts = tree.terms if isinstance(tree, Connective) and tree.operator == "AND" else (tree,)
     found: dict[str, list[Expression]] = {}
     unknown = 0
     for part in parts:
-        aliases = {table_of.get(name) for name in _names(part)}
+        aliases = {table_of.get(name) for name in columns_of(part)}
         alias = aliases.pop() if len(aliases) == 1 else None
         if alias is None:
             unknown += 1
         else:
             found.setdefault(alias, []).append(part)
     grouped = {
-        alias: Terms(tuple(terms), frozenset(name for term in terms for name in _names(term)))
+        alias: Terms(tuple(terms), frozenset(name for term in terms for name in columns_of(term)))
         for alias, terms in found.items()
     }
     return grouped, unknown
@@ -87,7 +87,3 @@ def combined(shares: list[float | None], unknown: int) -> float | None:
 def share_of(condition: Scalar, statistics: Statistics) -> float:
     """The share of the rows that `condition` is estimated to keep, 0 to 1."""
     return statistics.selectivities.get(condition.sql, UNKNOWN_CONDITION)
-
-
-def _names(term: Expression) -> set[str]:
-    return {part.name for part in walk(term) if isinstance(part, Name)}

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from service.datasets.reading import DataFile
 from service.datasets.schemas import RATE_SCHEMA
 from service.spec.job import TableSource
-from service.spec.scalar import quoted
+from service.spec.rendering import quoted
 from service.spec.types import Schema
 from workers.engine.plan.nodes import Node, Scan
 from workers.engine.spark.sources import TableInput, fields_to_read, read_scan, reader_options, scans_of, spelled

@@ -7,15 +7,16 @@ from itertools import count
 import pytest
 
 from service.spec.query import AggregateFunction as F
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.types import BIGINT, DOUBLE, INT, STRING, DataType, Field, TypeName, decimal
+from tests.support.scalars import scalar
 from workers.engine.plan.algebra import ALGEBRA, is_distinct, refusal_of, row_of, split_call
 from workers.engine.plan.nodes import Call
 
 
 def call(function: F, *types: DataType | None, result: DataType, distinct: bool = False) -> Call:
     arguments = tuple(column(f"t.{'abc'[index]}", type_) for index, type_ in enumerate(types))
-    return Call(function, arguments, Field("r", result), distinct, Scalar("`t.ok`", ("t.ok",), None))
+    return Call(function, arguments, Field("r", result), distinct, scalar("`t.ok`", None))
 
 
 def parts(whole: Call) -> tuple[list[str], list[str], str]:
@@ -35,10 +36,10 @@ def text(part: Call) -> str:
 @pytest.mark.parametrize(
     ("whole", "expected"),
     [
-        (call(F.COUNT, result=BIGINT), (["COUNT() BIGINT"], ["SUM($p0) BIGINT"], "COALESCE($f0, 0L)")),
+        (call(F.COUNT, result=BIGINT), (["COUNT() BIGINT"], ["SUM($p0) BIGINT"], "coalesce($f0, 0L)")),
         (
             call(F.COUNT, STRING, INT, result=BIGINT, distinct=True),
-            (["COUNT(DISTINCT t.a, t.b) BIGINT"], ["SUM($p0) BIGINT"], "COALESCE($f0, 0L)"),
+            (["COUNT(DISTINCT t.a, t.b) BIGINT"], ["SUM($p0) BIGINT"], "coalesce($f0, 0L)"),
         ),
         (call(F.SUM, INT, result=BIGINT), (["SUM(t.a) BIGINT"], ["SUM($p0) BIGINT"], "$f0")),
         (
@@ -54,7 +55,7 @@ def text(part: Call) -> str:
             (
                 ["SUM(CAST(t.a AS DOUBLE)) DOUBLE", "COUNT(CAST(t.a AS DOUBLE)) BIGINT"],
                 ["SUM($p0) DOUBLE", "SUM($p1) BIGINT"],
-                "CAST($f0 AS DOUBLE) / NULLIF(CAST($f1 AS DOUBLE), 0.0D)",
+                "CAST($f0 AS DOUBLE) / nullif(CAST($f1 AS DOUBLE), 0.0D)",
             ),
         ),
         (
@@ -65,7 +66,7 @@ def text(part: Call) -> str:
                     "COUNT(DISTINCT CAST(t.a AS DECIMAL(20,0))) BIGINT",
                 ],
                 ["SUM($p0) DECIMAL(38,0)", "SUM($p1) BIGINT"],
-                "CAST($f0 AS DOUBLE) / NULLIF(CAST($f1 AS DOUBLE), 0.0D)",
+                "CAST($f0 AS DOUBLE) / nullif(CAST($f1 AS DOUBLE), 0.0D)",
             ),
         ),
         (
@@ -73,7 +74,7 @@ def text(part: Call) -> str:
             (
                 ["SUM(t.a) DECIMAL(20,2)", "COUNT(t.a) BIGINT"],
                 ["SUM($p0) DECIMAL(30,2)", "SUM($p1) BIGINT"],
-                "CAST(CAST($f0 AS DECIMAL(20,2)) / NULLIF(CAST($f1 AS DECIMAL(20,0)), 0) AS DECIMAL(14,6))",
+                "CAST(CAST($f0 AS DECIMAL(20,2)) / nullif(CAST($f1 AS DECIMAL(20,0)), 0) AS DECIMAL(14,6))",
             ),
         ),
         (call(F.MAX, STRING, result=STRING, distinct=True), (["MAX(t.a) STRING"], ["MAX($p0) STRING"], "$f0")),

@@ -28,7 +28,7 @@ V = column("t.v", BIGINT)
         (INT, "CAST(t.v AS BIGINT)"),
         (BOOLEAN, "CAST(t.v AS BIGINT)"),
         (DATE, "CAST(unix_date(t.v) AS BIGINT)"),
-        (decimal(18, 18), "CAST((t.v) * 1000000000000000000BD AS BIGINT)"),
+        (decimal(18, 18), "CAST(t.v * 1000000000000000000BD AS BIGINT)"),
         (decimal(19, 0), None),
         (STRING, None),
         (DOUBLE, None),
@@ -49,5 +49,5 @@ def test_lanes_and_bitmaps(width: int, lanes: int, shift: int) -> None:
 
 def test_blocks() -> None:
     assert str(bitmap_of(V, BLOCK)) == "shiftright(t.v, 15)"
-    assert str(place_in_block(V)) == "(t.v) & 32767L"
+    assert str(place_in_block(V)) == "t.v & 32767L"
     assert BLOCK < 8 * BLOCK_BYTES

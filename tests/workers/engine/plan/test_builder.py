@@ -15,9 +15,10 @@ from service.spec.bound import (
     BoundUnion,
 )
 from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.types import BIGINT, BOOLEAN, INT, Field, Schema
 from tests.support.plan_parts import UID
+from tests.support.scalars import scalar
 from workers.engine.plan.builder import build
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.schema import output_of
@@ -48,11 +49,11 @@ def test_everything_stands_in_the_order_of_its_meaning() -> None:
     query = replace(
         PLAIN,
         joins=(BoundJoin(JoinKind.INNER, USERS, ((UID, column("u.uid", BIGINT)),), None),),
-        where=Scalar("`o.uid` > 0", ("o.uid",), BOOLEAN),
+        where=scalar("`o.uid` > 0", BOOLEAN),
         is_aggregate=True,
         keys=(BoundName(UID, "uid"),),
         calls=(COUNT,),
-        having=Scalar("`n` > 1", ("n",), BOOLEAN),
+        having=scalar("`n` > 1", BOOLEAN),
         order_by=(BoundSort(column("n", BIGINT), SortDirection.DESC, NullsOrder.LAST),),
         limit=3,
         select=(BoundName(column("uid", BIGINT), "uid"), BoundName(column("n", BIGINT), "orders")),
@@ -74,7 +75,7 @@ def test_everything_stands_in_the_order_of_its_meaning() -> None:
 
 
 def test_a_constant_orders_nothing() -> None:
-    one = BoundSort(Scalar("1", (), INT), SortDirection.DESC, NullsOrder.LAST)
+    one = BoundSort(scalar("1", INT), SortDirection.DESC, NullsOrder.LAST)
     uid = BoundSort(UID, SortDirection.ASC, NullsOrder.FIRST)
     assert "Sort" not in text_of(build(replace(PLAIN, order_by=(one,))))
     assert "Sort o.uid ASC NULLS FIRST\n" in text_of(build(replace(PLAIN, order_by=(one, uid))))

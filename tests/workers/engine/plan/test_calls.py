@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from service.spec.query import AggregateFunction
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING
 from tests.support.plan_parts import call
+from tests.support.scalars import scalar
 from workers.engine.plan.calls import call_sql
 from workers.engine.plan.nodes import Call, PlanFunction
 
@@ -25,13 +26,13 @@ K, D, W = column("o.k", STRING), column("o.d", BIGINT), column("o.w", DOUBLE)
         (call(AggregateFunction.LAST_VALUE, D, order_by=W), "max_by(`o.d`, `o.w`)"),
         (call(PlanFunction.MIN_BY, D, W), "min_by(`o.d`, `o.w`)"),
         (
-            call(AggregateFunction.SUM, D, distinct=True, where=Scalar("`o.w` > 1", ("o.w",), BOOLEAN)),
+            call(AggregateFunction.SUM, D, distinct=True, where=scalar("`o.w` > 1", BOOLEAN)),
             "sum(DISTINCT `o.d`) FILTER (WHERE `o.w` > 1)",
         ),
         (call(AggregateFunction.GROUPING_ID), "grouping_id()"),
         # Rows that are equal in the order are told apart by the values themselves.
         (
-            replace(call(AggregateFunction.LISTAGG, K, Scalar("','", (), STRING), order_by=D), descending=True),
+            replace(call(AggregateFunction.LISTAGG, K, scalar("','", STRING), order_by=D), descending=True),
             "listagg(`o.k`, ',') WITHIN GROUP (ORDER BY `o.d` DESC, `o.k`)",
         ),
         (

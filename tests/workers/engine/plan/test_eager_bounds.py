@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.types import BIGINT, INT, DataType
+from tests.support.scalars import scalar
 from workers.engine.plan.eager_bounds import NOTHING_KNOWN, SumBounds
 from workers.engine.plan.joined_aggregate import Side
 
@@ -50,5 +51,5 @@ def test_multiples(known: SumBounds, fits: bool) -> None:
 
 @pytest.mark.parametrize(("type_", "fits"), [(INT, True), (BIGINT, False), (None, False)])
 def test_a_type_has_a_range_of_its_own(type_: DataType | None, fits: bool) -> None:
-    value = Scalar("`l.v` + 1", ("l.v",), type_)
+    value = scalar("`l.v` + 1", type_)
     assert bounds(0, 1).sum_fits(value, Side.LEFT) is fits

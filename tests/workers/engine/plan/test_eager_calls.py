@@ -35,8 +35,8 @@ def written(made: Call, kind: JoinKind = JoinKind.INNER, sides: frozenset[Side] 
     ("made", "kind", "sides", "left", "right", "final"),
     [
         (call("COUNT"), JoinKind.INNER, BOTH, ["COUNT(*)"], ["COUNT(*)"], ["SUM($l0_ * $r0)"]),
-        (call("COUNT"), JoinKind.LEFT, BOTH, ["COUNT(*)"], ["COUNT(*)"], ["SUM($l0_ * COALESCE($r0, 1L))"]),
-        (call("COUNT"), JoinKind.RIGHT, LEFT, ["COUNT(*)"], [], ["SUM(COALESCE($l0_, 1L))"]),
+        (call("COUNT"), JoinKind.LEFT, BOTH, ["COUNT(*)"], ["COUNT(*)"], ["SUM($l0_ * coalesce($r0, 1L))"]),
+        (call("COUNT"), JoinKind.RIGHT, LEFT, ["COUNT(*)"], [], ["SUM(coalesce($l0_, 1L))"]),
         (call("COUNT"), JoinKind.LEFT_ANTI, BOTH, ["COUNT(*)"], [], ["SUM($l0_)"]),
         (call("COUNT"), JoinKind.LEFT_SEMI, RIGHT, [], [], ["COUNT(*)"]),
         (call("COUNT", col("r.t")), JoinKind.LEFT, BOTH, ["COUNT(*)"], ["COUNT(r.t)"], ["SUM($r0 * $l0_)"]),
@@ -46,7 +46,7 @@ def written(made: Call, kind: JoinKind = JoinKind.INNER, sides: frozenset[Side] 
             LEFT,
             ["COUNT(*)"],
             [],
-            ["SUM($l0_) FILTER (WHERE (r.t) IS NOT NULL)"],
+            ["SUM($l0_) FILTER (WHERE r.t IS NOT NULL)"],
         ),
         (
             call("COUNT", where=ON_RIGHT),
@@ -54,7 +54,7 @@ def written(made: Call, kind: JoinKind = JoinKind.INNER, sides: frozenset[Side] 
             BOTH,
             ["COUNT(*)"],
             ["COUNT(*) FILTER (WHERE r.i > 0)"],
-            ["SUM($l0_ * NULLIF($r0, 0L))"],
+            ["SUM($l0_ * nullif($r0, 0L))"],
         ),
         (
             call("COUNT", text("10 / l.i", "l.i", type_=INT), where=ON_LEFT),
@@ -62,7 +62,7 @@ def written(made: Call, kind: JoinKind = JoinKind.INNER, sides: frozenset[Side] 
             BOTH,
             ["COUNT(*)"],
             ["COUNT(*)"],
-            ["SUM($l0_ * $r0) FILTER (WHERE (l.i > 0) AND ((10 / l.i) IS NOT NULL))"],
+            ["SUM($l0_ * $r0) FILTER (WHERE l.i > 0 AND 10 / l.i IS NOT NULL)"],
         ),
         (call("MIN", col("l.t")), JoinKind.INNER, BOTH, ["MIN(l.t)"], [], ["MIN($l0_)"]),
         (
@@ -105,7 +105,7 @@ def written(made: Call, kind: JoinKind = JoinKind.INNER, sides: frozenset[Side] 
             BOTH,
             ["SUM(l.x)"],
             ["COUNT(*) FILTER (WHERE r.i > 0)"],
-            ["SUM($l0_ * CAST(NULLIF($r0, 0L) AS DOUBLE))"],
+            ["SUM($l0_ * CAST(nullif($r0, 0L) AS DOUBLE))"],
         ),
         (
             call("SUM", col("l.m")),
@@ -113,7 +113,7 @@ def written(made: Call, kind: JoinKind = JoinKind.INNER, sides: frozenset[Side] 
             RIGHT,
             [],
             ["COUNT(*)"],
-            ["SUM((CAST(l.m AS DECIMAL(20,2))) * CAST($r0 AS DECIMAL(20,0)))"],
+            ["SUM(CAST(l.m AS DECIMAL(20,2)) * CAST($r0 AS DECIMAL(20,0)))"],
         ),
         (
             call("AVG", col("l.i")),
@@ -168,25 +168,25 @@ def test_sums_of_integers_over_a_join_are_wider_than_its_rows_can_overflow() -> 
 
 
 def test_totals_that_do_not_fit_raise_what_spark_raises() -> None:
-    raised = "9223372036854775807L + NULLIF(CAST(($f0) IS NOT NULL AS BIGINT), 0L)"
-    assert written(call("SUM", col("l.i")))[3] == f"COALESCE(TRY_CAST(($f0) AS BIGINT), {raised})"
-    fitted = f"COALESCE(TRY_CAST(($f0) AS DECIMAL(20,2)), CAST({raised} AS DECIMAL(20,2)))"
+    raised = "9223372036854775807L + nullif(CAST($f0 IS NOT NULL AS BIGINT), 0L)"
+    assert written(call("SUM", col("l.i")))[3] == f"coalesce(TRY_CAST($f0 AS BIGINT), {raised})"
+    fitted = f"coalesce(TRY_CAST($f0 AS DECIMAL(20,2)), CAST({raised} AS DECIMAL(20,2)))"
     assert written(call("SUM", col("l.m")))[3] == fitted
     assert written(call("AVG", col("l.m")))[3] == (
-        f"CAST(({fitted}) / NULLIF(CAST($f1 AS DECIMAL(20,0)), 0) AS DECIMAL(14,6))"
+        f"CAST({fitted} / nullif(CAST($f1 AS DECIMAL(20,0)), 0) AS DECIMAL(14,6))"
     )
 
 
 def test_a_filter_above_the_join_is_in_what_is_summed() -> None:
     of_both = text("l.i <> r.i", "l.i", "r.i")
     product = call("SUM", text("l.m * r.m", "l.m", "r.m", type_=decimal(21, 4)), where=of_both)
-    assert written(product)[2] == ["SUM(IF(l.i <> r.i, ($l0_) * ($r0), NULL))"]
+    assert written(product)[2] == ["SUM(if(l.i <> r.i, $l0_ * $r0, NULL))"]
     assert written(call("SUM", col("l.i"), where=of_both), sides=LEFT)[2] == ["SUM($l0_) FILTER (WHERE l.i <> r.i)"]
 
 
 def test_counts_of_nothing_are_zero() -> None:
-    assert written(call("COUNT", where=ON_RIGHT))[3] == "COALESCE($f0, 0L)"
-    assert written(call("AVG", col("l.x")))[3] == "CAST($f0 AS DOUBLE) / NULLIF(CAST($f1 AS DOUBLE), 0.0D)"
+    assert written(call("COUNT", where=ON_RIGHT))[3] == "coalesce($f0, 0L)"
+    assert written(call("AVG", col("l.x")))[3] == "CAST($f0 AS DOUBLE) / nullif(CAST($f1 AS DOUBLE), 0.0D)"
 
 
 def test_literals_weigh_as_much_as_the_rows() -> None:
@@ -208,21 +208,21 @@ def test_products_of_both_sides_are_products_of_sums() -> None:
         ],
         [f"{function}(r.i) FILTER (WHERE r.i > 0)" for function in ("SUM", "MIN", "MAX")],
         [
-            "SUM(IF(GREATEST(($l2) * ($r1), ($l2) * ($r2), ($l3) * ($r1), ($l3) * ($r2)) >= ($l2) * ($r1), "
+            "SUM(if(greatest($l2 * $r1, $l2 * $r2, $l3 * $r1, $l3 * $r2) >= $l2 * $r1, "
             "(CAST($l0_ AS DECIMAL(20,0)) * 4294967296 + CAST($l1 AS DECIMAL(20,0))) * "
-            "(CAST($r0 AS DECIMAL(20,0))), NULL))"
+            "CAST($r0 AS DECIMAL(20,0)), NULL))"
         ],
     )
     of_decimals = call("SUM", text("l.m * r.i", "l.m", "r.i", type_=decimal(21, 2)))
     assert written(of_decimals, sides=LEFT)[:3] == (
         ["SUM(l.m)"],
         [],
-        ["SUM(($l0_) * (CAST(r.i AS DECIMAL(20,0))))"],
+        ["SUM($l0_ * CAST(r.i AS DECIMAL(20,0)))"],
     )
     left, right, final, _ = written(call("SUM", text("l.x * r.i", "l.x", "r.i", type_=DOUBLE)))
-    assert left == ["SUM(l.x)", "MIN(l.x)", "MAX(l.x)", "SUM((l.x) * 5.421010862427522E-20D)"]
+    assert left == ["SUM(l.x)", "MIN(l.x)", "MAX(l.x)", "SUM(l.x * 5.421010862427522E-20D)"]
     assert right[0] == "SUM(CAST(r.i AS DOUBLE))"
-    assert final[0].startswith("SUM(IF(abs(($l1) * ($r1) * 0.25D + ")
+    assert final[0].startswith("SUM(if(abs($l1 * $r1 * 0.25D + ")
 
 
 def test_equal_parts_are_computed_once() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from service.spec.scalar import Scalar
 from service.spec.types import BIGINT, INT, decimal
 from tests.support.joined import col, text
+from tests.support.scalars import scalar
 from workers.engine.plan.eager_halves import WHOLE, halves_of, needs_halves, whole_of
 
 
@@ -38,5 +38,5 @@ def test_sums_of_halves_are_put_together() -> None:
 def test_integers_of_64_bits_are_halved() -> None:
     assert [needs_halves(value) for value in (col("l.b"), col("l.i"), col("l.m"))] == [True, False, False]
     assert needs_halves(text("l.i + 1L", "l.i", type_=BIGINT))
-    assert not needs_halves(Scalar("`l.i`", ("l.i",), None))
+    assert not needs_halves(scalar("`l.i`", None))
     assert not needs_halves(text("1", type_=INT))

@@ -69,7 +69,7 @@ def test_groups_that_are_the_joins_keys_need_no_final_aggregate() -> None:
     where = text("r.i > 0", "r.i")
     after = eager(joined(call("COUNT"), call("MIN", col("l.t"), where=where), by=("l.k",)), BOTH)
     assert [type(part).__name__ for part in walk_up(after)].count("Aggregate") == 2
-    assert "Project l.k AS l_k, $l0 * $r0 AS $f0, IF($r1 > 0L, $l1, NULL) AS $f1" in lines_of(after)
+    assert "Project l.k AS l_k, $l0 * $r0 AS $f0, if($r1 > 0L, $l1, NULL) AS $f1" in lines_of(after)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.types import BIGINT, BOOLEAN, STRING, Field
 from tests.support.plan_parts import COUNT, USERS
+from tests.support.scalars import scalar
 from workers.engine.plan.explain import call_text, explain, line_of, text_of
 from workers.engine.plan.nodes import (
     Aggregate,
@@ -33,14 +34,14 @@ from workers.engine.plan.numbering import with_ids
 
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.x", STRING), "x")))
 UID, X = column("o.uid", BIGINT), column("o.x", STRING)
-JOIN = Join(ORDERS, USERS, JoinKind.LEFT, ((UID, column("u.uid", BIGINT)),), Scalar("`o.x` > 'a'", ("o.x",), BOOLEAN))
+JOIN = Join(ORDERS, USERS, JoinKind.LEFT, ((UID, column("u.uid", BIGINT)),), scalar("`o.x` > 'a'", BOOLEAN))
 
 
 @pytest.mark.parametrize(
     ("node", "line"),
     [
         (ORDERS, "Scan orders AS o [o.uid, o.x]"),
-        (Filter(ORDERS, Scalar("`o.uid` = 1", ("o.uid",), BOOLEAN)), "Filter o.uid = 1"),
+        (Filter(ORDERS, scalar("`o.uid` = 1", BOOLEAN)), "Filter o.uid = 1"),
         (Watermark(ORDERS, X, 90_000), "Watermark o.x DELAY 90s"),
         (Windows(ORDERS, X, 3_600_000, 3_600_000, "w"), "Windows o.x SIZE 1h AS w"),
         (Windows(ORDERS, X, 3_600_000, 1, "w"), "Windows o.x SIZE 1h SLIDE 1ms AS w"),
@@ -65,7 +66,7 @@ def test_a_node_on_one_line(node: Node, line: str) -> None:
 
 def test_a_call_reads_as_sql() -> None:
     call = Call(
-        AggregateFunction.FIRST_VALUE, (X,), Field("f", STRING), filter=Scalar("`o.uid` > 0", (), None), order_by=UID
+        AggregateFunction.FIRST_VALUE, (X,), Field("f", STRING), filter=scalar("`o.uid` > 0", None), order_by=UID
     )
     assert call_text(call) == "FIRST_VALUE(o.x ORDER BY o.uid) FILTER (WHERE o.uid > 0)"
 

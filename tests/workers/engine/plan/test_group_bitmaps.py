@@ -44,6 +44,6 @@ def test_what_stands_against_groups_as_bits(node: Aggregate, words: str) -> None
 
 def test_what_is_done_for_each_bit_is_shown_once() -> None:
     text = text_of(group_bitmap_aggregate(BY_NAME, None, AggPhase.AUTO))
-    assert "shiftright($p0, 0) & 1L, 0L)) AS $f1, … 62 more …, SUM(IF(" in text
+    assert "shiftright($p0, 0) & 1L, 0L)) AS $f1, … 62 more …, SUM(if(" in text
     assert "element_at(array($f1, …, $f64), $place)" in text
     assert max(map(len, text.splitlines())) < 400

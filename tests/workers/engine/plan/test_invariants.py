@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from service.spec.query import AggregateFunction, JoinKind
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.types import BIGINT, STRING, Field
 from tests.support.plan_parts import COUNT, ORDERS, USERS
+from tests.support.scalars import scalar
 from workers.engine.errors import InvalidPlanError
 from workers.engine.plan.invariants import check
 from workers.engine.plan.nodes import (
@@ -52,7 +53,7 @@ FINAL_KEYS = (Named(column("uid", BIGINT), "uid"),)
         (Exchange(ORDERS, (), 0), "an exchange needs a task"),
         (Watermark(ORDERS, NOWHERE, 0), "column o.nowhere is not below it"),
         (Watermark(ORDERS, UID, -1), "a delay is not negative"),
-        (Windows(ORDERS, Scalar("`o.uid` + 1", ("o.uid",), BIGINT), 1, 1, "w"), "not over an expression"),
+        (Windows(ORDERS, scalar("`o.uid` + 1", BIGINT), 1, 1, "w"), "not over an expression"),
         (Windows(ORDERS, UID, 1, 2, "w"), "a window slides by a millisecond at least, and by its size at most"),
         (Windows(ORDERS, UID, 1, 1, "O.UID"), "two columns are called"),
         (Union((ORDERS,)), "a union needs two inputs"),

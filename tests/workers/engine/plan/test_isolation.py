@@ -7,15 +7,16 @@ from dataclasses import replace
 import pytest
 
 from service.spec.query import JoinKind
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.types import BIGINT, STRING, DataType, Field, TypeName
+from tests.support.scalars import scalar
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.invariants import check
 from workers.engine.plan.isolation import KEEPS, PROBES, HotPart, Side, can_pass_nulls, isolated, salt_columns
 from workers.engine.plan.nodes import Join, Scan
 from workers.engine.plan.schema import output_of
 
-SEVEN = (Scalar("7L", (), BIGINT),)
+SEVEN = (scalar("7L", BIGINT),)
 LEFT = Scan("l", "l", ((Field("l.k", BIGINT), "k"), (Field("l.$salt", STRING), "$salt")))
 RIGHT = Scan("r", "r", ((Field("r.k", BIGINT), "k"),))
 JOIN = Join(LEFT, RIGHT, JoinKind.LEFT, ((column("l.k", BIGINT), column("r.k", BIGINT)),))

@@ -105,6 +105,6 @@ def test_only_a_side_that_is_emitted_multiplies() -> None:
 
 def test_conjunctions_of_what_is_there() -> None:
     assert all_of((None, None)) is None
-    assert str(all_of((LEFT_ONLY, None, RIGHT_ONLY))) == "(l.i > 0) AND (r.i > 0)"
-    assert str(is_not_null((col("l.i"), col("l.k")))) == "((l.i) IS NOT NULL) AND ((l.k) IS NOT NULL)"
+    assert str(all_of((LEFT_ONLY, None, RIGHT_ONLY))) == "l.i > 0 AND r.i > 0"
+    assert str(is_not_null((col("l.i"), col("l.k")))) == "l.i IS NOT NULL AND l.k IS NOT NULL"
     assert is_not_null(()) is None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from service.spec.query import AggregateFunction, JoinKind
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.types import BIGINT, DOUBLE, INT, STRING, TINYINT, Field
+from tests.support.scalars import scalar
 from workers.engine.plan.keys import columns_below, columns_of, scanned_columns, statistics_keys, summed_columns
 from workers.engine.plan.nodes import Aggregate, Call, Join, Named, Project, Scan, Union
 
@@ -39,7 +40,7 @@ def test_keys_of_several_tables_are_left_out_and_what_each_would_be_grouped_by_i
 
 
 def test_expressions_are_left_out() -> None:
-    lower = Scalar("lower(`o.category`)", ("o.category",), STRING)
+    lower = scalar("lower(`o.category`)", STRING)
     assert statistics_keys(Aggregate(ORDERS, (Named(lower, "c"),), ())) == frozenset()
     assert columns_of((UID, lower)) is None
 
@@ -53,7 +54,7 @@ def test_a_global_aggregate_has_no_group_keys() -> None:
 
 
 def test_a_renamed_column_stands_for_the_scans() -> None:
-    renamed = Project(ORDERS, (Named(UID, "x.uid"), Named(Scalar("1 + 1", (), BIGINT), "x.two")))
+    renamed = Project(ORDERS, (Named(UID, "x.uid"), Named(scalar("1 + 1", BIGINT), "x.two")))
     uid, two = column("x.uid", BIGINT), column("x.two", BIGINT)
     assert statistics_keys(Aggregate(renamed, (Named(uid, "k"),), ())) == {("o.uid",)}
     assert statistics_keys(Aggregate(renamed, (Named(two, "k"),), ())) == frozenset()

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from service.spec.query import JoinKind
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.types import BIGINT, STRING, Field
+from tests.support.scalars import scalar
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.invariants import check
 from workers.engine.plan.isolation import PROBES, Side
@@ -16,7 +17,7 @@ from workers.engine.plan.nodes import Join, Scan
 from workers.engine.plan.salting import salted
 from workers.engine.plan.schema import output_of
 
-SEVEN = (Scalar("7L", (), BIGINT),)
+SEVEN = (scalar("7L", BIGINT),)
 LEFT = Scan("l", "l", ((Field("l.k", BIGINT), "k"), (Field("l.v", STRING), "v")))
 RIGHT = Scan("r", "r", ((Field("r.k", BIGINT), "k"), (Field("r.w", STRING), "w")))
 JOIN = Join(LEFT, RIGHT, JoinKind.LEFT, ((column("l.k", BIGINT), column("r.k", BIGINT)),))
@@ -27,14 +28,14 @@ def test_the_hot_side_is_read_once() -> None:
         """\
 Project l.k, l.v, r.k, r.w
   Join LEFT REPARTITION SORT_MERGE NONE ON l.k = r.k AND $salt = $copy
-    Project l.k, l.v, IF(((l.k) <=> (7L)) OR ((l.k) IS NULL), CAST(pmod(xxhash64(l.v), 4) + 1 AS INT), 1) AS $salt
+    Project l.k, l.v, if(l.k <=> 7L OR l.k IS NULL, CAST(pmod(xxhash64(l.v), 4) + 1 AS INT), 1) AS $salt
       Scan l AS l [l.k, l.v]
     Union 2 inputs
       Project r.k, r.w, 1 AS $copy
-        Filter NOT ((r.k) <=> (7L))
+        Filter NOT r.k <=> 7L
           Scan r AS r [r.k, r.w]
       Expand 4 branches AS $copy
-        Filter (r.k) <=> (7L)
+        Filter r.k <=> 7L
           Scan r AS r [r.k, r.w]"""
     )
 
@@ -42,7 +43,7 @@ Project l.k, l.v, r.k, r.w
 def test_nulls_alone_need_no_copies() -> None:
     text = text_of(salted(JOIN, Side.LEFT, (), nulls=True, salts=4))
     assert "Join LEFT NONE ON l.k = r.k AND $salt = $copy" in text
-    assert "IF((l.k) IS NULL, CAST(pmod(xxhash64(l.v), 4) + 1 AS INT), 1) AS $salt" in text
+    assert "if(l.k IS NULL, CAST(pmod(xxhash64(l.v), 4) + 1 AS INT), 1) AS $salt" in text
     assert "Project r.k, r.w, 1 AS $copy\n      Scan" in text
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from service.spec.query import AggregateFunction, JoinKind
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.types import BIGINT, INT, STRING, Field
+from tests.support.scalars import scalar
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -36,7 +37,7 @@ def test_a_scan_emits_its_columns() -> None:
 @pytest.mark.parametrize(
     "node",
     [
-        Filter(ORDERS, Scalar("`o.uid` > 1", ("o.uid",), None)),
+        Filter(ORDERS, scalar("`o.uid` > 1", None)),
         Exchange(ORDERS, (KEY,)),
         Sort(ORDERS, ()),
         Limit(ORDERS, 1),
@@ -63,6 +64,6 @@ def test_an_expansion_appends_the_branch() -> None:
 
 
 def test_an_expression_that_only_spark_can_type_has_type_other() -> None:
-    project = Project(ORDERS, (Named(Scalar("f(`o.uid`)", ("o.uid",), None), "x"),))
+    project = Project(ORDERS, (Named(scalar("f(`o.uid`)", None), "x"),))
     assert output_of(project) == (Field("x", UNKNOWN),)
     assert names_of(project) == {"x"}

@@ -8,10 +8,11 @@ from typing import get_args
 import pytest
 
 from service.spec.query import JoinKind, NullsOrder, SortDirection
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.strategies import JoinLocal, JoinShip
 from service.spec.types import BIGINT, BOOLEAN, INT, Field
 from tests.support.plan_parts import COUNT
+from tests.support.scalars import scalar
 from workers.engine.plan.nodes import (
     Aggregate,
     Deduplicate,
@@ -37,7 +38,7 @@ from workers.engine.plan.sql_text import sql_of
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.x", BIGINT), "x")))
 USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "u`id"),))
 UID, X = column("o.uid", BIGINT), column("o.x", BIGINT)
-POSITIVE = Scalar("`o.x` > 0", ("o.x",), BOOLEAN)
+POSITIVE = scalar("`o.x` > 0", BOOLEAN)
 KEYS = ((UID, column("u.uid", BIGINT)),)
 BY_UID = Aggregate(ORDERS, (Named(UID, "uid"),), (COUNT,))
 
@@ -48,9 +49,7 @@ def last_of(node: Node) -> str:
 
 
 def test_a_query_of_every_clause() -> None:
-    having = Filter(
-        Aggregate(Filter(ORDERS, POSITIVE), (Named(UID, "uid"),), (COUNT,)), Scalar("`n` > 1", ("n",), None)
-    )
+    having = Filter(Aggregate(Filter(ORDERS, POSITIVE), (Named(UID, "uid"),), (COUNT,)), scalar("`n` > 1", None))
     ordered = Sort(having, (SortItem(column("n", BIGINT), SortDirection.DESC, NullsOrder.LAST),))
     assert (
         sql_of(Project(Limit(ordered, 3), (Named(column("n", BIGINT), "total"),)))
@@ -93,13 +92,13 @@ LIMIT 3"""
         (Aggregate(ORDERS, (Named(UID, "uid"),), ()), "SELECT DISTINCT `o.uid` AS `uid` FROM scan_0"),
         (Aggregate(ORDERS, (), ()), "SELECT count(*) AS `$row` FROM scan_0"),
         (
-            Aggregate(ORDERS, (Named(Scalar("-7", (), INT), "seven"),), (COUNT,)),
+            Aggregate(ORDERS, (Named(scalar("-7", INT), "seven"),), (COUNT,)),
             "SELECT -7 AS `seven`, count(*) AS `n` FROM scan_0 GROUP BY CAST(-7 AS INT)",
         ),
         (
             Aggregate(
                 ORDERS,
-                (Named(UID, "uid"), Named(Scalar("1", (), INT), "one")),
+                (Named(UID, "uid"), Named(scalar("1", INT), "one")),
                 (COUNT,),
                 grouping_sets=((1,), (0, 1), ()),
             ),
@@ -150,7 +149,7 @@ def test_a_strategy_is_a_hint(strategy: JoinStrategy, hint: str) -> None:
 
 def test_an_order_is_not_by_an_item_that_took_its_name() -> None:
     ordered = Sort(BY_UID, (SortItem(column("n", BIGINT), SortDirection.ASC, NullsOrder.FIRST),))
-    negated = Named(Scalar("-`n`", ("n",), BIGINT), "N")
+    negated = Named(scalar("-`n`", BIGINT), "N")
     assert last_of(Project(ordered, (negated,))) == "SELECT -`n` AS `N` FROM sort_2"
 
 

@@ -48,7 +48,7 @@ def test_rows_are_read_once_and_a_group_has_a_part_for_each_block_of_its_values(
         text_of(plan.node)
         == """\
 Project k, $block, bitmap_count($p0) AS $p1, $p2, $p4, $p5
-  Aggregate BY s.k AS k, shiftright(CAST(s.i AS BIGINT), 15) AS $block [BITMAP_CONSTRUCT_AGG((CAST(s.i AS BIGINT)) & \
+  Aggregate BY s.k AS k, shiftright(CAST(s.i AS BIGINT), 15) AS $block [BITMAP_CONSTRUCT_AGG(CAST(s.i AS BIGINT) & \
 32767L) AS $p0, COUNT(*) AS $p2, SUM(CAST(s.b AS DOUBLE)) AS $p4, COUNT(CAST(s.b AS DOUBLE)) AS $p5]
     Scan s AS s [s.k, s.i, s.b]"""
     )

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from service.spec.query import JoinKind
-from service.spec.scalar import Scalar
+from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, INT, DataType, TypeName
 from tests.support.joined import call, col, joined, scan, text
 from tests.support.plan_parts import lines_of
+from tests.support.scalars import scalar
 from workers.engine.plan.invariants import check
 from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Named, Project
 from workers.engine.plan.schema import output_of
@@ -34,16 +35,16 @@ def lines(node: Aggregate) -> list[str]:
 
 def test_groups_of_an_inner_join_have_rows_on_both_sides() -> None:
     assert lines(by_key(call("COUNT"), call("MAX", col("r.i")))) == [
-        "Filter (l.k) IS NOT NULL",
+        "Filter l.k IS NOT NULL",
         "Project l.k AS $k0, 1 AS $u0, CAST(NULL AS INT) AS $u1, CAST(NULL AS INT) AS $u2",
-        "Filter (r.k) IS NOT NULL",
+        "Filter r.k IS NOT NULL",
         "Project r.k AS $k0, CAST(NULL AS INT) AS $u0, 1 AS $u1, r.i AS $u2",
         "Union 2 inputs",
         "Aggregate BY $k0 [COUNT($u0) AS $l0, COUNT($u1) AS $r0, MAX($u2) AS $r1]",
-        "Filter ($l0 > 0L) AND ($r0 > 0L)",
+        "Filter $l0 > 0L AND $r0 > 0L",
         "Project $k0 AS l_k, $l0, $r0, $r1",
         "Project l_k, $l0, $r0, $r1, $l0 * $r0 AS $f0, $r1 AS $f1",
-        "Project l_k, COALESCE($f0, 0L) AS count, $f1 AS max_r.i",
+        "Project l_k, coalesce($f0, 0L) AS count, $f1 AS max_r.i",
     ]
 
 
@@ -51,25 +52,25 @@ def test_groups_of_an_inner_join_have_rows_on_both_sides() -> None:
 def test_the_side_that_an_outer_join_keeps_stands_alone(kind: JoinKind, kept: str, other: str) -> None:
     told = lines(by_key(call("COUNT"), call("MIN", col(f"{other}.i")), kind=kind, by=f"{kept}.k"))
     assert [line for line in told if line.startswith("Filter")] == [
-        f"Filter ({other}.k) IS NOT NULL",
+        f"Filter {other}.k IS NOT NULL",
         f"Filter ${kept}0 > 0L",
     ]
     # NULL for the other until it has rows, as an outer join has them.
     (parts,) = (line for line in told if line.startswith("Project $k0 AS"))
-    assert f"IF(${other}0 > 0L, ${other}1, NULL) AS ${other}1" in parts
-    assert any(f"COALESCE(${other}0, 1L)" in line for line in told)
+    assert f"if(${other}0 > 0L, ${other}1, NULL) AS ${other}1" in parts
+    assert any(f"coalesce(${other}0, 1L)" in line for line in told)
 
 
 def test_what_only_decides_is_counted_and_no_more() -> None:
     told = lines(by_key(call("COUNT"), kind=SEMI))
     assert "Aggregate BY $k0 [COUNT($u0) AS $l0, COUNT($u1) AS $nr]" in told
-    assert "Filter ($l0 > 0L) AND ($nr > 0L)" in told
-    assert told[-1] == "Project l_k, COALESCE($f0, 0L) AS count"
+    assert "Filter $l0 > 0L AND $nr > 0L" in told
+    assert told[-1] == "Project l_k, coalesce($f0, 0L) AS count"
 
 
 def test_distinct_values_of_a_side_are_told_apart_on_it() -> None:
     told = lines(by_key(call("COUNT", col("r.i"), distinct=True)))
-    assert told[2:5] == ["Filter (r.k) IS NOT NULL", "Project r.k AS $u1, r.i AS $u2", "Deduplicate"]
+    assert told[2:5] == ["Filter r.k IS NOT NULL", "Project r.k AS $u1, r.i AS $u2", "Deduplicate"]
     assert told[-1] == "Project l_k, count_r.i"
 
 
@@ -78,16 +79,16 @@ def test_conditions_of_a_side_go_below() -> None:
     told = lines(replace(node, input=Filter(node.input, text("l.i > 3", "l.i"))))
     assert [line for line in told if line.startswith("Filter")][:4] == [
         "Filter l.i > 3",
-        "Filter (l.k) IS NOT NULL",
+        "Filter l.k IS NOT NULL",
         "Filter r.q",
-        "Filter (r.k) IS NOT NULL",
+        "Filter r.k IS NOT NULL",
     ]
 
 
 def test_expressions_between_are_moved() -> None:
     node = by_key(call("COUNT"))
     between = Project(node.input, (Named(col("l.k"), "x"), Named(col("r.x"), "y")))
-    key, of = Scalar("`x`", ("x",), BIGINT), replace(col("r.x"), sql="`y`", columns=("y",))
+    key, of = scalar("`x`", BIGINT), column("y", col("r.x").type)
     renamed = Aggregate(between, (Named(key, "x"),), (call("SUM", of),))
     assert lines(renamed)[-1] == "Project x, $f0 AS sum_y"
 

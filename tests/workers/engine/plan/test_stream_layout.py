@@ -42,6 +42,17 @@ def test_the_streams_and_their_columns_are_in_it() -> None:
     assert layout()["streams"] == [{"table": "orders", "columns": ["uid BIGINT", "x BIGINT"]}]
 
 
+def test_a_layout_of_an_earlier_version_may_write_expressions_differently() -> None:
+    after = layout()
+    before = {name: value for name, value in after.items() if name != "text"}
+    before["plan"] = "Filter COALESCE((o.x), 0L) > 1 AND (o.uid) IS NOT NULL"
+    after["plan"] = "Filter coalesce(o.x, 0L) > 1 AND o.uid IS NOT NULL"
+    assert differences(before, after) == ()
+    assert [one.what for one in differences({**before, "text": after["text"]}, after)] == ["the plan"]
+    after["plan"] = "Filter coalesce(o.x, 1L) > 1 AND o.uid IS NOT NULL"
+    assert [one.what for one in differences(before, after)] == ["the plan"]
+
+
 def test_a_join_that_keeps_rows_for_longer_keeps_others() -> None:
     def of(seconds: int) -> dict[str, object]:
         within = f"s.ts BETWEEN t.ts - INTERVAL '{seconds}' SECOND AND t.ts"

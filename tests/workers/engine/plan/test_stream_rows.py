@@ -110,7 +110,7 @@ def test_no_name_that_is_taken_is_used() -> None:
 def test_keys_beside_distinct_values_have_one_zero() -> None:
     rows = Contribution(LEFT, (col("l.x"),), (call("COUNT", col("l.i"), distinct=True),))
     node = united_aggregate((Field("x", DOUBLE),), (rows,), frozenset())
-    assert "Project IF(l.x = 0, CAST(0 AS DOUBLE), NANVL(l.x, CAST('NaN' AS DOUBLE))) AS $u0" in text_of(node)
+    assert "Project if(l.x = 0, CAST(0 AS DOUBLE), nanvl(l.x, CAST('NaN' AS DOUBLE))) AS $u0" in text_of(node)
 
 
 @pytest.mark.parametrize("distinct", [False, True])
@@ -124,8 +124,8 @@ def test_a_type_that_spark_alone_knows_has_no_null_to_stand_for_it(distinct: boo
 @pytest.mark.parametrize(
     ("value", "text_"),
     [
-        (column("x", DOUBLE), "IF(x = 0, CAST(0 AS DOUBLE), NANVL(x, CAST('NaN' AS DOUBLE)))"),
-        (column("x", FLOAT), "IF(x = 0, CAST(0 AS FLOAT), NANVL(x, CAST('NaN' AS FLOAT)))"),
+        (column("x", DOUBLE), "if(x = 0, CAST(0 AS DOUBLE), nanvl(x, CAST('NaN' AS DOUBLE)))"),
+        (column("x", FLOAT), "if(x = 0, CAST(0 AS FLOAT), nanvl(x, CAST('NaN' AS FLOAT)))"),
         (column("x", INT), "x"),
         (column("x", STRING), "x"),
         (column("x", None), "x"),

@@ -34,7 +34,7 @@ Project s.k AS k, s.i + 1 AS j
             """\
 Project d, k
   Deduplicate
-    Project IF(s.d = 0, CAST(0 AS DOUBLE), NANVL(s.d, CAST('NaN' AS DOUBLE))) AS d, s.k AS k
+    Project if(s.d = 0, CAST(0 AS DOUBLE), nanvl(s.d, CAST('NaN' AS DOUBLE))) AS d, s.k AS k
       Scan s AS s [s.k, s.d]""",
         ),
         (
@@ -76,17 +76,17 @@ Project k, c, x
             Shape.JOINED,
             """\
 Project k, n
-  Project k, COALESCE($f0, 0L) AS n
+  Project k, coalesce($f0, 0L) AS n
     Project k, $l0, $l0 AS $f0
       Project $k0 AS k, $l0
-        Filter ($l0 > 0L) AND ($nr > 0L)
+        Filter $l0 > 0L AND $nr > 0L
           Aggregate BY $k0 [COUNT($u0) AS $l0, COUNT($u1) AS $nr]
             Union 2 inputs
               Project s.k AS $k0, 1 AS $u0, CAST(NULL AS INT) AS $u1
-                Filter (s.k) IS NOT NULL
+                Filter s.k IS NOT NULL
                   Scan s AS s [s.k]
               Project t.k AS $k0, CAST(NULL AS INT) AS $u0, 1 AS $u1
-                Filter (t.k) IS NOT NULL
+                Filter t.k IS NOT NULL
                   Scan t AS t [t.k]""",
         ),
     ],

@@ -10,9 +10,10 @@ import pytest
 from service.spec.options import JobSettings
 from service.spec.query import AggregateFunction as F
 from service.spec.reports import HotKey
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.types import BIGINT, BOOLEAN, STRING, Field
 from tests.support.applied_rules import applied, matched, skipped
+from tests.support.scalars import scalar
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.invariants import check
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Named, Node, Phases, Scan
@@ -200,7 +201,7 @@ def test_groups_are_no_bits_where_that_does_not_pay(ctx: RuleContext) -> None:
 
 
 def test_rows_too_wide_for_generated_code_are_not_chosen() -> None:
-    other = replace(NAMES, filter=Scalar("o.uid > 0", ("o.uid",), BOOLEAN), output=Field("some", BIGINT))
+    other = replace(NAMES, filter=scalar("o.uid > 0", BOOLEAN), output=Field("some", BIGINT))
     assert isinstance(RULE.match(replace(BY_NAME, calls=(NAMES, other)), context_of_names()), Skip)
 
 

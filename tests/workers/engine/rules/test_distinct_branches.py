@@ -11,10 +11,11 @@ from service.spec.options import JobSettings
 from service.spec.query import AggregateFunction as F
 from service.spec.query import JoinKind
 from service.spec.reports import HotKey
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.types import BIGINT, DOUBLE, STRING, Field
 from tests.support.applied_rules import applied, matched, skipped
 from tests.support.plan_parts import USERS
+from tests.support.scalars import scalar
 from workers.engine.plan.explain import line_of, text_of
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Join, Limit, Named, Node, Phases, Scan
 from workers.engine.plan.transform import walk_up
@@ -142,11 +143,11 @@ def test_a_global_aggregate_is_a_row_of_each_branch() -> None:
 
 
 def test_calls_of_one_set_share_a_branch_and_a_filter_is_kept_by_value() -> None:
-    positive = Scalar("`o.rate` > 0", ("o.rate",), None)
+    positive = scalar("`o.rate` > 0", None)
     calls = (ITEMS, SHOPS, replace(ITEMS, function=F.SUM, output=Field("sum", BIGINT), filter=positive))
     choice, after = made(replace(WHOLE, calls=calls), context())
     assert choice == "KEYED_BRANCHES"
-    assert "SUM($v0) FILTER (WHERE ($branch = 1) AND ($m0)) AS $r2" in text_of(after)
+    assert "SUM($v0) FILTER (WHERE $branch = 1 AND $m0) AS $r2" in text_of(after)
     assert "MAX(o.rate > 0) AS $m0" in text_of(after)
     assert "Expand 2 branches" in text_of(after)
 

@@ -10,11 +10,12 @@ import pytest
 from service.spec.options import JobSettings
 from service.spec.query import JoinKind
 from service.spec.reports import HotKey
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 from service.spec.types import BIGINT, BINARY, BOOLEAN, STRING, DataType, Field, TypeName
 from tests.support.applied_rules import matched, skipped
 from tests.support.plan_parts import ORDERS, USERS
+from tests.support.scalars import scalar
 from workers.engine.plan import nodes
 from workers.engine.plan.join_demand import NOTHING, demand_of
 from workers.engine.plan.nodes import Filter, Join, Node, Scan
@@ -26,7 +27,7 @@ from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
 RULE = JoinStrategy()
 LEFT_TO_SPARK = "No broadcast costs clearly less than sort-merge, or surely fits in memory: the join is left to Spark."
 KEYS = ((column("o.uid", BIGINT), column("u.uid", BIGINT)),)
-FEW = Filter(USERS, Scalar("`u.uid` < 9", ("u.uid",), BOOLEAN))
+FEW = Filter(USERS, scalar("`u.uid` < 9", BOOLEAN))
 
 
 def join(kind: JoinKind = JoinKind.INNER, right: Node = USERS, **strategy: Any) -> Join:
@@ -90,7 +91,7 @@ def test_spark_is_kept_from_broadcasting_what_does_not_fit() -> None:
 def test_hot_keys_apart_may_cost_less_than_a_broadcast() -> None:
     many = context(orders=40_000_000, users=1_500_000, memory=1 << 30)
     hot = HotKey(value="7", share=0.2, estimated_rows=8_000_000)
-    literals = ((Scalar("7L", (), BIGINT),),)
+    literals = ((scalar("7L", BIGINT),),)
     sketch = KeySketch("o", ("o.uid",), 60_000, 40_000, 30_000_000, 0.0, (hot,), literals=literals)
     known = replace(many.statistics, keys={**many.statistics.keys, ("o.uid",): sketch})
     few_slots, slots = (replace(many, statistics=replace(known, slots=count)) for count in (16, 1024))
@@ -106,7 +107,7 @@ def test_hot_keys_apart_may_cost_less_than_a_broadcast() -> None:
 def test_no_side_is_broadcast_by_choice_where_hot_keys_are_parted_by_force(skew: JoinSkew) -> None:
     plain = context()
     hot = HotKey(value="7", share=0.2, estimated_rows=4_000_000)
-    named = KeySketch("o", ("o.uid",), 60_000, 40_000, 20_000_000, 0.0, (hot,), literals=((Scalar("7L", (), BIGINT),),))
+    named = KeySketch("o", ("o.uid",), 60_000, 40_000, 20_000_000, 0.0, (hot,), literals=((scalar("7L", BIGINT),),))
     known = replace(plain.statistics, keys={**plain.statistics.keys, ("o.uid",): named})
     orders = replace(ORDERS, columns=(*ORDERS.columns, (Field("o.n", BIGINT), "n")))
     for node, settings in ((join(skew=skew), {}), (join(), {"join": {"skew": skew.value}})):

@@ -20,10 +20,11 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from service.spec.options import JobSettings, JoinSettings
 from service.spec.query import JoinKind
 from service.spec.reports import HotKey, RuleOutcome
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, Field, array, decimal
 from tests.support.applied_rules import matched, skipped
+from tests.support.scalars import scalar
 from workers.engine.plan.invariants import check
 from workers.engine.plan.isolation import HotPart, Side, isolated
 from workers.engine.plan.join_demand import NOTHING
@@ -71,7 +72,7 @@ def scan(alias: str, *names: str) -> Scan:
 
 def join(kind: JoinKind, names: tuple[str, ...], residual: str | None = None) -> Join:
     keys = tuple((column(f"l.{name}", TYPES[name]), column(f"r.{name}", TYPES[name])) for name in names)
-    extra = Scalar(residual, ("l.v", "r.v"), BOOLEAN) if residual else None
+    extra = scalar(residual, BOOLEAN) if residual else None
     return Join(scan("l"), scan("r"), kind, keys, extra)
 
 
@@ -282,7 +283,7 @@ def test_only_sides_that_may_be_parted_are(kind: JoinKind) -> None:
 
 def test_it_says_that_a_condition_may_leave_fewer_rows_of_a_key() -> None:
     node, ctx = join(JoinKind.INNER, ("k",)), context(("k",), {0: 0.9}, {})
-    filtered = replace(node, left=Filter(node.left, Scalar("`l.v` > 1", ("l.v",), BOOLEAN)))
+    filtered = replace(node, left=Filter(node.left, scalar("`l.v` > 1", BOOLEAN)))
     for joined, rows in ((node, "has 90,000 rows"), (filtered, "has up to 90,000 rows")):
         assert matched(RULE, joined, ctx).reason.startswith(f"Key 7 {rows} on the left and 2 rows on the right")
 

@@ -11,10 +11,11 @@ from service.spec.options import JobSettings
 from service.spec.query import AggregateFunction as F
 from service.spec.query import JoinKind
 from service.spec.reports import HotKey
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field, array, mapping, struct
 from tests.support.applied_rules import applied, matched, skipped
 from tests.support.plan_parts import USERS
+from tests.support.scalars import scalar
 from workers.engine.plan.explain import line_of
 from workers.engine.plan.nodes import (
     Aggregate,
@@ -55,7 +56,7 @@ TAGS, COUNTS = column("o.tags", array(STRING)), column("o.counts", mapping(STRIN
 KEYS = (Named(UID, "uid"),)
 CATEGORIES = Call(F.COUNT, (CATEGORY,), Field("n", BIGINT), distinct=True)
 PRICES = Call(F.SUM, (PRICE,), Field("s", DOUBLE), distinct=True)
-FILTERED = replace(CATEGORIES, filter=Scalar("`o.price` > 1", ("o.price",), BOOLEAN))
+FILTERED = replace(CATEGORIES, filter=scalar("`o.price` > 1", BOOLEAN))
 ROWS = Call(F.COUNT, (), Field("rows", BIGINT))
 WHOLE = Aggregate(ORDERS, KEYS, (CATEGORIES,))
 JOINED = replace(WHOLE, input=Join(ORDERS, USERS, JoinKind.INNER, ((UID, column("u.uid", BIGINT)),)))
@@ -220,7 +221,7 @@ def test_a_global_aggregate_is_grouped_by_bucket_alone() -> None:
         "Aggregate PARTIAL TWO_PHASE BY pmod(xxhash64(o.category), 8) AS $bucket [COUNT(DISTINCT o.category) AS $p0]",
         "Aggregate FINAL TWO_PHASE [SUM($p0) AS $f0]",
     ]
-    assert line_of(after) == "Project COALESCE($f0, 0L) AS n"
+    assert line_of(after) == "Project coalesce($f0, 0L) AS n"
 
 
 @pytest.mark.parametrize(

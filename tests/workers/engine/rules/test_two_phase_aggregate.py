@@ -11,10 +11,11 @@ from service.spec.options import JobSettings
 from service.spec.query import AggregateFunction as F
 from service.spec.query import JoinKind
 from service.spec.reports import HotKey
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, DataType, Field, array
 from tests.support.applied_rules import matched, skipped
 from tests.support.plan_parts import USERS
+from tests.support.scalars import scalar
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.invariants import check
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Filter, Join, Named, Node, Phases, Project, Scan
@@ -36,7 +37,7 @@ UIDS = Call(F.COUNT, (UID,), Field("d", BIGINT), distinct=True)
 VARIANCE = Call(F.VAR_POP, (UID,), Field("v", DOUBLE))
 WHOLE = Aggregate(ORDERS, (Named(UID, "uid"),), (ROWS,))
 DISTINCT = replace(WHOLE, calls=(CATEGORIES,))
-POSITIVE = Scalar("`o.uid` > 0", ("o.uid",), BOOLEAN)
+POSITIVE = scalar("`o.uid` > 0", BOOLEAN)
 FILTERED = replace(WHOLE, calls=(replace(CATEGORIES, filter=POSITIVE),))
 BY_RATE = replace(WHOLE, keys=(Named(column("o.rate", DOUBLE), "rate"),))
 JOINED = replace(WHOLE, input=Join(ORDERS, USERS, JoinKind.INNER, ((UID, column("u.uid", BIGINT)),)))
@@ -119,7 +120,7 @@ def test_what_a_split_has_made_is_settled() -> None:
         ),
         (BY_RATE, context(rates=9_000_000), "behind an exchange by o.rate, which is a DOUBLE"),
         (
-            replace(WHOLE, keys=(Named(Scalar("upper(`o.category`)", ("o.category",), STRING), "k"),)),
+            replace(WHOLE, keys=(Named(scalar("upper(`o.category`)", STRING), "k"),)),
             context(),
             "no statistics for the group keys",
         ),

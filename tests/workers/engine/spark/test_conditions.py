@@ -10,10 +10,9 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
-from service.spec.dialect import Text
-from service.spec.parsing import read_expression
 from service.spec.tree import Expression
-from service.spec.types import BIGINT, DATE, DOUBLE, STRING, DataType, TypeName, decimal
+from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, STRING, DataType, TypeName, decimal
+from tests.support.scalars import scalar
 from workers.engine.spark import conditions
 from workers.engine.spark.conditions import MAX_PATTERN_LENGTH, MAX_PATTERNS, PATTERN_ROWS, share_kept, typed
 
@@ -27,7 +26,7 @@ SAMPLE = {
 
 
 def tree(text: str) -> Expression:
-    return read_expression(Text(text, ""))
+    return scalar(text, BOOLEAN).tree
 
 
 def shares(

@@ -14,6 +14,7 @@ from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDire
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, BOOLEAN, DOUBLE, INT, STRING, TIMESTAMP, Field
 from tests.support.plan_parts import call
+from tests.support.scalars import scalar
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -73,14 +74,12 @@ def test_scan_prunes(scans: Scans) -> None:
 
 
 def test_filter_keeps_what_is_true(scans: Scans) -> None:
-    node = Filter(ORDERS, Scalar("`o.d` > 1", ("o.d",), BOOLEAN))
+    node = Filter(ORDERS, scalar("`o.d` > 1", BOOLEAN))
     assert unordered(rows_of(node, scans)) == unordered([row for row in ROWS if row[1] is not None and row[1] > 1])
 
 
 def test_project_names_and_orders(scans: Scans) -> None:
-    node = Project(
-        USERS, (Named(column("u.city", STRING), "city"), Named(Scalar("upper(`u.k`)", ("u.k",), STRING), "k"))
-    )
+    node = Project(USERS, (Named(column("u.city", STRING), "city"), Named(scalar("upper(`u.k`)", STRING), "k")))
     assert ("Rome", "A") in rows_of(node, scans)
 
 
@@ -96,7 +95,7 @@ def test_project_names_and_orders(scans: Scans) -> None:
         (call(AggregateFunction.FIRST_VALUE, D, order_by=W), {"a": 1, "b": 3, None: 7}),
         (call(AggregateFunction.LAST_VALUE, D, order_by=W), {"a": 2, "b": None, None: 7}),
         (
-            call(AggregateFunction.COUNT, where=Scalar("`o.w` >= 2", ("o.w",), BOOLEAN)),
+            call(AggregateFunction.COUNT, where=scalar("`o.w` >= 2", BOOLEAN)),
             {"a": 1, "b": 1, None: 1},
         ),
     ],
@@ -108,14 +107,14 @@ def test_aggregate(scans: Scans, made: Call, expected: dict[str | None, object])
 
 
 def test_aggregate_of_everything_is_one_row_even_of_nothing(scans: Scans) -> None:
-    nothing = Filter(ORDERS, Scalar("false", (), BOOLEAN))
+    nothing = Filter(ORDERS, scalar("false", BOOLEAN))
     calls = (call(AggregateFunction.COUNT), Call(AggregateFunction.SUM, (D,), Field("s", BIGINT)))
     assert rows_of(Aggregate(nothing, (), calls), scans) == [(0, None)]
     assert rows_of(Aggregate(nothing, (), ()), scans) == [()]
 
 
 def test_keys_without_calls_are_the_distinct_keys(scans: Scans) -> None:
-    node = Aggregate(ORDERS, (Named(Scalar("`o.d` % 2", ("o.d",), BIGINT), "odd"),), ())
+    node = Aggregate(ORDERS, (Named(scalar("`o.d` % 2", BIGINT), "odd"),), ())
     assert unordered(rows_of(node, scans)) == unordered([(0,), (1,), (None,)])
 
 
@@ -148,7 +147,7 @@ def test_one_sided_join(scans: Scans, kind: JoinKind, expected: set[str]) -> Non
 
 
 def test_join_with_residual_and_cross(scans: Scans) -> None:
-    residual = Scalar("`o.d` = 3 AND `u.city` <> 'Oslo'", ("o.d", "u.city"), BOOLEAN)
+    residual = scalar("`o.d` = 3 AND `u.city` <> 'Oslo'", BOOLEAN)
     joined = rows_of(Join(ORDERS, USERS, JoinKind.INNER, ((K, column("u.k", STRING)),), residual), scans)
     assert [(row[0], row[1], row[4]) for row in joined] == [("b", 3, "Bonn")]
     assert len(rows_of(Join(ORDERS, USERS, JoinKind.CROSS, ()), scans)) == len(ROWS) * len(CITIES)
@@ -208,8 +207,8 @@ def test_decimal_types_are_sparks_own(spark: SparkSession) -> None:
     ("key", "aggregates"),
     [
         (K, 1),
-        (Scalar("`o.d` + 1", ("o.d",), BIGINT), 1),
-        (Scalar("CAST(`o.w` AS INT)", ("o.w",), INT), 1),
+        (scalar("`o.d` + 1", BIGINT), 1),
+        (scalar("CAST(`o.w` AS INT)", INT), 1),
         # Spark normalises -0.0 and NaN between the two halves of the aggregate and so does not merge them.
         (W, 2),
     ],
@@ -243,7 +242,7 @@ def test_a_row_is_in_every_window_that_covers_it(spark: SparkSession) -> None:
     scans = {"e": spark.createDataFrame([(time,) for time in times], "`e.t` TIMESTAMP")}
     windows = Windows(Watermark(EVENTS, TIME, 1000), TIME, 600_000, 300_000, "$w")
     whole = column("$w", window_type(TIMESTAMP))
-    ends = [Named(Scalar(f"{whole.sql}.`{end}`", whole.columns, TIMESTAMP), end) for end in ("start", "end")]
+    ends = [Named(scalar(f"{whole.sql}.`{end}`", TIMESTAMP), end) for end in ("start", "end")]
     rows = rows_of(Project(windows, (Named(TIME, "t"), *ends)), scans)
     minutes = sorted(tuple(time.minute for time in row if isinstance(time, datetime)) for row in rows)
     assert minutes == [(4, 0, 10), (4, 55, 5), (58, 50, 0), (58, 55, 5)]

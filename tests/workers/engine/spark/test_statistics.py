@@ -18,6 +18,7 @@ from service.spec.job import TableFormat
 from service.spec.locations import Location
 from service.spec.scalar import Scalar
 from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field, Schema
+from tests.support.scalars import scalar
 from tests.support.tables import on_disk
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.sources import TableInput
@@ -157,7 +158,7 @@ def test_views_of_strings_are_strings(parquet_table: Tables, scan_of: Scans) -> 
     views = pa.array(["a", "b", "a", None] * 50_000).cast(pa.string_view())
     table = parquet_table(pa.table({"s": views}), files=2)
     table = replace(table, schema=Schema((Field("s", STRING),)))
-    condition = Scalar("`t.s` LIKE 'a%'", ("t.s",), BOOLEAN)
+    condition = scalar("`t.s` LIKE 'a%'", BOOLEAN)
     known = gather_statistics([("t.s",)], [scan_of(table)], {"t": table}, slots=1, conditions=[condition])
     assert known.warnings == ()
     assert known.keys[("t.s",)].hot_keys[0].value == "a"
@@ -226,7 +227,7 @@ def test_hot_keys_come_with_literals_of_the_declared_types(parquet_table: Tables
 def test_what_is_known_of_files_is_not_read_again(parquet_table: Tables, scan_of: Scans) -> None:
     table = parquet_table(skewed(), files=4)
     cache = StatisticsCache()
-    scan, condition = scan_of(table, "o"), Scalar("`o.category` < 5 AND `o.city` = 'c1'", (), BOOLEAN)
+    scan, condition = scan_of(table, "o"), scalar("`o.category` < 5 AND `o.city` = 'c1'", BOOLEAN)
 
     def gathered(*keys: tuple[str, ...], alias: Scan = scan, of: tuple[Scalar, ...] = ()) -> Statistics:
         return gather_statistics(keys, [alias], {"t": table}, slots=2, conditions=of, cache=cache)
@@ -280,7 +281,7 @@ def test_shares_of_conditions(parquet_table: Tables, text_table: Tables, scan_of
         "`o.category` < 5 AND `c.n` >= 100": 0.225,
         "`o.category` < 5 AND `o.uid` < `c.n`": 0.25 / 3,
     }
-    conditions = [Scalar(text, (), BOOLEAN) for text in (*shares, "`o.uid` < `c.n`", "upper(`o.city`) = 'C1'")]
+    conditions = [scalar(text, BOOLEAN) for text in (*shares, "`o.uid` < `c.n`", "upper(`o.city`) = 'C1'")]
     known = gather_statistics([], scans, {"t": table, "c": csv}, slots=2, conditions=conditions)
     assert known.selectivities == pytest.approx(shares, rel=0.05)
 
@@ -288,7 +289,7 @@ def test_shares_of_conditions(parquet_table: Tables, text_table: Tables, scan_of
 @pytest.mark.not_quick
 def test_a_column_read_in_part_tells_nothing_of_a_condition(parquet_table: Tables, scan_of: Scans) -> None:
     table = parquet_table(pa.table({"uid": pa.array(range(3_000_000))}), group_rows=3_000_000)
-    condition = Scalar("`t.uid` > 2000000", ("t.uid",), BOOLEAN)
+    condition = scalar("`t.uid` > 2000000", BOOLEAN)
     known = gather_statistics([], [scan_of(table)], {"t": table}, slots=1, conditions=[condition])
     assert known.selectivities == {}
 
@@ -296,7 +297,7 @@ def test_a_column_read_in_part_tells_nothing_of_a_condition(parquet_table: Table
 def test_a_wide_column_is_not_read_for_a_condition(parquet_table: Tables, scan_of: Scans) -> None:
     texts = [f"{number}{'x' * 200}" for number in range(1000)]
     table = parquet_table(pa.table({"long": texts, "n": list(range(1000))}))
-    conditions = [Scalar("`t.long` LIKE '1%'", (), BOOLEAN), Scalar("`t.n` < 100", (), BOOLEAN)]
+    conditions = [scalar("`t.long` LIKE '1%'", BOOLEAN), scalar("`t.n` < 100", BOOLEAN)]
     scan = scan_of(table)
     known = gather_statistics([], [scan], {"t": table}, slots=1, conditions=conditions)
     assert known.selectivities == {"`t.n` < 100": 0.1}

@@ -24,11 +24,12 @@ from service.spec.reports import (
     StageMetrics,
     StageSkew,
 )
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.strategies import JoinSkew
 from service.spec.types import BIGINT, BOOLEAN, DOUBLE, Field, array
 from tests.support.compiled import compiled, job_over, schemas_of
 from tests.support.plan_parts import COUNT, ORDERS, USERS
+from tests.support.scalars import scalar
 from tests.support.stages import stage
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.nodes import (
@@ -117,7 +118,7 @@ def skewed() -> Statistics:
     """Half of the orders are user 7's, of whom there is one."""
     sizes = {alias: TableSize(alias, 8, 1 << 30, 10_000_000, True) for alias in ("o", "u")}
     hot = (HotKey(value="7", share=0.5, estimated_rows=500),)
-    literals = ((Scalar("7L", (), BIGINT),),)
+    literals = ((scalar("7L", BIGINT),),)
     orders = KeySketch("o", ("o.uid",), 60_000, 30_000, 5_000_000, 0.0, hot, literals=literals)
     users = KeySketch("u", ("u.uid",), 60_000, 60_000, 10_000_000, 0.0, ())
     return Statistics(sizes, {("o.uid",): orders, ("u.uid",): users}, slots=4)
@@ -215,7 +216,7 @@ BELOW = Aggregate(ORDERS, (Named(UID, "o.uid"),), (COUNT,))
         BELOW,
         Deduplicate(ORDERS),
         Project(BELOW, (Named(UID, "o.uid"),)),
-        Filter(BELOW, Scalar("`o.uid` > 1", ("o.uid",), BOOLEAN)),
+        Filter(BELOW, scalar("`o.uid` > 1", BOOLEAN)),
         Join(BELOW, replace(USERS, alias="v", columns=((Field("v.uid", BIGINT), "uid"),)), JoinKind.INNER, ()),
         Union((BELOW, BELOW)),
         Union((ORDERS, ORDERS), stands_for=BELOW),
@@ -353,7 +354,7 @@ def known(users_hot: float, sql: str) -> Statistics:
     keys: dict[tuple[str, ...], KeySketch] = {}
     for alias, share in (("o", 0.5), ("u", users_hot)):
         hot = (HotKey(value="7", share=share, estimated_rows=round(share * 50_000_000)),) if share else ()
-        literals = ((Scalar("7L", (), BIGINT),),) if share else ()
+        literals = ((scalar("7L", BIGINT),),) if share else ()
         columns = (f"{alias}.uid",)
         keys[columns] = KeySketch(alias, columns, 60_000, 50_000, 40_000_000, 0.0, hot, literals=literals)
     if "DISTINCT" not in sql:

@@ -11,6 +11,7 @@ from service.spec.reports import HotKey
 from service.spec.scalar import Scalar, column
 from service.spec.types import BIGINT, BOOLEAN, TIMESTAMP, Field
 from tests.support.plan_parts import ORDERS, USERS
+from tests.support.scalars import scalar
 from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
@@ -53,7 +54,7 @@ def size(alias: str, rows: int, row_bytes: int = 10) -> TableSize:
 
 OTHERS = Scan("others", "x", ((Field("x.uid", BIGINT), "uid"),))
 UID, USER = column("o.uid", BIGINT), column("u.uid", BIGINT)
-CONDITION = Scalar("`o.uid` > 3", ("o.uid",), BOOLEAN)
+CONDITION = scalar("`o.uid` > 3", BOOLEAN)
 KNOWN = Statistics(
     tables={"o": size("o", 3000), "u": size("u", 100, 20)},
     keys={("o.uid",): sketch("o", 101, ("7", 0.5)), ("u.uid",): sketch("u", 100)},
@@ -179,7 +180,7 @@ def test_hot_keys_behind_a_join_are_as_uncertain_as_below_it() -> None:
 
 
 def test_the_groups_of_a_final_aggregate_are_those_without_buckets() -> None:
-    bucket = Named(Scalar("pmod(xxhash64(`o.uid`), 4)", ("o.uid",), BIGINT), "$bucket")
+    bucket = Named(scalar("pmod(xxhash64(`o.uid`), 4)", BIGINT), "$bucket")
     partial = Aggregate(ORDERS, (Named(UID, "uid"), bucket), (), AggregateRole.PARTIAL)
     count = Call(AggregateFunction.SUM, (column("$p0", BIGINT),), Field("$f0", BIGINT))
     final = Aggregate(partial, (Named(column("uid", BIGINT), "uid"),), (count,), AggregateRole.FINAL)

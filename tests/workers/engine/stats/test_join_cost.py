@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from service.spec.query import JoinKind
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.strategies import JoinLocal, JoinShip
 from service.spec.types import BIGINT, BOOLEAN, DOUBLE, NULL, STRING, Field, decimal
+from tests.support.scalars import scalar
 from workers.engine.plan.nodes import Aggregate, Expand, Filter, Join, Limit, Named, Node, Project, Scan, Union
 from workers.engine.stats.join_cost import (
     JoinSide,
@@ -67,7 +68,7 @@ def test_above_a_join_and_in_estimated_files_there_is_no_bound() -> None:
 
 def test_a_join_emits_no_more_than_all_pairs_and_all_rows_alone() -> None:
     joined = Join(A, B, JoinKind.FULL, KEYS)
-    assert most_joined_rows(Filter(joined, Scalar("true", (), BOOLEAN)), STATISTICS) == 1001 * 1001
+    assert most_joined_rows(Filter(joined, scalar("true", BOOLEAN)), STATISTICS) == 1001 * 1001
     assert most_joined_rows(Join(joined, B, JoinKind.INNER, KEYS), STATISTICS) == (1001 * 1001 + 1) * 1001
     assert most_joined_rows(Limit(A, 7), STATISTICS) == 7
     assert most_joined_rows(joined, Statistics({"a": SIZES["a"]}, {}, slots=4)) is None
@@ -80,7 +81,7 @@ def test_texts_have_no_bound_and_are_guessed_wide() -> None:
     assert [side.most for side in sides] == [1000, None]
     exact = Scan("a", "a", ((Field("a.m", decimal(38, 2)), "m"), (Field("a.x", DOUBLE), "x")))
     assert hashed_bytes(exact, STATISTICS) == 48 + 24 + 8
-    nothing = Project(A, (Named(Scalar("NULL", (), NULL), "n"), Named(Scalar("true", (), BOOLEAN), "q")))
+    nothing = Project(A, (Named(scalar("NULL", NULL), "n"), Named(scalar("true", BOOLEAN), "q")))
     assert hashed_bytes(nothing, STATISTICS) == 48 + 8 + 8
 
 
@@ -91,7 +92,7 @@ def test_measured_texts_are_as_wide_as_they_are_under_any_name() -> None:
     assert (sides[1].width, sides[1].least_width, sides[1].most) == (48 + 16 + 28, 48 + 16 + 28, 1000)
     renamed = Project(B, (Named(column("b.k", BIGINT), "d.k"), Named(column("b.s", STRING), "d.s")))
     assert left_side(renamed, measured).most == 1000
-    computed = Project(B, (Named(Scalar("upper(`b.s`)", ("b.s",), STRING), "b.t"),))
+    computed = Project(B, (Named(scalar("upper(`b.s`)", STRING), "b.t"),))
     assert left_side(computed, measured).most is None
     assert left_side(computed, measured).least_width == 48 + 8
 

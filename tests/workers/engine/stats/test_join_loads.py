@@ -9,8 +9,9 @@ import pytest
 from service.spec.options import SkewSettings
 from service.spec.query import JoinKind
 from service.spec.reports import HotKey
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.types import BIGINT, Field
+from tests.support.scalars import scalar
 from workers.engine.plan.isolation import Side
 from workers.engine.plan.nodes import Filter, Join, Named, Project, Scan
 from workers.engine.stats.join_loads import (
@@ -34,7 +35,7 @@ def known(left: dict[str, float], right: dict[str, float], *, distinct: int = 10
     sketches: dict[tuple[str, ...], KeySketch] = {}
     for side, shares in (("l", left), ("r", right)):
         hot = tuple(HotKey(value=value, share=share, estimated_rows=0) for value, share in shares.items())
-        literals = tuple((Scalar(f"{value}L", (), BIGINT),) for value in shares)
+        literals = tuple((scalar(f"{value}L", BIGINT),) for value in shares)
         key = (f"{side}.k",)
         sketches[key] = KeySketch(side, key, 60_000, 900, distinct, nulls, hot, literals=literals)
     return Statistics(sizes, sketches, slots=4)
@@ -107,13 +108,13 @@ def test_a_literal_of_one_side_names_the_key_of_both() -> None:
     for side in ("l.k", "r.k"):
         bare = replace(statistics.keys[side,], literals=(None,))
         (load,) = profile(JOIN, replace(statistics, keys={**statistics.keys, (side,): bare})).loads
-        assert (load.left, load.right, load.literals) == (500_000, 250_000, (Scalar("7L", (), BIGINT),))
+        assert (load.left, load.right, load.literals) == (500_000, 250_000, (scalar("7L", BIGINT),))
 
 
 def test_two_texts_cut_to_the_same_one_are_a_key_without_a_literal() -> None:
     statistics = known({"7": 0.5}, {})
     (hot,), (literals,) = (statistics.keys["l.k",].hot_keys, statistics.keys["l.k",].literals)
-    twice = replace(statistics.keys["l.k",], hot_keys=(hot, hot), literals=(literals, (Scalar("8L", (), BIGINT),)))
+    twice = replace(statistics.keys["l.k",], hot_keys=(hot, hot), literals=(literals, (scalar("8L", BIGINT),)))
     (load,) = profile(JOIN, replace(statistics, keys={**statistics.keys, ("l.k",): twice})).loads
     assert (load.value, load.left, load.literals) == ("7", 1_000_000, None)
 
@@ -121,8 +122,8 @@ def test_two_texts_cut_to_the_same_one_are_a_key_without_a_literal() -> None:
 def test_a_renamed_column_is_the_tables_and_an_expression_is_not() -> None:
     renamed = Project(LEFT, (Named(column("l.k", BIGINT), "t.uid"),))
     join = replace(JOIN, left=renamed, keys=((column("t.uid", BIGINT), KEYS[0][1]),))
-    assert [load.literals for load in profile(join, known({"7": 0.5}, {})).loads] == [(Scalar("7L", (), BIGINT),)]
-    expression = replace(JOIN, keys=((Scalar("`l.k` + 1", ("l.k",), BIGINT), KEYS[0][1]),))
+    assert [load.literals for load in profile(join, known({"7": 0.5}, {})).loads] == [(scalar("7L", BIGINT),)]
+    expression = replace(JOIN, keys=((scalar("`l.k` + 1", BIGINT), KEYS[0][1]),))
     assert join_profile(expression, known({"7": 0.5}, {})) is None
     twice = replace(JOIN, keys=(KEYS[0], KEYS[0]))
     assert join_profile(twice, known({"7": 0.5}, {})) is None
@@ -130,34 +131,34 @@ def test_a_renamed_column_is_the_tables_and_an_expression_is_not() -> None:
 
 def test_conditions_above_and_below() -> None:
     """One about a side alone leaves a third of its rows; one about a key may be what removes the hot value."""
-    side = Scalar("`l.v` > 1", ("l.v",), None)
+    side = scalar("`l.v` > 1", None)
     wider = replace(JOIN, left=replace(LEFT, columns=(*LEFT.columns, (Field("l.v", BIGINT), "v"))))
     known_rows = known({"7": 0.6}, {})
-    narrowed = join_profile(wider, known_rows, (side, Scalar("`l.v` > `r.k`", ("l.v", "r.k"), None)))
+    narrowed = join_profile(wider, known_rows, (side, scalar("`l.v` > `r.k`", None)))
     assert narrowed is not None
     assert round(narrowed.loads[0].left) == 200_000
     assert not filtered_by_key(wider, known_rows, (side,))
-    assert filtered_by_key(wider, known_rows, (Scalar("`r.k` <> 7", ("r.k",), None),))
-    below = replace(wider, left=Filter(wider.left, Scalar("`l.k` > 7", ("l.k",), None)))
+    assert filtered_by_key(wider, known_rows, (scalar("`r.k` <> 7", None),))
+    below = replace(wider, left=Filter(wider.left, scalar("`l.k` > 7", None)))
     assert filtered_by_key(below, known_rows, ())
     (load,) = profile(JOIN, known_rows).loads
-    all_columns = join_profile(JOIN, known_rows, (Scalar("`l.k` <> 8", ("l.k",), None),))
+    all_columns = join_profile(JOIN, known_rows, (scalar("`l.k` <> 8", None),))
     assert all_columns is not None
     assert all_columns.loads[0].left == pytest.approx(load.left / 3)
     # One about no column is about no side, and leaves the rows that there are.
-    constant = join_profile(wider, known_rows, (Scalar("1 = 1", (), None),))
+    constant = join_profile(wider, known_rows, (scalar("1 = 1", None),))
     assert constant is not None
     assert round(constant.loads[0].left) == 600_000
 
 
 def test_a_condition_on_the_key_under_another_name() -> None:
-    about_key, about_value = Scalar("`l.k` > 7", ("l.k",), None), Scalar("`l.v` > 7", ("l.v",), None)
+    about_key, about_value = scalar("`l.k` > 7", None), scalar("`l.v` > 7", None)
     scan = replace(LEFT, columns=(*LEFT.columns, (Field("l.v", BIGINT), "v")))
     for condition, expected in ((about_key, True), (about_value, False)):
         derived = Project(Filter(scan, condition), (Named(column("l.k", BIGINT), "d.k"),))
         node = Join(derived, RIGHT, JoinKind.INNER, ((column("d.k", BIGINT), column("r.k", BIGINT)),))
         assert filtered_by_key(node, known({}, {}), ()) is expected
-        assert filtered_by_key(node, known({}, {}), (Scalar("`d.k` > 7", ("d.k",), None),))
+        assert filtered_by_key(node, known({}, {}), (scalar("`d.k` > 7", None),))
 
 
 def test_nothing_is_parted_while_it_runs_where_execution_does_not_adapt() -> None:

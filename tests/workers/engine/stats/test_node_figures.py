@@ -9,9 +9,9 @@ import pytest
 
 from service.spec.query import AggregateFunction, JoinKind
 from service.spec.reports import OperatorMetrics, OperatorReport
-from service.spec.scalar import Scalar
 from service.spec.types import BIGINT, Field
 from tests.support.plan_parts import ORDERS, UID, USERS
+from tests.support.scalars import scalar
 from tests.support.stages import operator
 from tests.workers.engine.stats.test_spot_agreement import FILES, ORDER_FILE, USER_FILE
 from tests.workers.engine.stats.test_spot_agreement import scan as scan_of
@@ -21,7 +21,7 @@ from workers.engine.stats import spots
 from workers.engine.stats.node_figures import figures_of
 
 TOTAL = Aggregate(ORDERS, BY_UID, (Call(AggregateFunction.COUNT, (), Field("n", BIGINT)),))
-OF_CALLS = Scalar("`n` > 1", ("n",), None)
+OF_CALLS = scalar("`n` > 1", None)
 SCAN, OTHER_SCAN = 50, 20
 
 

@@ -11,6 +11,7 @@ from service.spec.scalar import Scalar, column
 from service.spec.strategies import JoinLocal, JoinShip
 from service.spec.types import BIGINT, DOUBLE, INT, STRING, DataType, Field, TypeName
 from tests.support.plan_parts import USERS
+from tests.support.scalars import scalar
 from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
@@ -223,7 +224,7 @@ def test_a_join_parts_by_all_of_its_keys_or_by_nothing_known() -> None:
     def of(*keys: tuple[Scalar, Scalar], kind: JoinKind = JoinKind.INNER) -> tuple[frozenset[str], ...]:
         return partitionings_of(Join(ORDERS, USERS, kind, keys), LARGE)
 
-    name, unknown = column("u.name", STRING), Scalar("`u.x`", ("u.x",), None)
+    name, unknown = column("u.name", STRING), scalar("`u.x`", None)
     assert of((UID, USER), (DAY, USER)) == (frozenset({"`o.uid`", "`o.day`"}), RIGHT)
     assert of((UID, USER), (DAY, name)) == ()
     assert of((replace(UID, type=None), unknown)) == ()

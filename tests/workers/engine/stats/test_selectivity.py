@@ -9,6 +9,7 @@ import pytest
 from service.spec.scalar import Scalar
 from service.spec.types import BIGINT, BOOLEAN, Field
 from tests.support.joined import call, joined, text
+from tests.support.scalars import scalar
 from workers.engine.plan.nodes import Filter, Scan
 from workers.engine.stats.selectivity import UNKNOWN_CONDITION, combined, conditions_of, share_of, terms_by_table
 from workers.engine.stats.statistics import Statistics
@@ -17,7 +18,7 @@ TABLE_OF = {"l.a": "l", "l.b": "l", "r.a": "r"}
 
 
 def condition(sql: str) -> Scalar:
-    return Scalar(sql, (), BOOLEAN)
+    return scalar(sql, BOOLEAN)
 
 
 def test_terms_go_to_their_tables() -> None:
@@ -69,4 +70,4 @@ def test_conditions_are_known_where_aggregating_below_a_join_puts_them() -> None
     node = joined(call("COUNT"))
     both = text("l.i > 0 AND l.q AND r.i > 1", "l.i", "l.q", "r.i")
     found = [one.sql for one in conditions_of(replace(node, input=Filter(node.input, both)))]
-    assert found == [both.sql, "(`l.i` > 0) AND (`l.q`)", "`r.i` > 1"]
+    assert found == [both.sql, "`l.i` > 0 AND `l.q`", "`r.i` > 1"]

@@ -7,9 +7,10 @@ import pytest
 from service.spec.options import JobSettings
 from service.spec.query import AggregateFunction, JoinKind
 from service.spec.reports import HotKey, RuleOutcome, RuleTrace, SkewReport, StageMetrics
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.types import BIGINT, Field
 from tests.support.plan_parts import COUNT, USERS
+from tests.support.scalars import scalar
 from tests.support.stages import stage
 from workers.engine.plan.nodes import (
     Aggregate,
@@ -30,7 +31,7 @@ UID, CATEGORY = column("o.uid", BIGINT), column("o.category", BIGINT)
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.category", BIGINT), "category")))
 DISTINCT = Call(AggregateFunction.COUNT, (CATEGORY,), Field("d", BIGINT), distinct=True)
 SUM = Call(AggregateFunction.SUM, (CATEGORY,), Field("s", BIGINT))
-UNKNOWN_SUM = Call(AggregateFunction.SUM, (Scalar("f(`o.uid`)", ("o.uid",), None),), Field("s", BIGINT))
+UNKNOWN_SUM = Call(AggregateFunction.SUM, (scalar("f(`o.uid`)", None),), Field("s", BIGINT))
 BY_UID = (Named(UID, "uid"),)
 
 
@@ -43,7 +44,7 @@ def one_phase(*calls: Call) -> Aggregate:
 
 
 def partial() -> Aggregate:
-    bucket = Named(Scalar("pmod(xxhash64(`o.category`), 16)", ("o.category",), BIGINT), "$bucket")
+    bucket = Named(scalar("pmod(xxhash64(`o.category`), 16)", BIGINT), "$bucket")
     return Aggregate(ORDERS, (*BY_UID, bucket), (DISTINCT,), AggregateRole.PARTIAL, Phases.TWO_PHASE)
 
 

@@ -9,9 +9,10 @@ import pytest
 from service.spec.options import JobSettings
 from service.spec.query import JoinKind
 from service.spec.reports import HotKey
-from service.spec.scalar import Scalar, column
+from service.spec.scalar import column
 from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
 from service.spec.types import BIGINT, BOOLEAN, STRING, Field
+from tests.support.scalars import scalar
 from workers.engine.plan.isolation import Side
 from workers.engine.plan.join_demand import NOTHING, Demand
 from workers.engine.plan.nodes import Join, Limit, Scan
@@ -51,7 +52,7 @@ def profile(
     sketches: dict[tuple[str, ...], KeySketch] = {}
     for side, share in (("l", left), ("r", right)):
         hot = (HotKey(value="7", share=share, estimated_rows=0),) if share else ()
-        literals = ((Scalar("7L", (), BIGINT),),) if share else ()
+        literals = ((scalar("7L", BIGINT),),) if share else ()
         key = (f"{side}.k",)
         sketches[key] = KeySketch(side, key, 60_000, 900, 9_000_000, 0.0, hot, representative=even, literals=literals)
     found = join_profile(join, Statistics(sizes, sketches, slots=8))
@@ -81,7 +82,7 @@ def test_rows_of_which_much_comes_are_parted_over_tasks() -> None:
 def test_rows_that_are_broadcast_fit_together() -> None:
     known = profile(0.6, 0.0)
     one = replace(known.loads[0], right=1000.0)
-    two = replace(one, value="8", left=one.left / 2, literals=(Scalar("8L", (), BIGINT),))
+    two = replace(one, value="8", left=one.left / 2, literals=(scalar("8L", BIGINT),))
     for room, keys in ((2000.0, 2), (1999.0, 1)):
         held = replace(known, loads=(two, one), room=room * known.hashed_bytes[Side.RIGHT])
         way = isolate_way(JOIN, held, held.loads, ())
@@ -131,7 +132,7 @@ def test_adaptive_execution_parts_what_it_sees() -> None:
 
 def test_the_cheaper_of_two_ways_is_what_a_join_apart_costs() -> None:
     sizes = {side: TableSize(side, 4, 1 << 30, 10_000_000, True) for side in "lr"}
-    hot, literals = (HotKey(value="7", share=0.6, estimated_rows=0),), ((Scalar("7L", (), BIGINT),),)
+    hot, literals = (HotKey(value="7", share=0.6, estimated_rows=0),), ((scalar("7L", BIGINT),),)
     left = KeySketch("l", ("l.k",), 60_000, 900, 9_000_000, 0.0, hot, literals=literals)
     right = replace(left, alias="r", columns=("r.k",), hot_keys=(), literals=())
     statistics = Statistics(sizes, {("l.k",): left, ("r.k",): right}, slots=8)
@@ -142,7 +143,7 @@ def test_the_cheaper_of_two_ways_is_what_a_join_apart_costs() -> None:
     apart = cost_apart(JOIN, statistics, JobSettings().skew, ())
     assert apart is not None
     assert costs[0] == apart.slowest < costs[1]
-    about_key = Scalar("`l.k` <> 7", ("l.k",), BOOLEAN)
+    about_key = scalar("`l.k` <> 7", BOOLEAN)
     assert cost_apart(JOIN, statistics, JobSettings().skew, (about_key,)) is None
 
 
@@ -210,7 +211,7 @@ def test_a_join_below_is_computed_again_for_every_part() -> None:
 
 def test_what_is_forced_parts_a_join_where_it_can_be_had() -> None:
     sizes = {side: TableSize(side, 4, 1 << 30, 10_000_000, True) for side in "lr"}
-    hot, literals = (HotKey(value="7", share=0.6, estimated_rows=0),), ((Scalar("7L", (), BIGINT),),)
+    hot, literals = (HotKey(value="7", share=0.6, estimated_rows=0),), ((scalar("7L", BIGINT),),)
     left = KeySketch("l", ("l.k",), 60_000, 900, 9_000_000, 0.0, hot, literals=literals)
     known = Statistics(
         sizes, {("l.k",): left, ("r.k",): replace(left, alias="r", columns=("r.k",), hot_keys=(), literals=())}, 8
@@ -233,7 +234,7 @@ def test_what_is_forced_parts_a_join_where_it_can_be_had() -> None:
 def test_of_joins_one_above_the_other_two_are_parted(hot_in: str, parted: list[bool]) -> None:
     sizes = {side: TableSize(side, 4, 200_000_000, 10_000_000, True) for side in "lrxy"}
     hot = (HotKey(value="7", share=0.6, estimated_rows=6_000_000),)
-    literals = ((Scalar("7L", (), BIGINT),),)
+    literals = ((scalar("7L", BIGINT),),)
     sketches: dict[tuple[str, ...], KeySketch] = {
         (f"{side}.k",): KeySketch(
             side,

@@ -6,8 +6,8 @@ import pytest
 
 from service.spec.query import JoinKind
 from service.spec.reports import OperatorMetrics
-from service.spec.scalar import Scalar
 from tests.support.plan_parts import ORDERS, UID, USERS
+from tests.support.scalars import scalar
 from tests.support.stages import operator
 from tests.workers.engine.stats.test_spots import KEEP
 from workers.engine.plan.nodes import Filter, Join, Node, Scan
@@ -75,7 +75,7 @@ def test_other_shapes() -> None:
 
 
 def test_joins_without_keys_of_one_table_may_stand_in_any_order() -> None:
-    cross = Join(ORDERS, ORDERS, JoinKind.INNER, (), Scalar("TRUE", (), None))
+    cross = Join(ORDERS, ORDERS, JoinKind.INNER, (), scalar("TRUE", None))
     operators = (operator(1, "CartesianProduct", 2, 3), scan(2, ORDER_FILE), scan(3, ORDER_FILE))
     assert not agrees(cross, *operators)
     assert agrees(Join(ORDERS, ORDERS, JoinKind.INNER, ((UID, UID),)), *operators)

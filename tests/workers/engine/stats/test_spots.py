@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from service.spec.query import JoinKind
-from service.spec.scalar import Scalar
 from tests.support.plan_parts import COUNT, ORDERS, UID, USERS
+from tests.support.scalars import scalar
 from tests.support.stages import operator
 from workers.engine.plan.explain import explain
 from workers.engine.plan.nodes import Aggregate, Filter, Join, Limit, Named, Project, Union
@@ -21,7 +21,7 @@ from workers.engine.stats.spots import (
     spots_of_plan,
 )
 
-KEEP = Scalar("`o.uid` > 1", ("o.uid",), None)
+KEEP = scalar("`o.uid` > 1", None)
 BY_UID = (Named(UID, "o.uid"),)
 
 

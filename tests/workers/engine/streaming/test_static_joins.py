@@ -8,8 +8,8 @@ import pytest
 
 from service.spec.options import JobSettings
 from service.spec.reports import HotKey, RuleOutcome
-from service.spec.scalar import Scalar
 from service.spec.types import INT
+from tests.support.scalars import scalar
 from tests.support.stream_queries import STREAMS, planned
 from workers.engine.plan.explain import text_of
 from workers.engine.planner import Plan
@@ -44,7 +44,7 @@ def known(*, on_stream: float = 0.6, on_table: float = 0.0, nulls: float = 0.0) 
                     else []
                 ),
             ),
-            literals=(*([(Scalar("7", (), INT),)] if share else []), *([None] if alias == "s" and nulls else [])),
+            literals=(*([(scalar("7", INT),)] if share else []), *([None] if alias == "s" and nulls else [])),
         )
         for alias, share in (("s", on_stream), ("n", on_table))
     }
@@ -81,7 +81,7 @@ def test_rows_without_a_key_are_spread_where_they_are_kept() -> None:
     outcome, reason = told(plan)["skewed_join"]
     assert outcome is RuleOutcome.FIRED, reason
     assert reason.endswith(": rows with a NULL key spread by their other columns.")
-    assert "IF((s.g) IS NULL, " in text_of(plan.after)
+    assert "if(s.g IS NULL, " in text_of(plan.after)
 
 
 def test_joining_apart_is_refused_with_the_reason() -> None:

@@ -1,0 +1,21 @@
+"""Scalars for tests of plans, written as SQL."""
+
+from __future__ import annotations
+
+from service.spec.parsing import read_template
+from service.spec.scalar import Scalar
+from service.spec.tree import Column, Expression, Name, map_children
+from service.spec.types import DataType
+
+
+def scalar(sql: str, type_: DataType | None, columns: tuple[str, ...] | None = None) -> Scalar:
+    """The expression `sql`; the columns in it are back-quoted under their full names, and `columns`, where given, are
+    those that it must have.
+    """
+    made = Scalar(_resolved(read_template(sql)), type_)
+    assert columns is None or set(made.columns) == set(columns), made.columns
+    return made
+
+
+def _resolved(node: Expression) -> Expression:
+    return Column(node.name, None) if isinstance(node, Name) else map_children(node, _resolved)
