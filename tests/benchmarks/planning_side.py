@@ -24,9 +24,9 @@ from service.spec.job import JobSpec
 from service.spec.options import JobSettings
 from service.spec.reports import HotKey
 from workers.engine.plan.builder import build
-from workers.engine.plan.keys import statistics_keys, summed_columns
 from workers.engine.plan.literals import literal
 from workers.engine.plan.nodes import Node, Scan
+from workers.engine.plan.statistics_keys import statistics_keys, summed_columns
 from workers.engine.plan.transform import walk_up
 from workers.engine.planner import plan_query, plan_report
 from workers.engine.stats.needs import is_all_forced, joined_texts, undecided

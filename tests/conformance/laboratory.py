@@ -34,8 +34,8 @@ from service.spec.types import Field, Schema
 from tests.conformance.combinations import Settings, dimensions, unheard
 from tests.support.rows import difference
 from workers.engine.plan.builder import build
-from workers.engine.plan.keys import statistics_keys, summed_columns
 from workers.engine.plan.nodes import Aggregate, Join, Node, Scan
+from workers.engine.plan.statistics_keys import statistics_keys, summed_columns
 from workers.engine.plan.transform import walk_up
 from workers.engine.planner import plan_query
 from workers.engine.spark.lowering import lower

@@ -10,9 +10,9 @@ from random import Random
 from service.spec.reports import HotKey
 from service.spec.scalar import Scalar
 from service.spec.types import INTEGRAL, DataType, TypeName
-from workers.engine.plan.keys import statistics_keys
 from workers.engine.plan.literals import literal
 from workers.engine.plan.nodes import Node, Scan
+from workers.engine.plan.statistics_keys import statistics_keys
 from workers.engine.plan.transform import walk_up
 from workers.engine.stats.selectivity import conditions_of
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize, ValueRange

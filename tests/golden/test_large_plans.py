@@ -9,8 +9,8 @@ from service.spec.options import JobSettings
 from service.spec.reports import HotKey
 from tests.support.compiled import compiled
 from workers.engine.plan.builder import build
-from workers.engine.plan.keys import statistics_keys
 from workers.engine.plan.nodes import Join, Node, Scan
+from workers.engine.plan.statistics_keys import statistics_keys
 from workers.engine.plan.transform import walk_up
 from workers.engine.planner import plan_query, plan_report
 from workers.engine.stats.statistics import KeySketch, Statistics, TableSize

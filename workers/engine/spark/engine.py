@@ -14,8 +14,8 @@ from service.spec.reports import FirstRun, PlanReport
 from workers.engine.budget import PlanningBudget, go_on
 from workers.engine.fallback import after_crashes, after_failure, cautious_plan, has_joins
 from workers.engine.plan.builder import build
-from workers.engine.plan.keys import statistics_keys, summed_columns
 from workers.engine.plan.nodes import Aggregate, Node
+from workers.engine.plan.statistics_keys import statistics_keys, summed_columns
 from workers.engine.plan.transform import walk_up
 from workers.engine.planner import Plan, plan_query, plan_report
 from workers.engine.rules.prune_union_branches import without_excluded_branches

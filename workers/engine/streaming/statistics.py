@@ -14,8 +14,8 @@ from service.spec.options import JobSettings
 from service.spec.strategies import Toggle
 from workers.engine.budget import go_on
 from workers.engine.plan.join_demand import NOTHING, demand_of
-from workers.engine.plan.keys import statistics_keys
 from workers.engine.plan.nodes import Join, Node, Scan
+from workers.engine.plan.statistics_keys import statistics_keys
 from workers.engine.spark.sampling import spread
 from workers.engine.spark.sources import TableInput, scans_of
 from workers.engine.spark.statistics import Texts, gather_statistics, sizes_alone
