@@ -13,7 +13,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from service.settings import Settings
+from service.config.settings import Settings
 from service.store.session import Clock, Database, database_clock
 from tests.support.class_archive import class_archive, reading
 from tests.support.databases import POSTGRESQL, SQLITE, PostgresDatabases, SqliteDatabases
@@ -260,6 +260,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     with pytest.MonkeyPatch.context() as patch:
         # What is planned depends on no clock.
-        patch.setattr("workers.engine.spark.conditions.SECONDS", 60.0)
+        patch.setattr("workers.engine.spark.predicate_evaluation.SECONDS", 60.0)
         yield session
     session.stop()

@@ -11,15 +11,13 @@ from celery import Celery
 from celery.signals import setup_logging, task_received, worker_ready, worker_shutdown, worker_shutting_down
 from celery.worker.request import Request
 
-from service.dispatch import Dispatcher
-from service.lifeline import die_with_parent
-from service.logging import configure_logging
-from service.settings import Settings
-from workers.celery_settings import worker_config
-from workers.consumption import Consumer, Consumption
-from workers.departure import force_exit
-from workers.tasks.run_job import RunJob
-from workers.worker import Worker
+from service.broker.dispatch import Dispatcher
+from service.config.processes import die_with_parent
+from service.config.settings import Settings
+from service.monitoring.logs import configure_logging
+from workers.process.queue_consumer import Consumer, Consumption, RunJob, worker_config
+from workers.process.shutdown import force_exit
+from workers.process.worker import Worker
 
 die_with_parent()
 

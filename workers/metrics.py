@@ -1,25 +1,54 @@
-"""What a worker counts and measures of itself, and the endpoint that Prometheus scrapes it from.
+"""What the processes of a worker take of the machine's memory.
 
-Names, labels and meanings are declared in `service.spec.worker_metrics`.
+What a worker counts and measures of itself, and the endpoint that Prometheus scrapes it from.
+
+Names, labels and meanings are declared in `service.monitoring.metrics`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Lock
 from typing import Protocol
 from weakref import WeakSet
 from wsgiref.simple_server import WSGIServer
 
+import psutil
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from service.spec import worker_metrics as declared
-from service.spec.status import JobStatus
-from service.spec.worker_metrics import DeclaredMetric
+from service.contract.enums import JobStatus
+from service.monitoring import metrics as declared
+from service.monitoring.metrics import DeclaredMetric
 from service.store.jobs import RUN
 from service.store.leases import Claim
-from workers.memory import Resident
+
+
+@dataclass(frozen=True)
+class Resident:
+    """Resident memory in bytes; 0 for a process that is not there."""
+
+    process: int
+    jvm: int
+
+    @property
+    def total(self) -> int:
+        """Of both together."""
+        return self.process + self.jvm
+
+
+def resident(jvm_pid: int | None) -> Resident:
+    """What this process takes, and its JVM, where it has one. Never waits, and never raises for one that has gone."""
+    return Resident(process=_resident_bytes(None), jvm=0 if jvm_pid is None else _resident_bytes(jvm_pid))
+
+
+def _resident_bytes(pid: int | None) -> int:
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
+
 
 _log = structlog.get_logger(__name__)
 

@@ -1,4 +1,6 @@
-"""Who asks is found out before anything else of a request is read: strangers cost a header.
+"""Calls that many requests want at the same moment are made once.
+
+Who asks is found out before anything else of a request is read: strangers cost a header.
 
 The middleware finds the caller, the dependencies say what an operation asks of it. An operation that declares none is
 open to everybody, and there are few: `tests/service/api/test_authentication.py` names them.
@@ -7,10 +9,10 @@ open to everybody, and there are few: `tests/service/api/test_authentication.py`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Generic, TypeVar
 
 from fastapi import Request, Security
 from fastapi.openapi.models import HTTPBearer as HTTPBearerModel
@@ -20,15 +22,36 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.access_errors import MissingScopeError, UnauthenticatedError
 from service.api.problems import service_error_response
-from service.api.shared_calls import SharedCalls
-from service.errors import DatabaseUnavailableError
-from service.keys.key_ring import KeyRing
-from service.keys.principal import ANYBODY, PRINCIPAL, Principal
-from service.keys.secrets import Secret, read_secret
-from service.spec.scopes import KeyScope
-from service.store.faults import fault_of
+from service.contract.enums import KeyScope
+from service.contract.errors import DatabaseUnavailableError, MissingScopeError, UnauthenticatedError
+from service.keys.verification import ANYBODY, PRINCIPAL, KeyRing, Principal, Secret, read_secret
+from service.store.session import fault_of
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+class SharedCalls(Generic[K, T]):
+    """Whoever asks for what is being found out already gets that answer. For one event loop."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[K, asyncio.Task[T]] = {}
+
+    async def share(self, key: K, call: Callable[[], Awaitable[T]]) -> T:
+        """What `call` gives, or the one for the same key that began before. Raises what it raises."""
+        under_way = self._under_way.get(key)
+        if under_way is None:
+            under_way = asyncio.create_task(_task(call))
+            self._under_way[key] = under_way
+            under_way.add_done_callback(lambda _: self._under_way.pop(key, None))
+        # One that gives up must not take the answer away from the others.
+        return await asyncio.shield(under_way)
+
+
+async def _task(call: Callable[[], Awaitable[T]]) -> T:
+    return await call()
+
 
 READINESS_PATH = "/readyz"
 

@@ -1,4 +1,7 @@
-"""Jobs: submit, list, read, cancel, delete."""
+"""Jobs: submit, list, read, cancel, delete.
+
+Streaming jobs: stop, resume, change settings, and see how far they have come.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,22 @@ from fastapi import APIRouter, Body, Header, Query, Request, Response
 from pydantic import AwareDatetime, BeforeValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from service.access_errors import TooManyJobsError, UnauthenticatedError
 from service.api.authentication import KEY_ENDED, ReaderTenant, SubmitterTenant, principal_of
-from service.api.body_errors import BODY_ERRORS
-from service.api.conditional import is_known, job_response, wait_seconds
-from service.api.dependencies import Cursor, IfNoneMatch, JobId, Prefer, ServicesDep, lines_of
-from service.api.problems import problems, request_id_of
-from service.api.retries import Repeatable, SteadyRoute
-from service.errors import (
+from service.api.dependencies import (
+    Cursor,
+    IfNoneMatch,
+    JobId,
+    Prefer,
+    ServicesDep,
+    is_known,
+    job_response,
+    lines_of,
+    wait_seconds,
+)
+from service.api.middleware import Repeatable, SteadyRoute
+from service.api.problems import BODY_ERRORS, problems, request_id_of
+from service.contract.enums import JobStatus, Queue
+from service.contract.errors import (
     DatabaseUnavailableError,
     IdempotencyKeyReusedError,
     InvalidCursorError,
@@ -26,20 +37,29 @@ from service.errors import (
     JobNotFinishedError,
     JobNotFoundError,
     JobStateUnknownError,
+    NotAStreamError,
+    NotStoppedError,
+    StateNotCompatibleError,
     StorageUnavailableError,
+    TooManyJobsError,
+    UnauthenticatedError,
 )
-from service.jobs.cancel_job import cancel_job as cancel
-from service.jobs.delete_job import delete_job as delete
-from service.jobs.list_jobs import MAX_PAGE_SIZE, JobPage
-from service.jobs.list_jobs import list_jobs as list_page
-from service.jobs.read_jobs import JobKey
+from service.contract.job import JobSpec
+from service.contract.model import Frozen
+from service.contract.options import MERGE_PATCH, SettingsPatch
+from service.jobs.lifecycle import ResumeFrom, change_settings
+from service.jobs.lifecycle import cancel_job as cancel
+from service.jobs.lifecycle import delete_job as delete
+from service.jobs.lifecycle import resume_job as resume
+from service.jobs.lifecycle import stop_job as stop
+from service.jobs.read_jobs import MAX_PAGE_SIZE, JobKey, JobPage, wait_for_job
+from service.jobs.read_jobs import list_jobs as list_page
+from service.jobs.stream_progress import MAX_BATCH_PAGE_SIZE, JobBatchPage, JobStream
+from service.jobs.stream_progress import get_job_stream as read_stream
+from service.jobs.stream_progress import list_job_batches as list_batches
 from service.jobs.submit_job import Submission
 from service.jobs.submit_job import submit_job as submit
 from service.jobs.views import Job
-from service.jobs.wait_for_job import wait_for_job
-from service.spec.job import JobSpec
-from service.spec.queues import Queue
-from service.spec.status import JobStatus
 from service.store.jobs import JobFilter
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=SteadyRoute)
@@ -215,3 +235,131 @@ def _unquoted(key: str) -> str:
 
 def _milliseconds(moment: datetime | None) -> int | None:
     return None if moment is None else (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+streaming_router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"], route_class=SteadyRoute)
+
+
+class Resumption(Frozen):
+    """Where a job goes on, and with which settings changed."""
+
+    begin: ResumeFrom = Field(
+        default=ResumeFrom.CHECKPOINT,
+        alias="from",
+        description="`checkpoint`: behind the last mini-batch. `scratch`: without state, with all input that is still "
+        "there, and with a new result.",
+    )
+    settings: SettingsPatch = Field(
+        default_factory=dict[str, Any],
+        description="Settings to change before. From `scratch`, those that state depends on may change too.",
+    )
+
+
+_AS_IT_IS = Resumption()
+
+
+@streaming_router.post(
+    "/stop",
+    status_code=202,
+    response_model=Job,
+    summary="Stop a streaming job",
+    responses={
+        202: {"description": "The job, STOPPING or STOPPED.", "headers": {**ETAG_HEADER, **RETRY_HEADER}},
+        **problems(JobNotFoundError, NotAStreamError, JobAlreadyFinishedError, JobStateUnknownError),
+    },
+)
+def stop_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> Response:
+    """Lets the mini-batch at hand end and lays the job to rest; nothing is lost. Asking twice changes nothing."""
+    return job_response(stop(services.database, services.settings, tenant, job_id), 202)
+
+
+@streaming_router.post(
+    "/resume",
+    status_code=202,
+    response_model=Job,
+    summary="Resume a streaming job",
+    responses={
+        202: {"description": "The job, QUEUED.", "headers": {**ETAG_HEADER, **RETRY_HEADER}},
+        **problems(
+            *BODY_ERRORS,
+            JobNotFoundError,
+            NotAStreamError,
+            NotStoppedError,
+            JobStateUnknownError,
+            StateNotCompatibleError,
+            TooManyJobsError,
+            StorageUnavailableError,
+            spec=True,
+        ),
+    },
+)
+async def resume_job(
+    job_id: JobId, services: ServicesDep, tenant: SubmitterTenant, body: Resumption = _AS_IT_IS
+) -> Response:
+    """Queues a STOPPED job again. It goes on behind its last mini-batch, or begins anew without state."""
+    job = await services.submissions.run(
+        resume, services.database, services.doorbell, services.settings, tenant, job_id, body.begin, body.settings
+    )
+    return job_response(job, 202)
+
+
+@streaming_router.patch(
+    "/settings",
+    response_model=Job,
+    summary="Change settings of a streaming job",
+    responses={
+        200: {"description": "The job with the settings changed.", "headers": {**ETAG_HEADER}},
+        **problems(
+            *BODY_ERRORS,
+            JobNotFoundError,
+            NotAStreamError,
+            NotStoppedError,
+            JobStateUnknownError,
+            StateNotCompatibleError,
+            StorageUnavailableError,
+            spec=True,
+        ),
+    },
+)
+async def change_job_settings(
+    job_id: JobId,
+    services: ServicesDep,
+    tenant: SubmitterTenant,
+    # Told as of one type: of two, generators of clients choose badly.
+    body: Annotated[SettingsPatch, Body(media_type=MERGE_PATCH)],
+) -> Response:
+    """A merge patch of the settings of a STOPPED job, for its next run; `application/json` is taken as well. Settings
+    that its state was laid out by change only with a start from scratch.
+    """
+    job = await services.submissions.run(change_settings, services.database, services.settings, tenant, job_id, body)
+    return job_response(job)
+
+
+@streaming_router.get(
+    "/stream", summary="Read how far a streaming job is", responses=problems(JobNotFoundError, NotAStreamError)
+)
+def get_job_stream(job_id: JobId, services: ServicesDep, tenant: ReaderTenant) -> JobStream:
+    """Its state, its newest mini-batch, what its worker measured, and why it rests where it does."""
+    return read_stream(services.database, tenant, job_id)
+
+
+@streaming_router.get(
+    "/batches",
+    summary="List the mini-batches of a streaming job",
+    responses=problems(JobNotFoundError, NotAStreamError, InvalidCursorError),
+)
+def list_job_batches(
+    job_id: JobId,
+    services: ServicesDep,
+    tenant: ReaderTenant,
+    cursor: Cursor = "",
+    page_size: Annotated[
+        int,
+        Query(
+            ge=1,
+            description=f"Mini-batches on a page; more than {MAX_BATCH_PAGE_SIZE} is read as {MAX_BATCH_PAGE_SIZE}.",
+        ),
+    ] = 50,
+) -> JobBatchPage:
+    """Mini-batches, newest first; the newest thousand of a job are kept."""
+    return list_batches(services.database, tenant, job_id, cursor, page_size)

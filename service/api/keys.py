@@ -7,22 +7,17 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
-from service.access_errors import KeyNotFoundError, LastAdminKeyError
 from service.api.authentication import Admin, Caller
-from service.api.body_errors import BODY_ERRORS
 from service.api.dependencies import Cursor, ServicesDep
-from service.api.problems import problems
-from service.api.retries import SteadyRoute
-from service.errors import InvalidCursorError
-from service.keys.issue_key import KeyRequest
-from service.keys.issue_key import issue_key as issue
-from service.keys.list_keys import MAX_PAGE_SIZE, KeyPage
-from service.keys.list_keys import list_keys as list_page
-from service.keys.revoke_key import revoke_key as revoke
-from service.keys.views import ApiKey, IssuedKey
-from service.spec.model import Frozen
-from service.spec.scopes import KeyScope
-from service.spec.tenants import TENANT_PATTERN
+from service.api.middleware import SteadyRoute
+from service.api.problems import BODY_ERRORS, problems
+from service.contract.enums import TENANT_PATTERN, KeyScope
+from service.contract.errors import InvalidCursorError, KeyNotFoundError, LastAdminKeyError
+from service.contract.model import Frozen
+from service.keys.administration import MAX_PAGE_SIZE, ApiKey, IssuedKey, KeyPage, KeyRequest
+from service.keys.administration import issue_key as issue
+from service.keys.administration import list_keys as list_page
+from service.keys.administration import revoke_key as revoke
 
 router = APIRouter(prefix="/v1", tags=["keys"], route_class=SteadyRoute)
 

@@ -1,6 +1,6 @@
 """What Prometheus scrapes: requests as they are answered, and jobs and workers as the database has them at the scrape.
 
-Names, labels and meanings are declared in `service.spec.api_metrics`.
+Names, labels and meanings are declared in `service.monitoring.metrics`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 
 from service import __version__
-from service.broker import broker_fault
-from service.jobs.check_readiness import worker_silence_ms
-from service.settings import Settings
-from service.spec import api_metrics as declared
-from service.spec.queues import Queue
-from service.spec.status import TERMINAL, JobStatus
-from service.spec.worker_metrics import DeclaredMetric
+from service.broker.configuration import broker_fault
+from service.config.settings import Settings
+from service.contract.enums import TERMINAL, JobStatus, Queue
+from service.jobs.readiness import worker_silence_ms
+from service.monitoring import metrics as declared
+from service.monitoring.metrics import DeclaredMetric
 from service.store import workers
-from service.store.gauges import JobGauges, read_gauges
 from service.store.session import Database
+from service.store.workers import JobGauges, read_gauges
 
 _log = structlog.get_logger(__name__)
 

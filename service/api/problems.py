@@ -1,14 +1,20 @@
-"""Every error that leaves the API, as RFC 9457 problem details; and how the specification tells of them."""
+"""The fields that were meant, maybe, by one that nobody knows.
+
+Every error that leaves the API, as RFC 9457 problem details; and how the specification tells of them.
+
+What may be wrong with a body of JSON before it is looked at: see `service.api.guard`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar, get_args
 
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from pydantic_core.core_schema import ErrorType
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
@@ -16,23 +22,52 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Scope
 
-from service.api.near_fields import near_fields
-from service.errors import (
+from service.contract.errors import (
+    BodyTooLargeError,
     DatabaseUnavailableError,
+    DuplicateKeyError,
     HostNotAllowedError,
     InternalError,
     InvalidRequestError,
     MalformedJsonError,
+    NestingTooDeepError,
     OriginNotAllowedError,
     RouteNotFoundError,
     ServiceError,
     StoppingError,
+    UnsupportedMediaTypeError,
 )
+from service.contract.job import ReadOptions
+from service.contract.problems import Issue, Problem, SpecError, did_you_mean, nearest_names, problem_of_spec_error
 from service.jobs.explain_job import ExplainFailedError
-from service.spec.errors import Issue, SpecError, did_you_mean
-from service.spec.job import ReadOptions
-from service.spec.problem import Problem, problem_of_spec_error
-from service.store.faults import CommitUnknownError, fault_of, first_line
+from service.store.session import CommitUnknownError, fault_of, first_line
+
+_MOST_LETTERS = 100
+
+
+def near_fields(annotation: Any, path: Sequence[object]) -> tuple[str, ...]:
+    """The names most like the last of `path`, which leads into a body of type `annotation`: those of fields that may
+    stand there, whatever the shape of what stands around.
+    """
+    *parents, unknown = path
+    models = frozenset(_models_in(annotation))
+    for part in parents:
+        fields = [
+            field for model in models for name, field in model.model_fields.items() if part in (name, field.alias)
+        ]
+        # A key, an index, or the name of a shape leads nowhere else.
+        if fields:
+            models = frozenset(model for field in fields for model in _models_in(field.annotation))
+    names = {field.alias or name for model in models for name, field in model.model_fields.items()}
+    return nearest_names(str(unknown)[:_MOST_LETTERS], sorted(names))
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
 
 MEDIA_TYPE = "application/problem+json"
 PROBLEM_REF = "#/components/schemas/Problem"
@@ -298,3 +333,12 @@ def _allowed_methods(request: Request) -> list[str]:
         if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in app.router.routes)
     ]
     return sorted({*allowed, "HEAD"}) if "GET" in allowed else allowed
+
+
+BODY_ERRORS = (
+    MalformedJsonError,
+    BodyTooLargeError,
+    UnsupportedMediaTypeError,
+    NestingTooDeepError,
+    DuplicateKeyError,
+)

@@ -8,29 +8,27 @@ from fastapi import APIRouter, Body, Query, Request, Response
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from service.access_errors import TooManyExplanationsError
 from service.api.authentication import ReaderTenant, SubmitterTenant
-from service.api.body_errors import BODY_ERRORS
-from service.api.conditional import report_response
-from service.api.dependencies import IfNoneMatch, JobId, ServicesDep, lines_of
+from service.api.dependencies import IfNoneMatch, JobId, ServicesDep, lines_of, report_response
 from service.api.jobs import ETAG_HEADER, JobBody
-from service.api.problems import problems, request_id_of
-from service.api.retries import Repeatable, SteadyRoute
-from service.errors import (
+from service.api.middleware import Repeatable, SteadyRoute
+from service.api.problems import BODY_ERRORS, problems, request_id_of
+from service.contract.errors import (
     DatabaseUnavailableError,
     JobNotFoundError,
     MetricsNotReadyError,
     PlanNotReadyError,
     StorageUnavailableError,
+    TooManyExplanationsError,
     WorkerUnavailableError,
 )
+from service.contract.profiles import ProfileReport, ProfileRequest
+from service.contract.reports import MetricsReport, PlanReport
 from service.jobs.explain_job import explain_job as explain
-from service.jobs.get_metrics import get_metrics as read_metrics
-from service.jobs.get_plan import get_plan as read_plan
-from service.jobs.profile_table import profile_table as profile
+from service.jobs.explain_job import profile_table as profile
+from service.jobs.reports import get_metrics as read_metrics
+from service.jobs.reports import get_plan as read_plan
 from service.jobs.submit_job import Submission
-from service.spec.profiles import ProfileReport, ProfileRequest
-from service.spec.reports import MetricsReport, PlanReport
 from service.store.jobs import EXPLAIN
 
 router = APIRouter(prefix="/v1", tags=["reports"], route_class=SteadyRoute)

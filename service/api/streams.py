@@ -8,14 +8,11 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
-from service.access_errors import TooManyPostedBytesError, TooManyStreamsError
 from service.api.authentication import ReaderTenant, SubmitterTenant
-from service.api.body_errors import BODY_ERRORS
 from service.api.dependencies import Cursor, ServicesDep
-from service.api.problems import problems
-from service.api.retries import Repeatable, SteadyRoute
-from service.datasets.input_streams import NAME_PATTERN
-from service.errors import (
+from service.api.middleware import Repeatable, SteadyRoute
+from service.api.problems import BODY_ERRORS, problems
+from service.contract.errors import (
     BatchIdReusedError,
     BodyTooLargeError,
     DatabaseUnavailableError,
@@ -25,18 +22,20 @@ from service.errors import (
     StreamDiffersError,
     StreamInUseError,
     StreamNotFoundError,
+    TooManyPostedBytesError,
+    TooManyStreamsError,
     UnsupportedMediaTypeError,
 )
-from service.ingest.media_types import ARROW, CSV, NDJSON
-from service.jobs.append_rows import AppendedRows, PostedRows
-from service.jobs.append_rows import append_rows as append
-from service.jobs.declare_stream import declare_stream as declare
-from service.jobs.delete_stream import delete_stream as delete
-from service.jobs.get_stream import get_stream as get
-from service.jobs.list_streams import MAX_PAGE_SIZE, StreamPage
-from service.jobs.list_streams import list_streams as list_page
-from service.jobs.stream_views import Stream
-from service.spec.model import Frozen
+from service.contract.model import Frozen
+from service.data.posted_rows import NAME_PATTERN
+from service.ingest.parsing import ARROW, CSV, NDJSON
+from service.streams.append_rows import AppendedRows, PostedRows
+from service.streams.append_rows import append_rows as append
+from service.streams.manage_streams import MAX_PAGE_SIZE, Stream, StreamPage
+from service.streams.manage_streams import declare_stream as declare
+from service.streams.manage_streams import delete_stream as delete
+from service.streams.manage_streams import get_stream as get
+from service.streams.manage_streams import list_streams as list_page
 
 router = APIRouter(prefix="/v1/streams", tags=["streams"], route_class=SteadyRoute)
 

@@ -1,1 +1,4 @@
-"""Copies of everything that the service keeps, database and results, and the way back."""
+"""Backup and restore of the database and of the result files.
+The commands are in `service.cli.backup`; removal of old jobs and results is in `service.results.purge`.
+Start with `backup.py`.
+"""

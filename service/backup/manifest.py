@@ -1,4 +1,6 @@
-"""What a backup says of itself, and the check that it still is what it was.
+"""Why a backup was not made or not restored.
+
+What a backup says of itself, and the check that it still is what it was.
 
 manifest.json   written last: a copy without it was never finished
 SHA256SUMS      a line a file, as `sha256sum -c` reads it
@@ -19,8 +21,20 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from service.backup.errors import BackupError, DamagedBackupError
-from service.spec.model import Frozen
+from service.contract.model import Frozen
+
+
+class BackupError(Exception):
+    """Something needed is missing or in the way; the message says what, `advice` what to do. Nothing was changed."""
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.advice = advice
+
+
+class DamagedBackupError(BackupError):
+    """The copy is not what was written when it was made, or was never finished."""
+
 
 MANIFEST = "manifest.json"
 SUMS = "SHA256SUMS"

@@ -1,4 +1,7 @@
-"""`evenkeel backup`: copies database and results while the service runs."""
+"""`evenkeel backup`: copies database and results while the service runs.
+
+`evenkeel restore`: puts back what `evenkeel backup` copied.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.errors import CliError, ExitCode, told_plainly
+from service.client.terminal import CliError, ExitCode, told_plainly
 
 if TYPE_CHECKING:
     from service.backup.manifest import Manifest
+    from service.config.settings import Settings
 
 Directory = Annotated[Path, typer.Argument(help="A new or empty directory.", show_default=False)]
 
@@ -20,10 +24,10 @@ Directory = Annotated[Path, typer.Argument(help="A new or empty directory.", sho
 @told_plainly
 def backup(directory: Directory) -> None:
     """Copy the database and the results that it names, with their checksums. The service may run meanwhile."""
-    from service.backup.make import make_backup
-    from service.cli.amounts import amount
-    from service.cli.configuration import read_settings
-    from service.cli.migrate import opened_database
+    from service.backup.backup import make_backup
+    from service.cli.maintenance import opened_database
+    from service.cli.startup import read_settings
+    from service.client.terminal import amount
 
     settings = read_settings()
     with opened_database(settings) as database, told_as_command_errors():
@@ -49,7 +53,7 @@ def backup(directory: Directory) -> None:
 @contextmanager
 def told_as_command_errors() -> Iterator[None]:
     """Turns what backups raise, and errors of the file system, into CliError."""
-    from service.backup.errors import BackupError, DamagedBackupError
+    from service.backup.manifest import BackupError, DamagedBackupError
 
     try:
         yield
@@ -63,7 +67,45 @@ def told_as_command_errors() -> Iterator[None]:
 
 def description(manifest: Manifest) -> str:
     """What a backup holds, in a few words."""
-    from service.cli.amounts import amount, size
+    from service.client.terminal import amount, size
 
     jobs, results = amount(manifest.rows["jobs"], "job"), amount(manifest.results, "result")
     return f"{jobs} and {results} ({size(manifest.results_bytes)}) at revision {manifest.revision} ({manifest.tool})"
+
+
+BackupDirectory = Annotated[Path, typer.Argument(help="Where `evenkeel backup` wrote to.", show_default=False)]
+Check = Annotated[bool, typer.Option("--check", help="Only read the backup and tell whether it is whole.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a database that holds jobs.")]
+
+
+@told_plainly
+def restore(directory: BackupDirectory, check: Check = False, force: Force = False) -> None:
+    """Put database and results back. Stop the API and all workers first. A damaged copy changes nothing."""
+    from service.backup.backup import check_backup
+    from service.cli.startup import read_settings
+
+    settings = read_settings()
+    if check:
+        with told_as_command_errors():
+            typer.echo(f"The backup is whole: {description(check_backup(directory))}.")
+        return
+    _restore(settings, directory, force=force)
+
+
+def _restore(settings: Settings, directory: Path, *, force: bool) -> None:
+    from service.backup.backup import restore_backup
+    from service.cli.maintenance import opened_database
+    from service.cli.startup import locked, prepare_directories
+    from service.jobs.readiness import worker_silence_ms
+
+    prepare_directories(settings)
+    with locked(settings.state_dir), opened_database(settings) as database, told_as_command_errors():
+        manifest = restore_backup(
+            directory.absolute(),
+            database,
+            settings.results_dir,
+            settings.backup.postgresql_bin,
+            silence_ms=worker_silence_ms(settings),
+            replace=force,
+        )
+    typer.echo(f"Restored {description(manifest)}. Start the API and the workers.")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.client.options import AsJson, KeyFile
-from service.cli.errors import CliError, ExitCode, told_plainly
+from service.cli.options import AsJson, KeyFile
+from service.client.terminal import CliError, ExitCode, told_plainly
 
 if TYPE_CHECKING:
-    from service.keys.issue_key import KeyRequest
+    from service.keys.administration import KeyRequest
 
 app = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True, add_completion=False)
 
@@ -42,16 +42,16 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a key and print it, this once."""
-    from service.cli.client import keys as over_api
+    from service.client import display as over_api
 
     given = {"name": name, "tenant": tenant, "scopes": scope or None, "expires_in": expires_in}
     body = {field: value for field, value in given.items() if value is not None}
     if over_api.is_over_api(url, key_file):
-        over_api.create(url, key_file, body, as_json=as_json)
+        over_api.create_key(url, key_file, body, as_json=as_json)
         return
-    from service.cli.configuration import read_settings
-    from service.cli.migrate import opened_database
-    from service.keys.issue_key import issue_key
+    from service.cli.maintenance import opened_database
+    from service.cli.startup import read_settings
+    from service.keys.administration import issue_key
     from service.store.migrate import require_current
 
     asked = _request(body)
@@ -70,16 +70,16 @@ def list_keys(
     as_json: AsJson = False,
 ) -> None:
     """List keys, without their secrets, oldest first."""
-    from service.cli.client import keys as over_api
+    from service.client import display as over_api
 
     if over_api.is_over_api(url, key_file):
-        over_api.list_all(url, key_file, tenant, as_json=as_json)
+        over_api.list_all_keys(url, key_file, tenant, as_json=as_json)
         return
-    from service.cli.client.answers import KeyPage, read
-    from service.cli.client.output import Output
-    from service.cli.configuration import read_settings
-    from service.cli.migrate import opened_database
-    from service.keys.list_keys import list_keys as list_page
+    from service.cli.maintenance import opened_database
+    from service.cli.startup import read_settings
+    from service.client.responses import KeyPage, read
+    from service.client.session import Output
+    from service.keys.administration import list_keys as list_page
     from service.store.migrate import require_current
 
     found: list[dict[str, object]] = []
@@ -108,17 +108,17 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """End a key for good. API processes take it for a few seconds more."""
-    from service.cli.client import keys as over_api
-    from service.keys.secrets import read_secret
+    from service.client import display as over_api
+    from service.keys.verification import read_secret
 
     shown = read_secret(key_id)
     if over_api.is_over_api(url, key_file):
-        over_api.revoke(url, key_file, shown.id if shown else key_id, as_json=as_json)
+        over_api.revoke_key(url, key_file, shown.id if shown else key_id, as_json=as_json)
         return
-    from service.access_errors import KeyNotFoundError
-    from service.cli.configuration import read_settings
-    from service.cli.migrate import opened_database
-    from service.keys.revoke_key import revoke_key
+    from service.cli.maintenance import opened_database
+    from service.cli.startup import read_settings
+    from service.contract.errors import KeyNotFoundError
+    from service.keys.administration import revoke_key
     from service.store.migrate import require_current
 
     with opened_database(read_settings()) as database:
@@ -133,7 +133,7 @@ def revoke(
 def _request(body: Mapping[str, object]) -> KeyRequest:
     from pydantic import ValidationError
 
-    from service.keys.issue_key import KeyRequest
+    from service.keys.administration import KeyRequest
 
     try:
         return KeyRequest.model_validate(body)

@@ -7,27 +7,14 @@ from typing import Annotated
 
 import typer
 
-from service.cli.backup import backup
-from service.cli.client.about import whoami, workers
-from service.cli.client.actions import cancel, delete, resume, stop
-from service.cli.client.events import events
-from service.cli.client.jobs import job, jobs
-from service.cli.client.metrics import metrics, skew
-from service.cli.client.plans import explain, plan
-from service.cli.client.profile import profile
-from service.cli.client.result import result
-from service.cli.client.submit import submit
-from service.cli.demo.command import demo
-from service.cli.doctor import doctor
-from service.cli.health import health
+from service.cli.backup import backup, restore
+from service.cli.doctor import doctor, health
+from service.cli.jobs import cancel, delete, job, jobs, resume, stop, submit, whoami, workers
 from service.cli.keys import app as keys
-from service.cli.migrate import migrate
-from service.cli.openapi import openapi
-from service.cli.purge import purge
-from service.cli.restore import restore
-from service.cli.serve import serve
-from service.cli.up import up
-from service.cli.worker import worker
+from service.cli.maintenance import migrate, openapi, purge
+from service.cli.reports import explain, metrics, plan, profile, skew
+from service.cli.results import events, result
+from service.cli.start import demo, serve, up, worker
 
 app = typer.Typer(
     name="evenkeel",

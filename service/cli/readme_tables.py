@@ -16,14 +16,13 @@ from pydantic_core import PydanticUndefined
 from typer.core import TyperArgument, TyperGroup
 from typer.main import get_command
 
-from service.cli.errors import ExitCode
 from service.cli.main import HERE, OVER_API, app
-from service.log_events import LOG_EVENTS
-from service.settings import GROUPS
-from service.spec.api_metrics import API_METRICS
-from service.spec.limits import LIMITS
-from service.spec.options import declared_settings
-from service.spec.worker_metrics import WORKER_METRICS
+from service.client.terminal import ExitCode
+from service.config.settings import GROUPS
+from service.contract.options import declared_settings
+from service.contract.query import LIMITS
+from service.monitoring.logs import LOG_EVENTS
+from service.monitoring.metrics import API_METRICS, WORKER_METRICS
 
 README = Path("README.md")
 _END = "<!-- end of table -->"

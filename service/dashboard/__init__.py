@@ -1,1 +1,4 @@
-"""The dashboard: a page that knows of the service what its public API tells, and nothing else."""
+"""The dashboard's static files, and the module that reads them once at start.
+The dashboard uses the public API alone; its routes are in `service.api.operations`.
+Start with `static/index.html` for the page and `bundle.py` for how it is served.
+"""

@@ -1,1 +1,4 @@
-"""Rows that clients post: read strictly, and kept as Parquet files that appear whole."""
+"""Rows that clients post: CSV, NDJSON and Arrow streams are parsed strictly into Arrow tables.
+Batches are accepted in `service.streams` and stored as files in `service.data.posted_rows`.
+Start with `parsing.py`.
+"""

@@ -8,19 +8,16 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
-from service.errors import ResultMissingError, ResultNotReadyError
-from service.jobs.cursors import decode_cursor, encode_cursor
-from service.jobs.find import require_job
-from service.results.columns import Column
+from service.contract.enums import JobStatus, Mode
+from service.contract.errors import ResultMissingError, ResultNotReadyError
+from service.contract.model import Frozen
+from service.jobs.views import decode_cursor, encode_cursor, require_job
+from service.results.columns import Column, json_rows
 from service.results.files import ResultFiles, open_result
-from service.results.json_values import json_rows
 from service.results.stream_result import open_stream_result, result_directory
-from service.spec.model import Frozen
-from service.spec.modes import Mode
-from service.spec.status import JobStatus
-from service.store.retention import has_lost_its_result
+from service.store.maintenance import has_lost_its_result
 from service.store.session import Database
-from service.store.stream_state import find_stream
+from service.store.streaming_state import find_stream
 from service.store.tables import JobRow
 
 MANAGED = "managed"

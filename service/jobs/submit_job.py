@@ -1,38 +1,63 @@
-"""Accepts a job: one transaction holds job, first event, idempotency key and the message owed to workers."""
+"""Threads for submissions, which may take a second of processor time each: reads never wait for one of them, and
+neither does the end of the process.
+
+Accepts a job: one transaction holds job, first event, idempotency key and the message owed to workers.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import uuid
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.datasets.roots import roots_of
-from service.datasets.sink_paths import issues_of_sink
-from service.errors import IdempotencyKeyReusedError
-from service.jobs.check_job import CheckedJob, check_job, posted_schemas
-from service.jobs.comparison import require_comparable
-from service.jobs.doorbell import Doorbell
-from service.jobs.find import require_job
-from service.jobs.room import require_room_to_explain, require_room_to_wait
-from service.jobs.views import Job
-from service.jobs.waiting import Listening
-from service.settings import Settings
-from service.spec.errors import SpecError
-from service.spec.job import JobSpec
-from service.spec.modes import Mode
-from service.spec.queues import Queue
-from service.spec.types import Schema
-from service.store import idempotency, ingest, jobs, outbox, quotas
+from service.broker.dispatch import Doorbell
+from service.config.processes import DaemonPool
+from service.config.settings import Settings
+from service.contract.enums import Mode, Queue
+from service.contract.errors import IdempotencyKeyReusedError
+from service.contract.job import JobSpec
+from service.contract.problems import SpecError
+from service.data.roots import issues_of_sink, roots_of
+from service.jobs.admission import CheckedJob, check_job, posted_schemas, require_room_to_explain, require_room_to_wait
+from service.jobs.reports import require_comparable
+from service.jobs.views import Job, Listening, require_job
+from service.sql.types.data_types import Schema
+from service.store import accounts, input_streams, jobs
+from service.store.accounts import Counted
 from service.store.jobs import NewJob
-from service.store.quotas import Counted
 from service.store.session import Database
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_THREADS = 32
+"""Most of the time of a usual submission goes to files and the database; the compiler limits itself."""
+
+
+class Submissions:
+    """Runs submissions on threads of their own."""
+
+    def __init__(self) -> None:
+        self._pool = DaemonPool(_THREADS, "submission")
+
+    async def run(self, submit: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Returns what `submit` returns, and raises what it raises."""
+        call = partial(copy_context().run, submit, *args, **kwargs)
+        return await asyncio.wrap_future(self._pool.submit(call))
+
+    def close(self) -> None:
+        """Drops the submissions that have not begun. Waits for none: one may hang, in the listing of a directory."""
+        self._pool.close()
 
 
 @dataclass(frozen=True)
@@ -138,7 +163,7 @@ def _earlier(database: Database, settings: Settings, submission: Submission, pay
 
 
 def _replay(session: Session, settings: Settings, submission: Submission, payload: str, now: int) -> Accepted | None:
-    known = idempotency.find_key(session, tenant=submission.tenant, key=submission.idempotency_key, now=now)
+    known = jobs.find_idempotency_key(session, tenant=submission.tenant, key=submission.idempotency_key, now=now)
     if known is None:
         return None
     if known.payload_sha256 != payload:
@@ -174,17 +199,17 @@ def _store(
         mode=Mode.BATCH if submission.kind == jobs.EXPLAIN else submission.spec.mode,
     )
     with database.write() as session:
-        if streams and ingest.find_schemas(session, new.tenant, streams, lock=True) != streams:
+        if streams and input_streams.find_schemas(session, new.tenant, streams, lock=True) != streams:
             return None
         if submission.kind == jobs.EXPLAIN and settings.limits.explanations:
             # These come a few at a time, so that waiting for each other costs them nothing.
-            quotas.count_alone(session, new.tenant, Counted.EXPLANATIONS)
+            accounts.count_alone(session, new.tenant, Counted.EXPLANATIONS)
             _require_room(session, settings, submission, lambda: database.now(session))
         now = database.now(session)
         row = jobs.insert_job(session, new, now)
-        outbox.owe_message(session, job_id=new.id, tenant=new.tenant, now=now)
+        jobs.owe_message(session, job_id=new.id, tenant=new.tenant, now=now)
         if submission.idempotency_key:
-            idempotency.remember_key(
+            jobs.remember_idempotency_key(
                 session,
                 tenant=new.tenant,
                 key=submission.idempotency_key,

@@ -1,28 +1,166 @@
-"""Jobs as clients see them."""
+"""Opaque cursors: where a page ended, and of which list. A cursor of another list is refused, not misread.
+
+Looks a job up for the other use cases.
+
+What a queued job waits for.
+
+Jobs as clients see them.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
-from typing import Annotated, Any, Self
+from enum import StrEnum
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, Protocol, Self
 
 from pydantic import BaseModel, Field, GetJsonSchemaHandler, ValidationError, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
+from sqlalchemy.orm import Session
 
-from service.jobs.waiting import Waiting, WaitingFor
-from service.spec.job import JobSpec
-from service.spec.model import Frozen
-from service.spec.modes import Mode
-from service.spec.problem import Problem
-from service.spec.queues import Queue
-from service.spec.reports import Progress
-from service.spec.status import JobStatus, StatusText
+from service.config.settings import Settings
+from service.contract.enums import JobStatus, Mode, Queue, StatusText
+from service.contract.errors import InvalidCursorError, JobNotFoundError, JobStateUnknownError
+from service.contract.job import JobSpec
+from service.contract.model import Frozen
+from service.contract.problems import Problem
+from service.contract.reports import Progress
+from service.jobs.readiness import worker_silence_ms
+from service.store import accounts, jobs
 from service.store.jobs import effective_status, has_finished
 from service.store.tables import JobRow
+from service.store.workers import queues_listened_to
+
+_MAX_LENGTH = 512
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**63 - 1
+
+
+def encode_cursor(position: list[int | str], scope: str) -> str:
+    """A cursor that goes on behind `position` in the list that `scope` (its filters as text) describes."""
+    text = json.dumps([_digest(scope), *position], separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str, scope: str, shape: tuple[type, ...]) -> list[int | str]:
+    """The position in `cursor`, its parts of the types in `shape`.
+
+    Raises InvalidCursorError when the cursor was made by someone else or for another list.
+    """
+    try:
+        if len(cursor) > _MAX_LENGTH:
+            raise ValueError("too long")
+        padded = cursor + "=" * (-len(cursor) % 4)
+        parts = json.loads(base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True))
+    except (ValueError, binascii.Error, RecursionError) as error:
+        raise InvalidCursorError("The cursor is not one that this service gave. Start without a cursor.") from error
+    if not isinstance(parts, list) or [type(part) for part in parts] != [str, *shape]:
+        raise InvalidCursorError("The cursor is not one that this service gave. Start without a cursor.")
+    if not all(_MIN_INTEGER <= part <= _MAX_INTEGER for part in parts if isinstance(part, int)):
+        raise InvalidCursorError("The cursor is not one that this service gave. Start without a cursor.")
+    digest, *position = parts
+    if digest != _digest(scope):
+        raise InvalidCursorError(
+            "The cursor belongs to a list with other filters, or to a result that has been replaced. "
+            "Keep the filters while paging, or start without a cursor."
+        )
+    return position
+
+
+def _digest(scope: str) -> str:
+    return hashlib.sha256(scope.encode()).hexdigest()[:16]
+
+
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def is_job_id(text: str) -> bool:
+    """Whether a job could have this id."""
+    return _ID.fullmatch(text) is not None
+
+
+def require_job(
+    session: Session, tenant: str, job_id: str, *, for_change: bool = False, with_spec: bool = False
+) -> JobRow:
+    """The tenant's job, locked until the transaction ends where it is read `for_change`.
+
+    `spec` can be read only where it is asked for. Raises JobNotFoundError, also for an id that no job can have.
+    """
+    row = None
+    if is_job_id(job_id):
+        row = jobs.find_job(session, tenant=tenant, job_id=job_id, lock=for_change, with_spec=with_spec)
+    if row is None:
+        raise JobNotFoundError("No job has this id; it may have been deleted.")
+    return row
+
+
+def state_for_change(row: JobRow, now: int) -> JobStatus | None:
+    """The state of a job for a request that changes it; None where the job has finished.
+
+    Raises JobStateUnknownError for a state that only a newer version knows: what is allowed in it is not known here.
+    """
+    if has_finished(row):
+        return None
+    status = effective_status(row, now)
+    if status is None:
+        raise JobStateUnknownError(
+            f"The job is {row.status}, a state that this version of the service does not know: a newer version stored "
+            "it. Send the request again when every process of the service runs that version; GET /v1/jobs/{id} shows "
+            "the job until then."
+        )
+    return status
+
+
+class WaitingFor(StrEnum):
+    """`SLOT`: a worker that listens to its queue is to become free. `WORKER`: none that could run it listens. `TENANT`:
+    a job of the same tenant is to end. `RETRY`: its attempt failed, and the pause before the next one is to pass."""
+
+    SLOT = "slot"
+    WORKER = "worker"
+    TENANT = "tenant"
+    RETRY = "retry"
+
+
+class Waiting(Protocol):
+    """Tells what a tenant's job waits for that is queued in `queue`."""
+
+    def waiting_for(self, tenant: str, queue: str) -> WaitingFor: ...
+
+
+class Listening:
+    """Which queues live workers listen to; looked up once, and only where a job waits."""
+
+    def __init__(self, session: Session, settings: Settings, now: int) -> None:
+        """`session` must be open as long as questions come; `now` in milliseconds by the database's clock."""
+        self._session = session
+        self._heard_since = now - worker_silence_ms(settings)
+        self._most_running = settings.limits.running_jobs
+        self._is_full: dict[tuple[str, str], bool] = {}
+
+    def waiting_for(self, tenant: str, queue: str) -> WaitingFor:
+        """What a tenant's job waits for that is queued in `queue`."""
+        if queue not in self._queues:
+            return WaitingFor.WORKER
+        return WaitingFor.TENANT if self._is_tenant_full(tenant, queue) else WaitingFor.SLOT
+
+    def _is_tenant_full(self, tenant: str, queue: str) -> bool:
+        if not self._most_running:
+            return False
+        if (tenant, queue) not in self._is_full:
+            self._is_full[tenant, queue] = accounts.is_full(self._session, tenant, queue, self._most_running)
+        return self._is_full[tenant, queue]
+
+    @cached_property
+    def _queues(self) -> frozenset[str]:
+        return queues_listened_to(self._session, self._heard_since)
+
 
 _REMEMBERED = 2048
 _REMEMBERED_CHARACTERS = 16_384

@@ -1,14 +1,182 @@
-"""The columns of a result: Spark's own types where the files tell them, else what Arrow reads."""
+"""Columns as Arrow reads them from the Parquet files that Spark writes.
+
+The columns of a result: Spark's own types where the files tell them, else what Arrow reads.
+
+Columns as JSON values.
+
+Integers are numbers (BIGINT too: read them as 64-bit integers), DECIMAL is a string, NaN and the infinities are the
+strings `NaN`, `Infinity`, `-Infinity`; TIMESTAMP is RFC 3339 in UTC, TIMESTAMP_NTZ the same without zone, DATE
+`YYYY-MM-DD`, BINARY base64; arrays are arrays, structs objects, maps arrays of `[key, value]`.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
+import math
+import re
+from collections.abc import Callable, Iterable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
-from service.spec.model import Frozen
+from service.contract.model import Frozen
+from service.sql.types.data_types import DataType, TypeName
+from service.sql.types.data_types import Field as SchemaField
+
+_PLAIN: dict[str, pa.DataType] = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "BYTE": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "SHORT": pa.int16(),
+    "INT": pa.int32(),
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "LONG": pa.int64(),
+    "FLOAT": pa.float32(),
+    "REAL": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "STRING": pa.string(),
+    "BINARY": pa.binary(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    "TIMESTAMP_NTZ": pa.timestamp("us"),
+}
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|\w+|[<>(),:])")
+_ATOMIC = frozenset(TypeName) - {TypeName.OTHER, TypeName.NULL, TypeName.DECIMAL}
+
+
+def arrow_schema(fields: Iterable[SchemaField]) -> pa.Schema:
+    """The columns in Arrow. Raises ValueError, which names the column, for a type that files cannot hold."""
+    found = []
+    for field in fields:
+        try:
+            found.append(pa.field(field.name, arrow_type(field.type)))
+        except ValueError as error:
+            raise ValueError(f"The column {field.name}: {error}") from None
+    return pa.schema(found)
+
+
+def arrow_type(type_: DataType) -> pa.DataType:
+    """The type in Arrow. Raises ValueError for one that files cannot hold, such as VOID or an interval."""
+    if type_.name is TypeName.DECIMAL:
+        return pa.decimal128(type_.precision, type_.scale)
+    if type_.name in _ATOMIC:
+        return _PLAIN[type_.name.value]
+    return _Reader(str(type_)).whole()
+
+
+def one_row(values: Iterable[bool | int | float | str | None], schema: pa.Schema) -> pa.Table:
+    """A table of one row from JSON values. Raises pa.ArrowInvalid for a value that is none of its column's type."""
+    arrays = [_one(value, field.type) for value, field in zip(values, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _one(value: bool | int | float | str | None, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_decimal(kind) and value is not None:
+        # An integer is cast only to a type that takes every one.
+        return pa.array([Decimal(str(value))], kind)
+    return pa.array([value]).cast(kind)
+
+
+class _Reader:
+    """Reads a type as Spark spells it: `ARRAY<STRUCT<a: INT, `b c`: DECIMAL(10,2)>>`."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens: list[str] = []
+        position = 0
+        stripped = text.rstrip()
+        while position < len(stripped):
+            match = _TOKEN.match(stripped, position)
+            if match is None:
+                raise self._error()
+            self._tokens.append(match.group(1))
+            position = match.end()
+        self._next = 0
+
+    def whole(self) -> pa.DataType:
+        """The type, and nothing behind it."""
+        found = self._type()
+        if self._next != len(self._tokens):
+            raise self._error()
+        return found
+
+    def _type(self) -> pa.DataType:
+        name = self._take().upper()
+        if name == "ARRAY":
+            self._expect("<")
+            element = self._type()
+            self._expect(">")
+            return pa.list_(pa.field("element", element))
+        if name == "MAP":
+            self._expect("<")
+            key = self._type()
+            self._expect(",")
+            value = self._type()
+            self._expect(">")
+            return pa.map_(key, value)
+        if name == "STRUCT":
+            return self._struct()
+        if name in {"DECIMAL", "DEC", "NUMERIC"}:
+            numbers = self._numbers() or [10, 0]
+            return pa.decimal128(numbers[0], numbers[1] if len(numbers) > 1 else 0)
+        if name in {"VARCHAR", "CHAR"}:
+            self._numbers()
+            return pa.string()
+        if name not in _PLAIN:
+            raise self._error()
+        return _PLAIN[name]
+
+    def _struct(self) -> pa.DataType:
+        self._expect("<")
+        fields: list[pa.Field] = []
+        while self._peek() != ">":
+            if fields:
+                self._expect(",")
+            name = self._take()
+            if name.startswith("`"):
+                name = name[1:-1].replace("``", "`")
+            self._expect(":")
+            fields.append(pa.field(name, self._type()))
+        self._expect(">")
+        return pa.struct(fields)
+
+    def _numbers(self) -> list[int]:
+        numbers: list[int] = []
+        if self._peek() != "(":
+            return numbers
+        self._next += 1
+        while True:
+            token = self._take()
+            if not token.isdecimal():
+                raise self._error()
+            numbers.append(int(token))
+            if (end := self._take()) == ")":
+                return numbers
+            if end != ",":
+                raise self._error()
+
+    def _peek(self) -> str:
+        return self._tokens[self._next] if self._next < len(self._tokens) else ""
+
+    def _take(self) -> str:
+        token = self._peek()
+        self._next += 1
+        return token
+
+    def _expect(self, token: str) -> None:
+        if self._take() != token:
+            raise self._error()
+
+    def _error(self) -> ValueError:
+        return ValueError(f"the type {self._text} cannot be kept in Parquet files.")
+
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _SPARK_NAMES = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
@@ -85,3 +253,62 @@ def _arrow_type(arrow: pa.DataType) -> str:
         pa.null(): "VOID",
     }
     return names.get(arrow, "OTHER")
+
+
+def json_rows(table: pa.Table) -> list[list[Any]]:
+    """The rows of a table, each a list in the order of its columns."""
+    columns = [json_values(table.column(index)) for index in range(table.num_columns)]
+    return [list(row) for row in zip(*columns, strict=True)] if columns else []
+
+
+def json_values(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column; NULL is None."""
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        # Through text inside Arrow: Python's own times end in the year 9999.
+        texts: list[Any] = pc.replace_substring(column.cast(pa.string()), " ", "T").to_pylist()
+        return texts
+    if pa.types.is_date(kind):
+        return list(column.cast(pa.string()).to_pylist())
+    convert = _converter(kind)
+    values = column.to_pylist()
+    return values if convert is None else [None if value is None else convert(value) for value in values]
+
+
+def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_string(kind):
+        return None
+    if pa.types.is_floating(kind):
+        return _float
+    if pa.types.is_decimal(kind):
+        return _decimal
+    return json_value
+
+
+def json_value(value: Any) -> Any:
+    """One value of any type, nested ones included."""
+    if isinstance(value, float):
+        return _float(value)
+    if isinstance(value, Decimal):
+        return _decimal(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: json_value(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_value(inner) for inner in value]
+    return value
+
+
+def _float(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _decimal(value: Decimal) -> str:
+    return format(value, "f")

@@ -1,5 +1,8 @@
 """The directories of results: `<results>/<job id>/attempt-<number>`, or `attempt-<number>-2` where a query
-ran again; and of what streaming jobs keep: `<streams>/<job id>`. What else is in there is none of ours."""
+ran again; and of what streaming jobs keep: `<streams>/<job id>`. What else is in there is none of ours.
+
+Whose a results directory is: a file in it bears the id of the installation that was first to remove files there.
+"""
 
 from __future__ import annotations
 
@@ -136,4 +139,32 @@ def _is_older(path: Path, seconds: float) -> bool:
         return path.stat().st_mtime < seconds
     except OSError:
         # Just removed with its job.
+        return False
+
+
+OWNER = ".evenkeel-installation"
+
+
+def belongs_to(results: Path, installation: str) -> bool:
+    """Whether the directory bears this id; one that bears none is given it. False too where it cannot be read."""
+    path = results / OWNER
+    try:
+        with path.open("x", encoding="ascii") as file:
+            file.write(installation)
+        return True
+    except FileNotFoundError:
+        # Without a directory there is nothing to own.
+        return True
+    except OSError:
+        # There already, or not ours to write.
+        return bears(results, installation)
+
+
+def bears(results: Path, installation: str | None) -> bool:
+    """As `belongs_to`, and changes nothing: a directory without an id belongs to whoever asks."""
+    try:
+        return (results / OWNER).read_text(encoding="ascii").strip() == installation
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
         return False

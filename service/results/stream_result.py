@@ -1,4 +1,11 @@
-"""The result of a streaming job, at any moment: its managed table at one version, as files like those of any result.
+"""What the table of a managed result says of itself, so that whoever has the table can read the result.
+
+The table is a log: each mini-batch appends the rows that it changed, in files of a partition of its own, and now and
+then all of it is rewritten as one row for each key. The description stands in the table's configuration.
+
+The Parquet files of a managed table at one of its versions, opened without Spark.
+
+The result of a streaming job, at any moment: its managed table at one version, as files like those of any result.
 
 The newest row of each key is found once for a version, and kept beside the table in one Parquet file (`served`), from
 which all pages and downloads of the version are read. The order is that of the table's base, with newer keys behind,
@@ -16,20 +23,147 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from pydantic import TypeAdapter
 
-from service.errors import ResultMissingError, ResultNotReadyError
-from service.results.arrow_types import arrow_schema, one_row
-from service.results.columns import Column
+from service.contract.errors import ResultMissingError, ResultNotReadyError
+from service.results.columns import Column, arrow_schema, one_row
 from service.results.files import ResultFiles
-from service.results.final_merge import finals
-from service.results.managed_files import ManagedFiles, columns_named, files_of
-from service.results.newest_rows import merged
+from service.results.merge import finals, merged
+from service.sql.types.aggregates import FinalLevel
+from service.sql.types.data_types import Field
+
+DESCRIPTION = "evenkeel.result"
+"""The key of the description in the configuration of the table."""
+
+FORMAT = 1
+"""The newest format of the description that this release writes and reads."""
+
+
+@dataclass(frozen=True)
+class ManagedTable:
+    """How the rows of a managed table become a result.
+
+    `app` names the history of mini-batches. `columns` are those of its files, in order; `batch` is the partition
+    column besides, which has the number of the mini-batch. Of rows with equal `keys` (and equal `final.parts`, where
+    `final` is given), NULL being equal to NULL, the newest one counts; `()` is a result of one row, None one in which
+    every row counts. `output` is what readers see. `of_nothing` is the one row of the result as long as there is no
+    other, as JSON values in the order of `output`: what an aggregate without GROUP BY answers of no rows.
+    """
+
+    app: str
+    columns: tuple[Field, ...]
+    output: tuple[Field, ...]
+    keys: tuple[str, ...] | None
+    final: FinalLevel | None = None
+    of_nothing: tuple[bool | int | float | str | None, ...] | None = None
+    batch: str = "_batch"
+    format: int = FORMAT
+
+    @property
+    def identity(self) -> tuple[str, ...] | None:
+        """The columns by which a newer row replaces an older one."""
+        return self.keys if self.keys is None or self.final is None else (*self.keys, *self.final.parts)
+
+    @property
+    def compacted(self) -> str:
+        """The name under which the table remembers the last mini-batch that was rewritten with the others."""
+        return f"{self.app}/compacted"
+
+    @property
+    def fence(self) -> str:
+        """The name under which the table remembers the newest fencing token."""
+        return f"{self.app}/fence"
+
+    def to_json(self) -> str:
+        """The description as text."""
+        return _adapter().dump_json(self).decode()
+
+
+def described(text: str) -> ManagedTable:
+    """The description in `text`. Raises ValueError where it is none, or one of a newer release."""
+    found = _adapter().validate_json(text)
+    if found.format > FORMAT:
+        raise ValueError(f"The table was written by a newer release (format {found.format}, known {FORMAT}).")
+    return found
+
+
+@cache
+def _adapter() -> TypeAdapter[ManagedTable]:
+    return TypeAdapter(ManagedTable)
+
+
+class ManagedFile(NamedTuple):
+    """A file of the table: its mini-batch, its name below the table, its rows and bytes."""
+
+    batch: int
+    name: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ManagedFiles:
+    """A version of the table: rows with unequal keys, and the newer rows of the mini-batches since, oldest first."""
+
+    path: Path
+    version: int
+    table: ManagedTable
+    base: tuple[ManagedFile, ...]
+    log: tuple[ManagedFile, ...]
+
+    def rows_of(self, files: Iterable[ManagedFile]) -> ResultFiles:
+        """Some of the files, with all columns of the table."""
+        return self._opened(tuple(files), self.table.columns)
+
+    def every_row(self) -> ResultFiles:
+        """All files, the oldest first, with the columns that readers see: the result where no row replaces another."""
+        return self._opened((*self.base, *self.log), self.table.output)
+
+    def _opened(self, files: tuple[ManagedFile, ...], fields: tuple[Field, ...]) -> ResultFiles:
+        return ResultFiles(
+            tuple(self.path / file.name for file in files),
+            tuple(file.rows for file in files),
+            columns_named(fields),
+            arrow_schema(fields),
+        )
+
+
+def columns_named(fields: Iterable[Field]) -> tuple[Column, ...]:
+    """The columns as readers are told of them."""
+    return tuple(Column(name=field.name, type=str(field.type)) for field in fields)
+
+
+def files_of(table: DeltaTable, path: Path) -> ManagedFiles:
+    """The files of an opened table. Raises ValueError where it is no managed table, or one of a newer release."""
+    description = described(table.metadata().configuration.get(DESCRIPTION) or "")
+    compacted = table.transaction_version(description.compacted)
+    actions: dict[str, list[Any]] = pa.table(table.get_add_actions(flatten=True)).to_pydict()
+    found = sorted(
+        map(
+            ManagedFile,
+            actions.get(f"partition.{description.batch}", []),
+            actions["path"],
+            actions["num_records"],
+            actions["size_bytes"],
+        )
+    )
+    is_base = [compacted is not None and file.batch <= compacted for file in found]
+    return ManagedFiles(
+        path,
+        table.version(),
+        description,
+        tuple(file for file, base in zip(found, is_base, strict=True) if base),
+        tuple(file for file, base in zip(found, is_base, strict=True) if not base),
+    )
+
 
 SERVED = "served"
 """Beside the table: a directory for each version that was read last."""

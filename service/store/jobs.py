@@ -1,21 +1,96 @@
-"""Jobs: insert, find, list, ask to cancel, delete. Claims and results are in `leases` and `publication`."""
+"""What happened to jobs, in order.
+
+Messages owed to the broker. A row stays until the broker took its message.
+
+Keys that make a repeated submission the same submission, for a while, within one tenant.
+
+Jobs: insert, find, list, ask to cancel, delete. Claims and results are in `leases` and `publication`.
+
+Attempts: one row for each try of a job, numbered by the fencing token of its claim.
+
+Jobs that may be what kills the workers they run on, told by the attempts that they lost.
+
+Whoever runs beside such a job loses an attempt with it, and would lose the last one with it too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, bindparam, case, delete, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, bindparam, case, delete, func, insert, null, select, tuple_, update
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.orm import Session, defer
 
-from service.spec.job import SPEC_VERSION
-from service.spec.modes import Mode
-from service.spec.queues import Queue
-from service.spec.status import JobStatus, known_status, sources_of
-from service.store.events import append_event
-from service.store.tables import JobRow, table_of
+from service.contract import problems
+from service.contract.enums import AttemptStatus, JobStatus, Mode, Queue, known_status, sources_of
+from service.contract.job import SPEC_VERSION
+from service.contract.problems import Problem
+from service.store.session import NO_SYNC
+from service.store.tables import AttemptRow, IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow, StreamRow, table_of
+
+# Nobody wants its id, which to ask for costs more than the row.
+_INSERT_EVENT = insert(table_of(JobEventRow)).inline()
+
+
+def append_event(session: Session, *, job_id: str, tenant: str, now: int, type: str, data: dict[str, Any]) -> None:  # noqa: A002
+    """Adds an event. `type` is `status`, `progress`, `attempt` or `plan`; `now` in milliseconds."""
+    session.execute(_INSERT_EVENT, {"job_id": job_id, "tenant": tenant, "at": now, "type": type, "data": data})
+
+
+def events_after(session: Session, job_id: str, after: int, limit: int) -> Sequence[JobEventRow]:
+    """At most `limit` events of a job whose id is greater than `after`, oldest first."""
+    statement = (
+        select(JobEventRow)
+        .where(JobEventRow.job_id == job_id, JobEventRow.id > after)
+        .order_by(JobEventRow.id)
+        .limit(limit)
+    )
+    return session.scalars(statement).all()
+
+
+_INSERT_MESSAGE = insert(table_of(OutboxRow)).inline()
+
+
+def owe_message(session: Session, *, job_id: str, tenant: str, now: int) -> None:
+    """Notes, with the job itself, that workers must be told of it."""
+    session.execute(_INSERT_MESSAGE, {"job_id": job_id, "tenant": tenant, "created_at": now})
+
+
+def settle_messages(session: Session, job_ids: Iterable[str]) -> None:
+    """Forgets the messages that were sent."""
+    session.execute(delete(OutboxRow).where(OutboxRow.job_id.in_(list(job_ids))))
+
+
+KEPT_MS = 24 * 3600 * 1000
+"""How long a key is remembered."""
+
+
+def find_idempotency_key(session: Session, *, tenant: str, key: str, now: int) -> IdempotencyKeyRow | None:
+    """What was submitted under `key`; None for a key that has expired, whether or not its row is still stored."""
+    row = session.get(IdempotencyKeyRow, (tenant, key))
+    return row if row is not None and row.expires_at > now else None
+
+
+def remember_idempotency_key(
+    session: Session, *, tenant: str, key: str, payload_sha256: str, job_id: str, now: int
+) -> None:
+    """Stores a key for 24 hours, in place of the same key where that has expired. Workers remove all other expired
+    keys: see `service.store.maintenance.remove_expired_keys`.
+
+    The transaction raises IntegrityError when it ends if another one has stored the key.
+    """
+    same = (IdempotencyKeyRow.tenant == tenant, IdempotencyKeyRow.key == key)
+    session.execute(
+        delete(IdempotencyKeyRow).where(*same, IdempotencyKeyRow.expires_at <= now).execution_options(**NO_SYNC)
+    )
+    session.add(
+        IdempotencyKeyRow(
+            tenant=tenant, key=key, payload_sha256=payload_sha256, job_id=job_id, expires_at=now + KEPT_MS
+        )
+    )
+
 
 RUN = "run"
 """`jobs.kind` of what clients submit."""
@@ -33,7 +108,7 @@ _WITHOUT_SPEC = defer(JobRow.spec, raiseload=True)
 _ONE = select(JobRow).where(
     JobRow.id == bindparam("job_id"), JobRow.tenant == bindparam("tenant"), JobRow.kind == bindparam("kind")
 )
-_INSERT = insert(table_of(JobRow)).inline()
+_INSERT_JOB = insert(table_of(JobRow)).inline()
 _ONE_WITHOUT_SPEC = _ONE.options(_WITHOUT_SPEC)
 _SOME = select(JobRow).where(JobRow.id.in_(bindparam("job_ids", expanding=True)), JobRow.kind == RUN)
 WITHOUT_LEASE = {
@@ -122,7 +197,7 @@ def insert_job(session: Session, job: NewJob, now: int) -> JobRow:
         "spec_version": job.spec_version,
         "mode": job.mode.value,
     }
-    session.execute(_INSERT, columns)
+    session.execute(_INSERT_JOB, columns)
     status = JobStatus.QUEUED.value
     append_event(session, job_id=job.id, tenant=job.tenant, now=now, type="status", data={"status": status})
     return JobRow(**columns)
@@ -261,3 +336,123 @@ def _rows_changed(session: Session, statement: Any) -> int:
     result = session.execute(statement)
     assert isinstance(result, CursorResult)  # noqa: S101 - what every UPDATE and DELETE gives
     return result.rowcount
+
+
+_OPEN = (AttemptStatus.PLANNING.value, AttemptStatus.RUNNING.value)
+
+
+def attempts_of(session: Session, job_id: str) -> Sequence[AttemptRow]:
+    """The attempts of a job, oldest first."""
+    return session.scalars(select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.fence)).all()
+
+
+def crashed_attempts(session: Session, job_id: str) -> int:
+    """How many attempts lost their worker or Spark driver: what the job's `max_attempts` bounds.
+
+    Of a stream, those since it last got on: one that runs for months loses a worker now and then.
+    """
+    steady = select(StreamRow.steady_fence).where(StreamRow.job_id == job_id).scalar_subquery()
+    statement = select(func.count()).where(
+        AttemptRow.job_id == job_id,
+        AttemptRow.status == AttemptStatus.CRASHED.value,
+        AttemptRow.fence > func.coalesce(steady, 0),
+    )
+    return session.execute(statement).scalar_one()
+
+
+def start_attempt(session: Session, *, job_id: str, tenant: str, fence: int, worker: str, now: int) -> None:
+    """Adds an attempt in PLANNING, with an event."""
+    status = AttemptStatus.PLANNING.value
+    session.add(AttemptRow(job_id=job_id, tenant=tenant, fence=fence, status=status, worker=worker, started_at=now))
+    _tell(session, job_id=job_id, tenant=tenant, fence=fence, status=status, now=now)
+
+
+def mark_attempt_running(session: Session, job_id: str, fence: int) -> None:
+    """PLANNING -> RUNNING; the job's own event tells of it."""
+    session.execute(
+        update(AttemptRow)
+        .where(
+            AttemptRow.job_id == job_id,
+            AttemptRow.fence == fence,
+            AttemptRow.status == AttemptStatus.PLANNING.value,
+        )
+        .values(status=AttemptStatus.RUNNING.value)
+        .execution_options(**NO_SYNC)
+    )
+
+
+def end_attempt(
+    session: Session,
+    *,
+    job_id: str,
+    tenant: str,
+    fence: int,
+    status: AttemptStatus,
+    error: Problem | None,
+    now: int,
+) -> None:
+    """Ends an attempt that has not ended, with an event; one that has ended stays as it is."""
+    ended = session.execute(
+        update(AttemptRow)
+        .where(AttemptRow.job_id == job_id, AttemptRow.fence == fence, AttemptRow.status.in_(_OPEN))
+        .values(status=status.value, finished_at=now, error=null() if error is None else error.model_dump(mode="json"))
+        .returning(AttemptRow.id)
+        .execution_options(**NO_SYNC)
+    ).scalar_one_or_none()
+    if ended is not None:
+        _tell(session, job_id=job_id, tenant=tenant, fence=fence, status=status.value, now=now)
+
+
+def end_abandoned_attempt(session: Session, row: JobRow, now: int) -> None:
+    """Ends the attempt of a job whose lease has run out, as that of a worker that gave no sign of life; does nothing
+    where no worker had the job.
+    """
+    if row.lease_owner is None:
+        return
+    end_attempt(
+        session,
+        job_id=row.id,
+        tenant=row.tenant,
+        fence=row.fence,
+        status=AttemptStatus.CRASHED,
+        error=problems.lease_lost(row.lease_owner),
+        now=now,
+    )
+
+
+def _tell(session: Session, *, job_id: str, tenant: str, fence: int, status: str, now: int) -> None:
+    append_event(
+        session, job_id=job_id, tenant=tenant, now=now, type="attempt", data={"attempt": fence, "status": status}
+    )
+
+
+def is_suspect() -> ColumnElement[bool]:
+    """Whether a job has lost an attempt; a stream, whether it has since it last got on."""
+    return _crashes() >= 1
+
+
+def is_at_last_chance() -> ColumnElement[bool]:
+    """Whether a suspect job is CRASHED with the next attempt that it loses. A continuous stream never is: it is STOPPED
+    then, and may go on.
+    """
+    return (JobRow.queue != Queue.STREAM.value) & is_suspect() & (_crashes() >= JobRow.max_attempts - 1)
+
+
+def holds_for(session: Session, job_id: str, condition: ColumnElement[bool]) -> bool:
+    """Whether it holds for this job."""
+    return session.execute(select(JobRow.id).where(JobRow.id == job_id, condition)).first() is not None
+
+
+def _crashes() -> ColumnElement[int]:
+    """As `crashed_attempts` counts them, of each job."""
+    steady = select(StreamRow.steady_fence).where(StreamRow.job_id == JobRow.id).correlate(JobRow).scalar_subquery()
+    return (
+        select(func.count())
+        .where(
+            AttemptRow.job_id == JobRow.id,
+            AttemptRow.status == AttemptStatus.CRASHED.value,
+            AttemptRow.fence > func.coalesce(steady, 0),
+        )
+        .correlate(JobRow)
+        .scalar_subquery()
+    )

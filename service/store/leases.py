@@ -3,6 +3,8 @@
 A claim gives a worker a lease on a job and a fencing token, `fence`, which grows with every claim. Everything a worker
 writes about the job afterwards is conditional on that token: a worker that lost its lease without noticing changes
 nothing. All times are milliseconds by the database's clock.
+
+Tasks that one process at a time does: who it is and until when.
 """
 
 from __future__ import annotations
@@ -12,23 +14,20 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, null, select, tuple_, update
+from sqlalchemy import ColumnElement, delete, func, null, or_, select, tuple_, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.spec import ends
-from service.spec.job import SPEC_VERSION
-from service.spec.modes import Mode
-from service.spec.problem import Problem
-from service.spec.queues import Queue
-from service.spec.reports import Progress
-from service.spec.status import LEASED, AttemptStatus, JobStatus, known_status, sources_of
-from service.store.attempts import crashed_attempts, end_attempt, mark_attempt_running, start_attempt
-from service.store.events import append_event
-from service.store.jobs import EXPLAIN
-from service.store.quotas import NO_QUOTA, Quota, held_back
+from service.contract import problems
+from service.contract.enums import LEASED, AttemptStatus, JobStatus, Mode, Queue, known_status, sources_of
+from service.contract.job import SPEC_VERSION
+from service.contract.problems import Problem
+from service.contract.reports import Progress
+from service.store.accounts import NO_QUOTA, Quota, held_back
+from service.store.jobs import EXPLAIN, append_event, crashed_attempts, end_attempt, mark_attempt_running, start_attempt
 from service.store.session import NO_SYNC
-from service.store.stream_state import StoppedBecause, note_rest
-from service.store.tables import AttemptRow, JobEventRow, JobRow
+from service.store.streaming_state import StoppedBecause, note_rest
+from service.store.tables import AttemptRow, JobEventRow, JobRow, LeaderRow
 
 _LEASED_VALUES = tuple(sorted(status.value for status in LEASED))
 NO_LEASE: Mapping[str, Any] = {"lease_owner": None, "lease_expires_at": None}
@@ -301,11 +300,11 @@ def give_up(session: Session, held: Claim, standing: Standing, now: int) -> JobS
     values: dict[str, Any] = {**NO_LEASE}
     error, because = None, StoppedBecause.STOPPED
     if standing.cancel_requested or standing.status is JobStatus.CANCELLING:
-        target, error = JobStatus.CANCELLED, ends.cancelled()
+        target, error = JobStatus.CANCELLED, problems.cancelled()
     elif standing.stop_requested or standing.status is JobStatus.STOPPING:
         target = JobStatus.STOPPED
     elif crashes >= max_attempts:
-        target, error = JobStatus.STOPPED if is_streaming else JobStatus.CRASHED, ends.worker_lost(crashes)
+        target, error = JobStatus.STOPPED if is_streaming else JobStatus.CRASHED, problems.worker_lost(crashes)
         because = StoppedBecause.FAILED
     else:
         target = JobStatus.QUEUED
@@ -365,7 +364,7 @@ def _cancel_unclaimed(session: Session, job_id: str, now: int) -> None:
         .values(
             status=JobStatus.CANCELLED.value,
             finished_at=now,
-            error=ends.cancelled().model_dump(mode="json"),
+            error=problems.cancelled().model_dump(mode="json"),
             **_touched(now),
         )
         .returning(JobRow.tenant)
@@ -388,3 +387,39 @@ def _reaches(target: JobStatus) -> Any:
 
 def _touched(now: int) -> dict[str, Any]:
     return {"version": JobRow.version + 1, "updated_at": now}
+
+
+_LONGEST_MS = 3_600_000
+"""No task is led for longer at a time: an end that is further off was set before the database's clock went back."""
+
+
+def elect(session: Session, task: str, owner: str, now: int, ttl_ms: int) -> bool:
+    """Makes `owner` the leader of `task` for `ttl_ms`, at most an hour, or extends its time; False while another one
+    leads.
+    """
+    is_over = or_(LeaderRow.expires_at <= now, LeaderRow.expires_at > now + _LONGEST_MS)
+    won = session.execute(
+        update(LeaderRow)
+        .where(LeaderRow.task == task, or_(LeaderRow.owner == owner, is_over))
+        .values(owner=owner, expires_at=now + ttl_ms)
+        .returning(LeaderRow.task)
+        .execution_options(**NO_SYNC)
+    ).scalar_one_or_none()
+    if won is not None:
+        return True
+    if session.execute(select(LeaderRow.task).where(LeaderRow.task == task)).scalar_one_or_none() is not None:
+        return False
+    try:
+        with session.begin_nested():
+            session.add(LeaderRow(task=task, owner=owner, expires_at=now + ttl_ms))
+    except IntegrityError:
+        # Another process was first to lead this task ever.
+        return False
+    return True
+
+
+def resign(session: Session, task: str, owner: str) -> None:
+    """Lets another process lead at once."""
+    session.execute(
+        delete(LeaderRow).where(LeaderRow.task == task, LeaderRow.owner == owner).execution_options(**NO_SYNC)
+    )

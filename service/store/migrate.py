@@ -22,9 +22,7 @@ from sqlalchemy import inspect, select, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
-from service.store.deadlines import take_any_time
-from service.store.faults import sqlstate
-from service.store.session import Database
+from service.store.session import Database, sqlstate, take_any_time
 from service.store.tables import Base, CompatibleRevisionRow
 
 _ADVISORY_LOCK = 0x65766B6C

@@ -24,8 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from service.spec.modes import Mode
-from service.spec.queues import Queue
+from service.contract.enums import Mode, Queue
 
 Json = JSON().with_variant(JSONB(), "postgresql")
 RowId = BigInteger().with_variant(Integer(), "sqlite")
@@ -98,7 +97,7 @@ class JobRow(Base):
     queue: Mapped[str] = mapped_column(String(16), server_default=Queue.SHORT.value)
     """A `Queue`: which workers are rung for it."""
     spec_version: Mapped[int] = mapped_column(Integer, server_default="1")
-    """A worker claims only what its own vocabulary covers: see `service.spec.job.SPEC_VERSION`."""
+    """A worker claims only what its own vocabulary covers: see `service.contract.job.SPEC_VERSION`."""
     progress: Mapped[dict[str, Any] | None] = mapped_column(Json)
     error: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """A `Problem`, once the job ended otherwise than SUCCEEDED."""
@@ -151,7 +150,7 @@ class PlanRow(Base):
     report: Mapped[dict[str, Any]]
     """A `PlanReport` as version 1 had it: `details` has the rest."""
     details: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """The SQL of both plans, and which tables were known already: see `service.store.plans`."""
+    """The SQL of both plans, and which tables were known already: see `service.store.publication`."""
     planning_ms: Mapped[int] = mapped_column(BigInteger)
     execution_ms: Mapped[int | None] = mapped_column(BigInteger)
     skew: Mapped[dict[str, Any] | None] = mapped_column(Json)
@@ -177,7 +176,7 @@ class StageMetricsRow(Base):
 
 
 class StreamRow(Base):
-    """How far a streaming job has come: see `service.store.stream_state`."""
+    """How far a streaming job has come: see `service.store.streaming_state`."""
 
     __tablename__ = "streams"
 

@@ -25,9 +25,14 @@ def planted(root: Path, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize(
     ("check", "path", "text", "expected"),
     [
-        (imports.check, "service/spec/one.py", "from workers import runner", "may not import workers.runner"),
-        (imports.check, "service/spec/one.py", "from ..store import jobs", "may not import service.store.jobs"),
-        (imports.check, "workers/runner.py", "def f():\n    import pyspark", "may not import pyspark"),
+        (
+            imports.check,
+            "service/contract/one.py",
+            "from workers import process",
+            "may not import workers.process",
+        ),
+        (imports.check, "service/sql/one.py", "from ..store import jobs", "may not import service.store.jobs"),
+        (imports.check, "workers/process/one.py", "def f():\n    import pyspark", "may not import pyspark"),
         (imports.check, "workers/engine/plan/one.py", "import time", "may not import time"),
         (imports.check, "workers/engine/rules/one.py", "x = datetime.now()", "may not read the clock"),
         (layout.check, "service/one.py", '"""Doc."""\n' + "x = 1\n" * 600, "more than 600 lines"),
@@ -45,7 +50,7 @@ def test_a_violation_is_found(tmp_path: Path, check: Check, path: str, text: str
     ("check", "path", "text"),
     [
         (imports.check, "workers/engine/spark/one.py", "import pyspark, time"),
-        (imports.check, "workers/engine/stats/one.py", "from datetime import date"),
+        (imports.check, "workers/engine/statistics/one.py", "from datetime import date"),
         (layout.check, "service/one.py", '"""Doc."""\nx = "TODO"\n# TODO(#12): more\n'),
         (layout.check, "service/empty/__init__.py", ""),
     ],
@@ -78,8 +83,10 @@ def test_a_document_that_is_out_of_date_is_found(tmp_path: Path) -> None:
 def test_a_rule_without_a_test_is_found(tmp_path: Path) -> None:
     rulebook = (ROOT / rules.RULES_FOLDER / "rulebook.py").read_text(encoding="utf-8")
     folder = str(rules.RULES_FOLDER)
-    found = list(rules.check(planted(tmp_path, {f"{folder}/rulebook.py": rulebook, f"{folder}/stray.py": ""})))
-    assert f"stray: a module of {folder} and a rule of the rulebook belong together." in found
+    stray = "class Stray:\n    def rewrite(self, match: Match[Join], ctx: RuleContext) -> Node: ...\n"
+    files = {f"{folder}/rulebook.py": rulebook, f"{folder}/joins/stray.py": stray}
+    found = list(rules.check(planted(tmp_path, files)))
+    assert f"stray: a rule's module below {folder} and a rule of the rulebook belong together." in found
     assert "join_strategy: tests/golden/join_strategy has no case." in found
 
 

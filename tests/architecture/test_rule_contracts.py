@@ -8,19 +8,33 @@ from typing import Any
 
 import pytest
 
-from service.spec import options, query, scalar, types
-from workers.engine.plan import explain, literals, nodes, scalars
+from service.contract import options, query
+from service.sql.expressions import scalar
+from service.sql.types import data_types
+from workers.engine.plan import explain, expressions, nodes
 from workers.engine.rules import rule as rule_module
 from workers.engine.rules.rule import Match, Rule
 from workers.engine.rules.rulebook import RULES
-from workers.engine.stats import statistics
+from workers.engine.statistics import model
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_the_example_runs(rule: Rule[Any]) -> None:
     names: dict[str, object] = {}
     module = importlib.import_module(type(rule).__module__)
-    for imported in (types, scalar, query, options, explain, rule_module, statistics, nodes, literals, scalars, module):
+    for imported in (
+        data_types,
+        scalar,
+        query,
+        options,
+        explain,
+        rule_module,
+        model,
+        nodes,
+        expressions,
+        expressions,
+        module,
+    ):
         names.update(vars(imported))
     names["Match"] = Match
     examples = doctest.DocTestFinder(recurse=False).find(type(rule), rule.name, globs=names)

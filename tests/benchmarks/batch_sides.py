@@ -22,17 +22,18 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from service.datasets.files import find_table_files
-from service.datasets.schemas import read_schema
-from service.spec.compile import compile_job
-from service.spec.job import JobSpec, TableSource
-from service.spec.options import JobSettings
-from service.spec.reports import RuleOutcome
+from service.contract.job import JobSpec, TableSource
+from service.contract.options import JobSettings
+from service.contract.reports import RuleOutcome
+from service.data.files import find_table_files
+from service.data.schemas import read_schema
+from service.sql.compile import compile_job
 from tests.benchmarks.batch_cases import Case
 from tests.benchmarks.batch_figures import DUCKDB, ENGINE, PLAIN
-from workers.engine.spark.engine import Engine, TableInput
-from workers.engine.spark.sinks import write_parquet
-from workers.engine.spark.stage_metrics import SparkMonitor
+from workers.engine.spark.engine import Engine
+from workers.engine.spark.monitor import SparkMonitor
+from workers.engine.spark.result_writer import write_parquet
+from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import StatisticsCache
 
 CORES = 2

@@ -18,20 +18,25 @@ from typing import Any, TypeVar
 
 sys.path.insert(0, sys.argv[1])
 
-from service.spec.compile import compile_job
-from service.spec.ddl import parse_schema
-from service.spec.job import JobSpec
-from service.spec.options import JobSettings
-from service.spec.reports import HotKey
+from service.contract.job import JobSpec
+from service.contract.options import JobSettings
+from service.contract.reports import HotKey
+from service.sql.compile import compile_job
+from service.sql.ddl import parse_schema
 from workers.engine.plan.builder import build
-from workers.engine.plan.literals import literal
+from workers.engine.plan.expressions import literal
 from workers.engine.plan.nodes import Node, Scan
-from workers.engine.plan.statistics_keys import statistics_keys, summed_columns
-from workers.engine.plan.transform import walk_up
+from workers.engine.plan.traversal import walk_up
 from workers.engine.planner import plan_query, plan_report
-from workers.engine.stats.needs import is_all_forced, joined_texts, undecided
-from workers.engine.stats.selectivity import conditions_of
-from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
+from workers.engine.rules.required_statistics import (
+    is_all_forced,
+    joined_texts,
+    statistics_keys,
+    summed_columns,
+    undecided,
+)
+from workers.engine.statistics.model import KeySketch, Statistics, TableSize
+from workers.engine.statistics.selectivity import conditions_of
 
 T = TypeVar("T")
 _SLOTS = 64

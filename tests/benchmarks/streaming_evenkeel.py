@@ -32,24 +32,22 @@ from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from service.config.spark import SparkSettings
+from service.contract.enums import Mode
+from service.contract.job import JobSpec
+from service.contract.options import StateProvider
 from service.results.stream_result import open_stream_result
-from service.spark_settings import SparkSettings
-from service.spec.compile import compile_job
-from service.spec.job import JobSpec
-from service.spec.modes import Mode
-from service.spec.options import StateProvider
-from workers.engine.streaming.batches import BatchDone, BatchFunction
-from workers.engine.streaming.bounds import bound_of
+from service.sql.compile import compile_job
+from workers.driver.configuration import spark_configuration
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
+from workers.engine.streaming.micro_batch import BatchDone, BatchFunction, Stage
 from workers.engine.streaming.query import RunningStream, Trigger
+from workers.engine.streaming.sinks.base import Sink, SinkTarget, Staged
 from workers.engine.streaming.sinks.managed import ManagedSink
-from workers.engine.streaming.sinks.sink import Sink, SinkTarget, Staged
-from workers.engine.streaming.sources import StreamInput
-from workers.engine.streaming.staging import Stage
+from workers.engine.streaming.sources import StreamInput, bound_of
 from workers.engine.streaming.state import StateOptions
-from workers.spark_configuration import spark_configuration
-from workers.stream_inputs import find_inputs
-from workers.stream_metrics import measures_of
+from workers.streams.batch_metrics import measures_of
+from workers.streams.inputs import find_inputs
 
 _LOOK_SECONDS = 0.5
 

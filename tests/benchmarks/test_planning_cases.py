@@ -9,7 +9,7 @@ from tests.benchmarks.planning_cases import COLUMNS, SHAPES, TABLES, VARIANTS, V
 from tests.support.compiled import compiled
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Join, Scan
-from workers.engine.plan.transform import walk_up
+from workers.engine.plan.traversal import walk_up
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)

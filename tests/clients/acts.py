@@ -10,7 +10,7 @@ from itertools import count
 
 from sqlalchemy import update
 
-from service.spec.scopes import KeyScope
+from service.contract.enums import KeyScope
 from service.store.tables import JobRow
 from tests.support.processes import wait_for
 from tests.support.production import Production

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.demo.landing import land
+from service.cli.demo.data import land
 from tests.clients.generated import generate_python_client
 from tests.support.production import Production, running_production
 from tests.support.tables import write_orders

@@ -19,8 +19,8 @@ from typing import Any
 
 import httpx
 
-from service.api.examples import BODIES
-from service.cli.demo.landing import land
+from service.api.openapi import BODIES
+from service.cli.demo.data import land
 from tests.clients.generated import generate_python_client
 from tests.clients.provoked import LATE, idle_service, provocations, situation_of
 from tests.support.production import Api, Production, running_production

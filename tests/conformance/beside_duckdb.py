@@ -11,11 +11,11 @@ from typing import Self
 import duckdb
 from pyspark.sql import SparkSession
 
-from service.spec.bound import BoundQuery
-from service.spec.compile import compile_job
-from service.spec.job import JobSpec
-from service.spec.options import JobSettings
-from service.spec.reports import RuleOutcome
+from service.contract.job import JobSpec
+from service.contract.options import JobSettings
+from service.contract.reports import RuleOutcome
+from service.sql.compile import compile_job
+from service.sql.resolve.bound import BoundQuery
 from tests.conformance.combinations import Settings
 from tests.conformance.laboratory import as_if_large, parquet, table_input
 from tests.support.rows import difference_from_duckdb

@@ -23,12 +23,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from service.results.arrow_types import arrow_schema
-from service.spec.ddl import parse_schema
-from service.spec.options import StateProvider
-from service.spec.strategies import DistinctMethod
+from service.contract.options import DistinctMethod, StateProvider
+from service.results.columns import arrow_schema
+from service.sql.ddl import parse_schema
 from tests.conformance.stream_runs import StreamRun
-from workers.engine.streaming.sinks.sink import Staged
+from workers.engine.streaming.sinks.base import Staged
 
 DDL = "id BIGINT, k STRING, i INT, d DOUBLE, ts TIMESTAMP"
 _BATCHES = 2

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations, product
 from typing import Any
 
-from service.spec.strategies import AggPhase, DistinctMethod, JoinLocal, JoinShip, JoinSkew, Toggle
+from service.contract.options import AggPhase, DistinctMethod, JoinLocal, JoinShip, JoinSkew, Toggle
 
 Settings = Mapping[str, Any]
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from service.spec.binding import bind
-from service.spec.compile import compile_job
-from service.spec.job import JobSpec
-from service.spec.options import JobSettings
-from service.spec.query import Query
-from service.spec.types import (
+from service.contract.job import JobSpec
+from service.contract.options import JobSettings
+from service.contract.query import Query
+from service.sql.compile import compile_job
+from service.sql.resolve.binder import bind
+from service.sql.types.data_types import (
     BIGINT,
     BOOLEAN,
     DATE,
@@ -38,7 +38,7 @@ from workers.engine.plan.nodes import Node
 from workers.engine.planner import Plan, plan_query
 from workers.engine.spark.lowering import lower
 from workers.engine.spark.sources import scans_of
-from workers.engine.stats.statistics import Statistics
+from workers.engine.statistics.model import Statistics
 
 SEED = 20_130_101
 

@@ -10,7 +10,19 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, FLOAT, INT, STRING, TINYINT, Field, Schema, decimal
+from service.sql.types.data_types import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INT,
+    STRING,
+    TINYINT,
+    Field,
+    Schema,
+    decimal,
+)
 
 Json = dict[str, Any]
 

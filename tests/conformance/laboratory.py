@@ -21,27 +21,27 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from service.datasets.files import find_table_files
-from service.datasets.schemas import read_schema
-from service.spec.bound import BoundQuery
-from service.spec.compile import compile_job
-from service.spec.errors import SpecError
-from service.spec.job import JobSpec, TableFormat, TableSource
-from service.spec.options import JobSettings
-from service.spec.rendering import quoted
-from service.spec.reports import RuleOutcome
-from service.spec.types import Field, Schema
+from service.contract.job import JobSpec, TableFormat, TableSource
+from service.contract.options import JobSettings
+from service.contract.problems import SpecError
+from service.contract.reports import RuleOutcome
+from service.data.files import find_table_files
+from service.data.schemas import read_schema
+from service.sql.compile import compile_job
+from service.sql.expressions.scalar import quoted
+from service.sql.resolve.bound import BoundQuery
+from service.sql.types.data_types import Field, Schema
 from tests.conformance.combinations import Settings, dimensions, unheard
 from tests.support.rows import difference
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Aggregate, Join, Node, Scan
-from workers.engine.plan.statistics_keys import statistics_keys, summed_columns
-from workers.engine.plan.transform import walk_up
+from workers.engine.plan.traversal import walk_up
 from workers.engine.planner import plan_query
+from workers.engine.rules.required_statistics import statistics_keys, summed_columns
 from workers.engine.spark.lowering import lower
 from workers.engine.spark.sources import TableInput, read_scan, scans_of
-from workers.engine.spark.statistics import gather_statistics
-from workers.engine.stats.statistics import Statistics
+from workers.engine.spark.table_statistics import gather_statistics
+from workers.engine.statistics.model import Statistics
 
 SLOTS = 4
 _MAGNIFIED = 1_000_000

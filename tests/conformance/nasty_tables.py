@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service.spec.job import ReadOptions, TableFormat, TableSource
+from service.contract.job import ReadOptions, TableFormat, TableSource
 
 SEED = 20_130_101
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
+from service.contract.options import JoinLocal, JoinShip, JoinSkew
 from tests.conformance.broad_queries import EAGER, OVERFLOWS, WHOLE_QUERIES
 from tests.conformance.combinations import Settings, is_legal
 

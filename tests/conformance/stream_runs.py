@@ -15,24 +15,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Row, SparkSession
 
-from service.results.arrow_types import arrow_schema
-from service.results.final_merge import finals
-from service.spec.compile import compile_job
-from service.spec.job import JobSpec
-from service.spec.modes import OutputMode
-from service.spec.options import JobSettings, StateProvider
-from service.spec.strategies import DistinctMethod
-from service.spec.types import Field, Schema
+from service.contract.enums import OutputMode
+from service.contract.job import JobSpec
+from service.contract.options import DistinctMethod, JobSettings, StateProvider
+from service.results.columns import arrow_schema
+from service.results.merge import finals
+from service.sql.compile import compile_job
+from service.sql.types.data_types import Field, Schema
 from tests.conformance.laboratory import in_spark, parquet, table_input
-from workers.engine.plan.stream_layout import differences
-from workers.engine.streaming.batches import BatchDone, BatchFunction
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
-from workers.engine.streaming.progress import BatchProgress
-from workers.engine.streaming.query import RunningStream, Trigger
-from workers.engine.streaming.sinks.sink import Staged
+from workers.engine.streaming.micro_batch import BatchDone, BatchFunction, Stage
+from workers.engine.streaming.query import BatchProgress, RunningStream, Trigger
+from workers.engine.streaming.sinks.base import Staged
 from workers.engine.streaming.sources import BatchBound, Input, StreamInput
-from workers.engine.streaming.staging import Stage
-from workers.engine.streaming.state import StateOptions
+from workers.engine.streaming.state import StateOptions, differences
 
 PARTITIONS = 2
 _SECONDS = 120

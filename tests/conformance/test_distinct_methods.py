@@ -9,23 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from service.spec.options import AggPhase
-from service.spec.query import AggregateFunction
-from service.spec.reports import RuleOutcome
-from service.spec.scalar import column
-from service.spec.types import BIGINT, BOOLEAN, DATE, STRING, Field, decimal
+from service.contract.options import AggPhase
+from service.contract.query import AggregateFunction
+from service.contract.reports import RuleOutcome
+from service.sql.expressions.scalar import column
+from service.sql.types.data_types import BIGINT, BOOLEAN, DATE, STRING, Field, decimal
 from tests.support.scalars import scalar
-from workers.engine.plan.algebra import refusal_of
-from workers.engine.plan.bitmaps import BLOCK, LANE, LANES, bitmap_aggregate
-from workers.engine.plan.branches import joined_branches, keyed_branches, sent_by_value
-from workers.engine.plan.distinct import distinct_sets
-from workers.engine.plan.group_bitmaps import group_bitmap_aggregate
+from workers.engine.plan.aggregates import distinct_sets, refusal_of
 from workers.engine.plan.nodes import Aggregate, Call, Named, Node, Phases, Scan
-from workers.engine.plan.transform import transform_up
+from workers.engine.plan.traversal import transform_up
 from workers.engine.planner import Plan
-from workers.engine.rules.incremental_aggregate import IncrementalAggregate
+from workers.engine.rules.distinct.bitmaps import BLOCK, LANE, LANES, bitmap_aggregate, group_bitmap_aggregate
+from workers.engine.rules.distinct.branch_plans import joined_branches, keyed_branches, sent_by_value
+from workers.engine.rules.distinct.incremental_aggregate import IncrementalAggregate
 from workers.engine.spark.lowering import lower, physical_plan
-from workers.engine.spark.object_hashing import hash_blocks
+from workers.engine.spark.session_options import hash_blocks
 
 pytestmark = pytest.mark.spark
 

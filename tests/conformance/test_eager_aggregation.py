@@ -18,10 +18,10 @@ from pyspark.errors import ArithmeticException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from service.spec.binding import bind
-from service.spec.options import JobSettings
-from service.spec.query import Query
-from service.spec.types import BIGINT, DOUBLE, INT, TINYINT, Field, Schema, decimal
+from service.contract.options import JobSettings
+from service.contract.query import Query
+from service.sql.resolve.binder import bind
+from service.sql.types.data_types import BIGINT, DOUBLE, INT, TINYINT, Field, Schema, decimal
 from tests.conformance.eager_queries import (
     KINDS,
     PRODUCT_SCHEMA,
@@ -34,16 +34,15 @@ from tests.conformance.eager_queries import (
     rows,
 )
 from workers.engine.plan.builder import build
-from workers.engine.plan.eager_placement import refusal_of
-from workers.engine.plan.invariants import check
 from workers.engine.plan.joined_aggregate import joined_aggregate
-from workers.engine.plan.nodes import Aggregate, Node, Scan
-from workers.engine.plan.schema import output_of
-from workers.engine.plan.transform import transform_up, walk_up
-from workers.engine.rules.eager_aggregation import WAYS, EagerAggregation
+from workers.engine.plan.nodes import Aggregate, Node, Scan, output_of
+from workers.engine.plan.traversal import transform_up, walk_up
+from workers.engine.plan.validation import check
+from workers.engine.rules.eager.eager_aggregation import WAYS, EagerAggregation
+from workers.engine.rules.eager.pushdown import refusal_of
 from workers.engine.rules.rule import Match, RuleContext
 from workers.engine.spark.lowering import lower
-from workers.engine.stats.statistics import Statistics, TableSize, ValueRange
+from workers.engine.statistics.model import Statistics, TableSize, ValueRange
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 import pytest
 from pyspark.sql import SparkSession
 
-from service.cli.demo.landing import land
+from service.cli.demo.data import land
 from tests.conformance.beside_duckdb import BesideDuckDB, rules_for
 from tests.conformance.combinations import ALL_FORCED, Settings
 

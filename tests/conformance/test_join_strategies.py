@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from service.spec.query import JoinKind
-from service.spec.scalar import Scalar, column
-from service.spec.strategies import JoinLocal, JoinShip
-from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field
+from service.contract.options import JoinLocal, JoinShip
+from service.contract.query import JoinKind
+from service.sql.expressions.scalar import Scalar, column
+from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, STRING, Field
 from tests.support.scalars import scalar
 from workers.engine.plan.nodes import Aggregate, Exchange, Join, JoinStrategy, Named, Phases, Scan
+from workers.engine.rules.joins.strategy_cost import Way, possible_ways
 from workers.engine.spark.lowering import lower
-from workers.engine.stats.join_cost import Way, possible_ways
-from workers.engine.stats.partitioning import is_partitioned_by
-from workers.engine.stats.statistics import Statistics
+from workers.engine.statistics.model import Statistics
+from workers.engine.statistics.partitioning import is_partitioned_by
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,17 +16,17 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from service.spec.compile import compile_job
-from service.spec.job import JobSpec
-from service.spec.reports import NodeFigures, OperatorReport
+from service.contract.job import JobSpec
+from service.contract.reports import NodeFigures, OperatorReport
+from service.sql.compile import compile_job
 from tests.conformance.laboratory import interpreted, parquet, table_input
 from workers.engine.plan.nodes import Node, Scan
+from workers.engine.report.operator_matching import figures_of
+from workers.engine.report.operator_tree import Numbered, numbered
 from workers.engine.spark.engine import Engine, PlannedQuery
 from workers.engine.spark.lowering import lower
+from workers.engine.spark.monitor import SparkMonitor
 from workers.engine.spark.sources import TableInput, read_scans
-from workers.engine.spark.stage_metrics import SparkMonitor
-from workers.engine.stats.node_figures import figures_of
-from workers.engine.stats.spots import Numbered, numbered
 
 pytestmark = pytest.mark.spark
 

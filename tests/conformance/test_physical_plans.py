@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from service.spec.binding import bind
-from service.spec.options import JobSettings
-from service.spec.query import Query
-from service.spec.types import BIGINT, STRING, Field, Schema
+from service.contract.options import JobSettings
+from service.contract.query import Query
+from service.sql.resolve.binder import bind
+from service.sql.types.data_types import BIGINT, STRING, Field, Schema
 from workers.engine.planner import plan_query
 from workers.engine.spark.lowering import lower, physical_plan
-from workers.engine.stats.statistics import Statistics, TableSize
+from workers.engine.statistics.model import Statistics, TableSize
 
 pytestmark = pytest.mark.spark
 

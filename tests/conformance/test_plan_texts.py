@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from pyspark.sql import DataFrame, SparkSession
 
-from service.spec.ddl import parse_schema
-from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
-from service.spec.scalar import column
-from service.spec.strategies import JoinLocal, JoinShip
-from service.spec.types import BIGINT, BOOLEAN, INT, STRING, TINYINT, Field, TypeName
+from service.contract.options import JoinLocal, JoinShip
+from service.contract.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
+from service.sql.ddl import parse_schema
+from service.sql.expressions.scalar import column
+from service.sql.types.data_types import BIGINT, BOOLEAN, INT, STRING, TINYINT, Field, TypeName
 from tests.conformance.conftest import FACTS, SEED, assert_same_rows, facts
 from tests.conformance.test_rules import KNOWN, cases
 from tests.golden.test_golden import CASES, planned, read
@@ -36,8 +36,8 @@ from workers.engine.plan.nodes import (
     SortItem,
     Union,
 )
-from workers.engine.plan.sql_text import sql_of
-from workers.engine.plan.transform import walk_up
+from workers.engine.plan.sql import sql_of
+from workers.engine.plan.traversal import walk_up
 from workers.engine.spark.lowering import lower
 
 pytestmark = pytest.mark.spark

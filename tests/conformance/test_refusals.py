@@ -10,14 +10,13 @@ from random import Random
 
 import pytest
 
-from service.spec.applicability import check_settings
-from service.spec.bound import BoundQuery
-from service.spec.compile import compile_job
-from service.spec.errors import SpecError
-from service.spec.job import JobSpec
-from service.spec.options import JobSettings
-from service.spec.strategies import AggPhase, DistinctMethod, JoinLocal, JoinShip, JoinSkew, Toggle
-from service.spec.types import Schema
+from service.contract.job import JobSpec
+from service.contract.options import AggPhase, DistinctMethod, JobSettings, JoinLocal, JoinShip, JoinSkew, Toggle
+from service.contract.problems import SpecError
+from service.sql.checks.settings import check_settings
+from service.sql.compile import compile_job
+from service.sql.resolve.bound import BoundQuery
+from service.sql.types.data_types import Schema
 from tests.conformance import nasty_tables
 from tests.conformance.broad_queries import QUERIES
 from tests.conformance.combinations import Settings

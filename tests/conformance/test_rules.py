@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.spec.reports import HotKey, RuleOutcome
-from workers.engine.plan.algebra import ALGEBRA
+from service.contract.reports import HotKey, RuleOutcome
+from workers.engine.plan.aggregates import ALGEBRA
 from workers.engine.rules.rulebook import RULES
-from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
+from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 pytestmark = pytest.mark.spark
 

@@ -19,18 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from service.spec.strategies import AggPhase, DistinctMethod, JoinLocal, JoinShip, JoinSkew, Toggle
+from service.contract.options import AggPhase, DistinctMethod, JoinLocal, JoinShip, JoinSkew, Toggle
 from tests.conformance import nasty_tables
 from tests.conformance.broad_queries import GROUPS, OVERFLOWS, QUERIES
-from tests.conformance.combinations import (
-    ALL_OFF,
-    Settings,
-    all_together,
-    alone,
-    dimensions,
-    in_pairs,
-    is_legal,
-)
+from tests.conformance.combinations import ALL_OFF, Settings, all_together, alone, dimensions, in_pairs, is_legal
 from tests.conformance.laboratory import Laboratory, interpreted, parquet
 from tests.conformance.refusals import facts_of, refused
 from tests.support.counts import count

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from service.spec.compile import compile_job
-from service.spec.ddl import parse_schema
-from service.spec.errors import SpecError
-from service.spec.job import JobSpec
+from service.contract.job import JobSpec
+from service.contract.problems import SpecError
+from service.sql.compile import compile_job
+from service.sql.ddl import parse_schema
 from tests.support.counts import count
 
 pytestmark = pytest.mark.slow

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from service.spec.types import INT, STRING, Field, Schema
+from service.sql.types.data_types import INT, STRING, Field, Schema
 from tests.conformance.stream_runs import StreamRun, in_batch
 from tests.sql.case_files import named_texts
 from tests.support.rows import difference
 from workers.engine.plan.nodes import Expand, Scan
-from workers.engine.plan.transform import walk_up
+from workers.engine.plan.traversal import walk_up
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.conformance.checkpoints import DDL, KEPT, reopened, rows_of
 from tests.conformance.stream_runs import in_batch
 from tests.support.rows import difference
-from workers.engine.plan.stream_layout import differences
+from workers.engine.streaming.state import differences
 
 pytestmark = pytest.mark.spark
 

@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from service.spec.ddl import parse_schema
-from service.spec.modes import OutputMode
-from service.spec.options import StateProvider
+from service.contract.enums import OutputMode
+from service.contract.options import StateProvider
+from service.sql.ddl import parse_schema
 from tests.conformance.conftest import SEED
 from tests.conformance.stream_runs import StreamRun, catch_up_roughly, in_batch
 from tests.support.rows import difference
-from workers.engine.plan.stream_shape import Shape
+from workers.engine.streaming.stream_plan import Shape
 
 pytestmark = pytest.mark.spark
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from service.spec.ddl import parse_schema
-from service.spec.modes import OutputMode
-from service.spec.options import StateProvider
+from service.contract.enums import OutputMode
+from service.contract.options import StateProvider
+from service.sql.ddl import parse_schema
 from tests.conformance.conftest import SEED
 from tests.conformance.stream_runs import StreamRun, catch_up_roughly, in_one_piece, write_rows
 from tests.support.rows import difference

@@ -10,14 +10,13 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from service.spec.options import StateProvider
-from service.spec.strategies import DistinctMethod
-from service.spec.types import Schema
+from service.contract.options import DistinctMethod, StateProvider
+from service.sql.types.data_types import Schema
 from tests.conformance.conftest import FACTS, NAMES, SEED, facts
 from tests.conformance.stream_runs import StreamRun, catch_up_roughly, in_batch, write_rows
 from tests.sql.case_files import named_texts
 from tests.support.rows import difference
-from workers.engine.plan.stream_shape import Shape
+from workers.engine.streaming.stream_plan import Shape
 
 pytestmark = pytest.mark.spark
 

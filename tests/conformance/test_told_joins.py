@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from service.spec.sql import compile_sql
-from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
+from service.contract.options import JoinLocal, JoinShip, JoinSkew
+from service.sql.compile import compile_sql
 from tests.conformance import nasty_tables
 from tests.conformance.combinations import Settings, all_together
 from tests.conformance.laboratory import Asked, Laboratory, interpreted

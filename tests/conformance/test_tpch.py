@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from service.spec.errors import SpecError
+from service.contract.problems import SpecError
 from tests.conformance.beside_duckdb import BesideDuckDB
 from tests.conformance.tpch_workload import QUERIES, accepted, generate, specified
 

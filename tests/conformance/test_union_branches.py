@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.spec.reports import RuleOutcome
+from service.contract.reports import RuleOutcome
 
 pytestmark = pytest.mark.spark
 

@@ -13,16 +13,9 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from service.settings import GROUPS, Settings
-from service.spec.quantities import parse_bytes
-from tests.support.compose import (
-    COMPOSE_FILE,
-    ROOT,
-    MissingVariableError,
-    interpolated,
-    placeholders,
-    read_compose,
-)
+from service.config.settings import GROUPS, Settings
+from service.contract.model import parse_bytes
+from tests.support.compose import COMPOSE_FILE, ROOT, MissingVariableError, interpolated, placeholders, read_compose
 
 GIVEN = {
     "EVENKEEL_DATABASE_PASSWORD": "p@ss:w/rd",

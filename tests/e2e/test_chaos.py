@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import select
 
-from service.dispatch import Dispatcher
-from service.settings import Settings
-from service.spec.status import JobStatus
+from service.broker.dispatch import Dispatcher
+from service.config.settings import Settings
+from service.contract.enums import JobStatus
 from service.store.tables import AttemptRow, JobEventRow, JobRow, OutboxRow
 from tests.support.burst import rows_of, wait_until_ended, write_pairs, write_small
 from tests.support.chaos import Chaos, Clients, Expected

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.spec.status import JobStatus
+from service.contract.enums import JobStatus
 from tests.support.processes import wait_for
 from tests.support.tables import ENDLESS, ONE_KEY, parquet, write_endless, write_orders
 from tests.support.worker import Fleet, fleet, jvm_of

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.cli.listening import listen
-from service.settings import Settings
+from service.cli.startup import listen
+from service.config.settings import Settings
 from tests.support.processes import end, family, start_python, wait_for, wait_until_gone
 from tests.support.service import ENVIRONMENT, Service, running_service
 from tests.support.tables import ENDLESS, parquet, write_endless, write_orders

@@ -14,9 +14,9 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from service.dispatch import Dispatcher
-from service.settings import Settings
-from service.spec.queues import Queue
+from service.broker.dispatch import Dispatcher
+from service.config.settings import Settings
+from service.contract.enums import Queue
 from service.store.tables import AttemptRow, JobRow, OutboxRow
 from tests.support.burst import (
     SLOW,

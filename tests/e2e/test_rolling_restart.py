@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select
 
-from service.jobs.drain_worker import drain_worker
+from service.jobs.workers import drain_worker
 from service.store.tables import WorkerRow
 from tests.support.processes import free_port, wait_for
 from tests.support.service import Service, running_service

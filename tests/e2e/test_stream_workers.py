@@ -12,11 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from service.results.json_values import json_rows
+from service.contract.enums import AttemptStatus, JobStatus, Queue
+from service.results.columns import json_rows
 from service.results.stream_result import open_stream_result, result_directory
-from service.spec.queues import Queue
-from service.spec.status import AttemptStatus, JobStatus
-from service.store.stream_state import StoppedBecause
+from service.store.streaming_state import StoppedBecause
 from tests.support.databases import PostgresDatabases
 from tests.support.feeding import Feeder, Group, groups_of, within
 from tests.support.processes import wait_for

@@ -21,7 +21,7 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.spec.status import AttemptStatus, JobStatus
+from service.contract.enums import AttemptStatus, JobStatus
 from service.store.tables import StreamBatchRow
 from tests.support.counts import count
 from tests.support.feeding import WINDOWS, Feeder, Group, Window, declare_over_http, groups_of, over_http

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from random import Random
 
-from service.spec.reports import HotKey
-from service.spec.scalar import Scalar
-from service.spec.types import INTEGRAL, DataType, TypeName
-from workers.engine.plan.literals import literal
+from service.contract.reports import HotKey
+from service.sql.expressions.scalar import Scalar
+from service.sql.types.data_types import INTEGRAL, DataType, TypeName
+from workers.engine.plan.expressions import literal
 from workers.engine.plan.nodes import Node, Scan
-from workers.engine.plan.statistics_keys import statistics_keys
-from workers.engine.plan.transform import walk_up
-from workers.engine.stats.selectivity import conditions_of
-from workers.engine.stats.statistics import KeySketch, Statistics, TableSize, ValueRange
+from workers.engine.plan.traversal import walk_up
+from workers.engine.rules.required_statistics import statistics_keys
+from workers.engine.statistics.model import KeySketch, Statistics, TableSize, ValueRange
+from workers.engine.statistics.selectivity import conditions_of
 
 _ROWS = (0, 40, 80_000, 1_000_000, 6_000_000, 6_000_000, 40_000_000, 40_000_000, 900_000_000, 70_000_000_000)
 _SAMPLED = 64_000

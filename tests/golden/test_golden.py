@@ -20,19 +20,19 @@ import pytest
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.spec.bound import BoundQuery
-from service.spec.ddl import parse_schema
-from service.spec.options import JobSettings
-from service.spec.reports import HotKey, RuleOutcome, RuleTrace
-from service.spec.scalar import Scalar
-from service.spec.types import DataType
+from service.contract.options import JobSettings
+from service.contract.reports import HotKey, RuleOutcome, RuleTrace
+from service.sql.ddl import parse_schema
+from service.sql.expressions.scalar import Scalar
+from service.sql.resolve.bound import BoundQuery
+from service.sql.types.data_types import DataType
 from tests.support.compiled import compiled
 from workers.engine.plan.explain import text_of
-from workers.engine.plan.literals import literal
-from workers.engine.plan.schema import output_of
+from workers.engine.plan.expressions import literal
+from workers.engine.plan.nodes import output_of
 from workers.engine.planner import Plan, plan_query
 from workers.engine.rules.rulebook import RULES
-from workers.engine.stats.statistics import KeySketch, Statistics, TableSize, ValueRange
+from workers.engine.statistics.model import KeySketch, Statistics, TableSize, ValueRange
 
 FOLDER = Path(__file__).parent
 CASES = sorted(path.relative_to(FOLDER) for path in FOLDER.glob("*/*.yaml"))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from service.spec.bound import BoundQuery
-from service.spec.options import JobSettings
-from service.spec.reports import HotKey
+from service.contract.options import JobSettings
+from service.contract.reports import HotKey
+from service.sql.resolve.bound import BoundQuery
 from tests.support.compiled import compiled
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Join, Node, Scan
-from workers.engine.plan.statistics_keys import statistics_keys
-from workers.engine.plan.transform import walk_up
+from workers.engine.plan.traversal import walk_up
 from workers.engine.planner import plan_query, plan_report
-from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
+from workers.engine.rules.required_statistics import statistics_keys
+from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 COLUMNS = "k BIGINT, g BIGINT, v BIGINT"
 HOT = HotKey(value="7", share=0.3, estimated_rows=600_000)

@@ -29,13 +29,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from service.spec.bound import BoundQuery
-from service.spec.compile import compile_job
-from service.spec.ddl import parse_schema
-from service.spec.errors import SpecError
-from service.spec.job import JobSpec
-from service.spec.options import JobSettings
-from service.spec.reports import RuleTrace
+from service.contract.job import JobSpec
+from service.contract.options import JobSettings
+from service.contract.problems import SpecError
+from service.contract.reports import RuleTrace
+from service.sql.compile import compile_job
+from service.sql.ddl import parse_schema
+from service.sql.resolve.bound import BoundQuery
 from tests.golden.random_queries import TABLES, RandomQuery, random_query
 from tests.golden.random_statistics import random_statistics
 from workers.engine.plan.builder import build

@@ -8,103 +8,151 @@ from pathlib import Path
 
 from tests.lint.sources import PACKAGES
 
+_ENGINE = ("service.contract", "service.sql", "workers.engine.errors", "workers.engine.budget")
+
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    # The vocabulary: pure values.
-    "service.spec": ("service.spec",),
-    "service.settings": (
-        "service.settings",
-        "service.spark_settings",
-        "service.data_settings",
-        "service.broker_settings",
-        "service.limit_settings",
-        "service.client_settings",
-        "service.spec.locations",
+    # The service, from the bottom up.
+    "service.contract": ("service.contract",),
+    "service.sql": ("service.sql", "service.contract"),
+    "service.config": ("service.config", "service.contract"),
+    # The commands that call the API run on machines without a service: only these settings may be imported.
+    "service.config.client": (),
+    "service.monitoring": ("service.monitoring", "service.config"),
+    "service.store": ("service.store", "service.config", "service.contract", "service.sql"),
+    "service.data": ("service.data", "service.config", "service.contract", "service.sql"),
+    # Finishes what an appending of rows began, in files and in the database.
+    "service.data.posted_rows": ("service.data", "service.store"),
+    "service.broker": ("service.broker", "service.config", "service.contract", "service.store"),
+    "service.results": ("service.results", "service.config", "service.contract", "service.sql", "service.store"),
+    "service.ingest": ("service.ingest", "service.contract", "service.sql"),
+    "service.jobs": (
+        "service.jobs",
+        "service.broker",
+        "service.config",
+        "service.contract",
+        "service.data",
+        "service.results",
+        "service.sql",
+        "service.store",
+        "service.__version__",
     ),
-    "service.client_settings": (),
-    "service.data_settings": ("service.data_settings", "service.spec"),
-    "service.broker_settings": ("service.broker_settings",),
-    "service.limit_settings": (),
-    "service.spark_settings": ("service.spark_settings", "service.spec"),
-    "service.store": ("service.store", "service.spec", "service.settings"),
-    "service.datasets": ("service.datasets", "service.spec", "service.settings", "service.data_settings"),
-    # Posted rows: texts and files; `recovery` reads the database too.
-    "service.ingest": ("service.ingest", "service.spec", "service.datasets", "service.errors"),
-    "service.ingest.recovery": ("service.ingest", "service.datasets", "service.store"),
-    # The commands that call the API run on machines without a service.
-    "service.cli.client": (
-        "service.cli.client",
-        "service.cli.amounts",
-        "service.cli.errors",
-        "service.cli.signals",
-        "service.client_settings",
-        "service.spec",
+    "service.streams": (
+        "service.streams",
+        "service.config",
+        "service.contract",
+        "service.data",
+        "service.ingest",
+        "service.jobs",
+        "service.sql",
+        "service.store",
+    ),
+    "service.keys": ("service.keys", "service.contract", "service.jobs.views", "service.store"),
+    "service.backup": ("service.backup", "service.contract", "service.results", "service.store", "service.__version__"),
+    "service.client": ("service.client", "service.config.client", "service.contract", "service.__version__"),
+    "service.dashboard": (),
+    "service.api": (
+        "service.api",
+        "service.broker",
+        "service.config",
+        "service.contract",
+        "service.dashboard",
+        "service.data",
+        "service.ingest",
+        "service.jobs",
+        "service.keys",
+        "service.monitoring",
+        "service.results",
+        "service.store",
+        "service.streams",
         "service.__version__",
     ),
     # The service does not import the workers.
     "service": ("service",),
     # The engine, from the bottom up.
     "workers.engine.errors": (),
-    "workers.engine.plan": ("workers.engine.plan", "workers.engine.errors", "service.spec"),
-    "workers.engine.stats": ("workers.engine.stats", "workers.engine.plan", "workers.engine.errors", "service.spec"),
-    "workers.engine.rules": (
-        "workers.engine.rules",
-        "workers.engine.budget",
-        "workers.engine.stats",
-        "workers.engine.plan",
-        "workers.engine.errors",
-        "service.spec",
-    ),
     "workers.engine.budget": (),
-    "workers.engine.planner": (
-        "workers.engine.planner",
-        "workers.engine.budget",
-        "workers.engine.rules",
-        "workers.engine.stats",
+    "workers.engine.plan": (*_ENGINE, "workers.engine.plan"),
+    "workers.engine.statistics": (*_ENGINE, "workers.engine.plan", "workers.engine.statistics"),
+    "workers.engine.rules": (*_ENGINE, "workers.engine.plan", "workers.engine.statistics", "workers.engine.rules"),
+    "workers.engine.planner": (*_ENGINE, "workers.engine.plan", "workers.engine.statistics", "workers.engine.rules"),
+    "workers.engine.low_memory_plan": (
+        *_ENGINE,
         "workers.engine.plan",
-        "workers.engine.errors",
-        "service.spec",
+        "workers.engine.statistics",
+        "workers.engine.rules",
+        "workers.engine.planner",
     ),
-    "workers.engine": ("workers.engine", "service.spec", "service.datasets"),
+    "workers.engine.report": (
+        *_ENGINE,
+        "workers.engine.plan",
+        "workers.engine.statistics",
+        "workers.engine.rules",
+        "workers.engine.report",
+    ),
+    "workers.engine.spark": ("workers.engine", "service.contract", "service.sql", "service.data"),
     # The writer of a managed table merges rows as its reader does.
-    "workers.engine.streaming.sinks": (
+    "workers.engine.streaming": (
         "workers.engine",
-        "service.spec",
-        "service.results.arrow_types",
+        "service.contract",
+        "service.sql",
+        "service.data",
+        "service.results.columns",
         "service.results.files",
-        "service.results.final_merge",
-        "service.results.json_values",
-        "service.results.managed_files",
-        "service.results.newest_rows",
+        "service.results.merge",
+        "service.results.stream_result",
+    ),
+    # The worker, from the bottom up.
+    "workers.metrics": ("service.contract", "service.monitoring", "service.store"),
+    "workers.periodic": ("service.store",),
+    "workers.driver": (
+        "workers.driver",
+        "workers.engine.spark",
+        "workers.periodic",
+        "service.config",
+        "service.contract",
+        "service.data",
+    ),
+    "workers.jobs": (
+        "workers.jobs",
+        "workers.driver",
+        "workers.engine",
+        "service.broker",
+        "service.contract",
+        "service.data",
+        "service.results",
+        "service.sql",
+        "service.store",
+    ),
+    "workers.streams": (
+        "workers.streams",
+        "workers.jobs",
+        "workers.driver",
+        "workers.engine",
+        "workers.metrics",
+        "service.config",
+        "service.contract",
+        "service.data",
+        "service.sql",
+        "service.store",
     ),
     "workers": (
         "workers",
-        "service.spec",
-        "service.store",
-        "service.settings",
-        "service.spark_settings",
-        "service.spark_properties",
-        "service.datasets",
-        "service.errors",
-        "service.dispatch",
         "service.broker",
-        "service.causes",
-        "service.daemon_pool",
-        "service.messages",
-        "service.logging",
-        "service.java",
-        "service.lifeline",
-        "service.ingest.recovery",
-        "service.jobs.purge_jobs",
-        "service.results.directories",
+        "service.config",
+        "service.contract",
+        "service.data",
+        "service.monitoring",
+        "service.results",
+        "service.store",
         "service.__version__",
     ),
 }
 """What a module may import of the product's packages: the entry of the longest prefix of its name decides."""
 
-PYSPARK = ("workers.engine.spark", "workers.engine.streaming", "workers.spark_session")
+PYSPARK = ("workers.engine.spark", "workers.engine.streaming", "workers.driver")
 """Where `pyspark` may be imported."""
 
-PY4J = (*PYSPARK, "workers.cancellation", "workers.failures", "workers.watchdog")
+PY4J = (*PYSPARK, "workers.jobs.cancellation", "workers.jobs.outcome")
 """Where `py4j`, the bridge to the JVM, may be imported: to cancel calls, and to recognise a lost JVM."""
 
 NOT_IN_A_PURE_ENGINE = frozenset({"time", "random", "os", "socket", "threading", "subprocess"})
@@ -113,7 +161,17 @@ NOT_IN_A_PURE_ENGINE = frozenset({"time", "random", "os", "socket", "threading",
 CLOCKS = frozenset({"now", "today", "utcnow"})
 """Methods of `datetime` that read the clock. Its types are allowed: a hot key may be a date."""
 
-PURE = ("workers.engine.plan", "workers.engine.stats", "workers.engine.rules", "workers.engine.planner")
+PURE = (
+    "workers.engine.plan",
+    "workers.engine.statistics",
+    "workers.engine.rules",
+    "workers.engine.report",
+    "workers.engine.planner",
+    "workers.engine.low_memory_plan",
+    "workers.engine.streaming.stream_plan",
+    "workers.engine.streaming.stream_aggregates",
+    "workers.engine.streaming.stream_joins",
+)
 
 
 def check(root: Path) -> Iterator[str]:

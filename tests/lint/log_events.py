@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.log_events import LOG_EVENTS
+from service.monitoring.logs import LOG_EVENTS
 from tests.lint.sources import product_files
 
 LEVELS = ("error", "warning", "info", "debug")
@@ -34,10 +34,10 @@ def check(root: Path) -> Iterator[str]:
         if event not in names and any(level == "error" for _, level in places):
             yield f"log event {event}: an error is not documented."
     if len(names) != len(set(names)):
-        yield "service/log_events.py: it has an event twice."
+        yield "service/monitoring/logs.py: it has an event twice."
     levels = [declared.level for declared in LOG_EVENTS]
     if levels != sorted(levels, key=LEVELS.index):
-        yield "service/log_events.py: events of a more severe level come first."
+        yield "service/monitoring/logs.py: events of a more severe level come first."
 
 
 def _written(source: str) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from service.spec.options import declared_settings
+from service.contract.options import declared_settings
 from workers.engine.rules.rule import Rule
 from workers.engine.rules.rulebook import RULES
 
@@ -17,14 +17,17 @@ RULES_FOLDER = Path("workers/engine/rules")
 SECTIONS = ("Fires when:", "Does not fire when:", "Why the result is the same:", "Settings read:")
 """The parts of a contract, in order, after its first sentence and its example."""
 
-_NO_RULES = frozenset({"__init__", "rule", "rulebook"})
-
 
 def check(root: Path) -> Iterator[str]:
     """A sentence for every rule that breaks the convention; `root` is the directory of the rules that are imported."""
-    modules = {path.stem for path in (root / RULES_FOLDER).glob("*.py")} - _NO_RULES
-    for name in sorted(modules ^ {rule.name for rule in RULES}):
-        yield f"{name}: a module of {RULES_FOLDER} and a rule of the rulebook belong together."
+    classes = {
+        path.stem
+        for path in (root / RULES_FOLDER).rglob("*.py")
+        if path.stem != "rule"
+        and re.search(r"^    def rewrite\(self, match: Match", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    for name in sorted(classes ^ {rule.name for rule in RULES}):
+        yield f"{name}: a rule's module below {RULES_FOLDER} and a rule of the rulebook belong together."
     lines = [line.strip() for line in (root / RULES_FOLDER / "rulebook.py").read_text(encoding="utf-8").splitlines()]
     for rule in RULES:
         yield from (f"{rule.name}: {violation}" for violation in (*_names(rule, root), *_contract(rule)))
@@ -37,8 +40,9 @@ def _names(rule: Rule[Any], root: Path) -> Iterator[str]:
         yield f"its module is {type(rule).__module__}."
     if type(rule).__name__ != "".join(word.capitalize() for word in rule.name.split("_")):
         yield f"its class is {type(rule).__name__}."
-    if not (root / f"tests/workers/engine/rules/test_{rule.name}.py").is_file():
-        yield f"tests/workers/engine/rules/test_{rule.name}.py is missing."
+    folder = Path("tests", *type(rule).__module__.split(".")[:-1])
+    if not (root / folder / f"test_{rule.name}.py").is_file():
+        yield f"{folder}/test_{rule.name}.py is missing."
     if not list((root / "tests/golden" / rule.name).glob("*.yaml")):
         yield f"tests/golden/{rule.name} has no case."
 

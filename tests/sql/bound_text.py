@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from service.spec.bound import (
+from service.sql.expressions.scalar import Scalar, quoted
+from service.sql.resolve.bound import (
     BoundCall,
     BoundJoin,
     BoundQuery,
@@ -14,9 +15,7 @@ from service.spec.bound import (
     BoundUnion,
     BoundWatermark,
 )
-from service.spec.rendering import quoted
-from service.spec.scalar import Scalar
-from service.spec.types import Field
+from service.sql.types.data_types import Field
 
 _INDENT = "  "
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from service.spec.types import Schema
+from service.sql.types.data_types import Schema
 from tests.sql.values import columns_of, values_of
 
 HERE = Path(__file__).parent

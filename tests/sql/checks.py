@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from service.spec.bound import BoundQuery, tables_of
-from service.spec.compile import compile_job
-from service.spec.dialect import Text
-from service.spec.errors import Issue, SpecError
-from service.spec.job import JobSpec
-from service.spec.parsing import read_expression
-from service.spec.query import Query
-from service.spec.rendering import render
-from service.spec.sql import compile_sql
+from service.contract.job import JobSpec
+from service.contract.problems import Issue, SpecError
+from service.contract.query import Query
+from service.sql.compile import compile_job, compile_sql
+from service.sql.expressions.reader import read_expression
+from service.sql.expressions.scalar import render
+from service.sql.parser import Text
+from service.sql.resolve.bound import BoundQuery, tables_of
 from tests.sql.bound_text import lines_of
 from tests.sql.case_files import FIRES, Case
 from workers.engine.plan.builder import build
-from workers.engine.plan.stream_shape import StreamPlanError, stream_plan
+from workers.engine.streaming.stream_plan import StreamPlanError, stream_plan
 
 Outcome = tuple[str, tuple[str, ...]]
 """What a case should have: the argument of its kind, and the lines that it expects."""

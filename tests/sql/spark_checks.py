@@ -12,9 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from service.spec.bound import tables_of
-from service.spec.options import JobSettings
-from service.spec.reports import RuleOutcome
+from service.contract.options import JobSettings
+from service.contract.reports import RuleOutcome
+from service.sql.resolve.bound import tables_of
 from tests.sql.case_files import FIRES, Case, Table
 from tests.sql.checks import Outcome, compiled, settings_of
 from tests.sql.values import rows_written
@@ -22,7 +22,7 @@ from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Node
 from workers.engine.planner import plan_query
 from workers.engine.spark.lowering import lower
-from workers.engine.stats.statistics import Statistics
+from workers.engine.statistics.model import Statistics
 
 FORCED: tuple[Mapping[str, Any], ...] = (
     {"agg_phase": "ONE_PHASE"},

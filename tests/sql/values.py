@@ -12,17 +12,9 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
-from service.spec.ddl import parse_schema
-from service.spec.errors import SpecError
-from service.spec.types import (
-    DataType,
-    Field,
-    Schema,
-    TypeName,
-    array,
-    mapping,
-    struct,
-)
+from service.contract.problems import SpecError
+from service.sql.ddl import parse_schema
+from service.sql.types.data_types import DataType, Field, Schema, TypeName, array, mapping, struct
 
 MOST_ROWS = 20
 """More rows than these are written as their number and a hash."""

@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from service.main import create_app
-from service.settings import Settings
+from service.api.app import create_app
+from service.config.settings import Settings
 from service.store.session import Database
 from service.store.tables import OutboxRow
 from tests.support.lifecycle import SPEC, STREAM_TABLES

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from workers.engine.plan.invariants import check
-from workers.engine.plan.nodes import Node
-from workers.engine.plan.schema import output_of
+from workers.engine.plan.nodes import Node, output_of
+from workers.engine.plan.validation import check
 from workers.engine.rules.rule import Match, Rule, RuleContext, Skip
 
 

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from service.settings import Settings
-from service.spec.job import JobSpec
-from service.spec.modes import Mode
-from service.spec.queues import Queue
+from service.config.settings import Settings
+from service.contract.enums import Mode, Queue
+from service.contract.job import JobSpec
 from service.store.session import Database
 from service.store.tables import JobRow
 from tests.support import lifecycle
 from tests.support.processes import wait_for
-from workers.attempt import Attempt, AttemptsAtHand, StopReason
-from workers.cancellation import cancel_stopped
-from workers.runner import JobRunner
+from workers.jobs.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.jobs.cancellation import cancel_stopped
+from workers.process.job_runner import JobRunner
 
 if TYPE_CHECKING:
-    from workers.engine.spark.driver import Driver
+    from workers.driver.driver import Driver
 
 
 class SharedDriver:

@@ -18,8 +18,8 @@ import psutil
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.dispatch import Dispatcher
-from service.spec.status import JobStatus
+from service.broker.dispatch import Dispatcher
+from service.contract.enums import JobStatus
 from service.store.tables import JobRow
 from tests.support.burst import SLOW, SLOW_ANSWER, small_answer, small_job
 from tests.support.counts import count

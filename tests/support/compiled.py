@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from service.spec.bound import BoundQuery
-from service.spec.compile import compile_job
-from service.spec.ddl import parse_schema
-from service.spec.job import JobSpec
-from service.spec.types import Schema
+from service.contract.job import JobSpec
+from service.sql.compile import compile_job
+from service.sql.ddl import parse_schema
+from service.sql.resolve.bound import BoundQuery
+from service.sql.types.data_types import Schema
 
 
 def job_over(columns: Mapping[str, str], sql: str, **more: Any) -> JobSpec:

@@ -19,14 +19,12 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from service.spec.queues import Queue
-from service.spec.status import JobStatus
+from service.contract.enums import JobStatus, Queue
 from service.store import leases, publication
-from service.store.faults import Fault, fault_of
 from service.store.leases import Claim
+from service.store.maintenance import sweep
 from service.store.publication import Ending, PublishedResult
-from service.store.session import Database
-from service.store.sweeping import sweep
+from service.store.session import Database, Fault, fault_of
 from service.store.tables import JobRow
 
 LEASE_MS = 60_000

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
-from service.spec.types import (
+from service.sql.types.data_types import (
     BIGINT,
     BINARY,
     BOOLEAN,

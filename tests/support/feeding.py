@@ -18,12 +18,11 @@ from typing import Any, TypeVar
 import httpx
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.ingest.media_types import NDJSON
-from service.jobs.append_rows import PostedRows, append_rows
-from service.jobs.declare_stream import declare_stream
-from service.settings import Settings
-from service.store.faults import fault_of
-from service.store.session import Database
+from service.config.settings import Settings
+from service.ingest.parsing import NDJSON
+from service.store.session import Database, fault_of
+from service.streams.append_rows import PostedRows, append_rows
+from service.streams.manage_streams import declare_stream
 from tests.support.client import JobClient
 
 K = TypeVar("K")

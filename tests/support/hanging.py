@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
 if TYPE_CHECKING:
-    from workers.engine.spark.driver import Driver
+    from workers.driver.driver import Driver
 
 
 class Hang(ABC):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from service.spec.query import AggregateFunction, JoinKind
-from service.spec.scalar import Scalar, column
-from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, DataType, Field, decimal
+from service.contract.query import AggregateFunction, JoinKind
+from service.sql.expressions.scalar import Scalar, column
+from service.sql.types.data_types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, DataType, Field, decimal
 from tests.support.scalars import scalar
 from workers.engine.plan.nodes import Aggregate, Call, Join, Named, Scan
 

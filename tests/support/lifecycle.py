@@ -10,19 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service.spec.modes import Mode
-from service.spec.problem import Problem
-from service.spec.queues import Queue
-from service.spec.reports import (
-    PlanReport,
-    PlanTree,
-    Progress,
-    RuleOutcome,
-    RuleTrace,
-    SkewReport,
-    StageMetrics,
-)
-from service.spec.status import JobStatus
+from service.contract.enums import JobStatus, Mode, Queue
+from service.contract.problems import Problem
+from service.contract.reports import PlanReport, PlanTree, Progress, RuleOutcome, RuleTrace, SkewReport, StageMetrics
 from service.store import jobs, leases, publication, workers
 from service.store.jobs import NewJob
 from service.store.leases import Claim

@@ -14,11 +14,10 @@ from types import SimpleNamespace
 from celery import Celery
 from celery.signals import setup_logging
 
-from service.lifeline import die_with_parent
-from service.logging import configure_logging
-from service.settings import Settings
-from workers.celery_settings import worker_config
-from workers.tasks.run_job import RunJob
+from service.config.processes import die_with_parent
+from service.config.settings import Settings
+from service.monitoring.logs import configure_logging
+from workers.process.queue_consumer import RunJob, worker_config
 
 
 def main() -> None:

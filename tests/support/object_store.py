@@ -16,7 +16,7 @@ import boto3
 import httpx
 from botocore.config import Config
 
-from service.datasets.roots import Root
+from service.data.roots import Root
 from tests.support.servers import _Server
 
 KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}

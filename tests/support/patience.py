@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from service.spec.status import JobStatus
+from service.contract.enums import JobStatus
 from tests.support.client import JobClient
 
 _PATIENCE_SECONDS = 300.0

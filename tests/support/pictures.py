@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from service.cli.demo.landing import land
+from service.cli.demo.data import land
 from tests.support.browser import Watched, running_browser
 from tests.support.service import Service, running_service
 from tests.support.tables import parquet

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from service.spec.query import AggregateFunction
-from service.spec.scalar import Scalar, column
-from service.spec.types import BIGINT, Field
+from service.contract.query import AggregateFunction
+from service.sql.expressions.scalar import Scalar, column
+from service.sql.types.data_types import BIGINT, Field
 from workers.engine.plan.explain import line_of
 from workers.engine.plan.nodes import Call, Node, PlanFunction, Scan
-from workers.engine.plan.transform import walk_up
+from workers.engine.plan.traversal import walk_up
 
 UID = column("o.uid", BIGINT)
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"),))

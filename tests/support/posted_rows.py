@@ -9,12 +9,11 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pytest
 
-from service.errors import InvalidRowsError
+from service.contract.errors import InvalidRowsError
+from service.contract.problems import Issue
 from service.ingest.columns import arrow_schema
-from service.ingest.media_types import NDJSON
-from service.ingest.parsing import rows_of
-from service.spec.ddl import parse_schema
-from service.spec.errors import Issue
+from service.ingest.parsing import NDJSON, rows_of
+from service.sql.ddl import parse_schema
 
 DDL = (
     "flag BOOLEAN, tiny TINYINT, small SMALLINT, int INT, big BIGINT, single FLOAT, double DOUBLE, text STRING, "

@@ -19,8 +19,8 @@ import httpx
 from sqlalchemy import Executable
 from sqlalchemy.orm import Session
 
-from service.keys.issue_key import KeyRequest, issue_key
-from service.spec.scopes import KeyScope
+from service.contract.enums import KeyScope
+from service.keys.administration import KeyRequest, issue_key
 from service.store.session import Database
 from service.store.tables import WorkerRow
 from tests.support.client import JobClient

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from service.spec.parsing import read_template
-from service.spec.scalar import Scalar
-from service.spec.tree import Column, Expression, Name, map_children
-from service.spec.types import DataType
+from service.sql.expressions.nodes import Column, Expression, Name, map_children
+from service.sql.expressions.reader import read_template
+from service.sql.expressions.scalar import Scalar
+from service.sql.types.data_types import DataType
 
 
 def scalar(sql: str, type_: DataType | None, columns: tuple[str, ...] | None = None) -> Scalar:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typer.testing import CliRunner, Result
 
 from service.cli.main import app as commands
-from service.settings import Settings
+from service.config.settings import Settings
 from service.store.session import Database
 
 Evenkeel = Callable[..., Result]

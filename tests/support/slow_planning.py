@@ -25,7 +25,7 @@ if "workers" in sys.orig_argv:
     from pathlib import Path
 
     from pyspark import SparkContext
-    from service.spec.bound import tables_of
+    from service.sql.resolve.bound import tables_of
     from workers.engine.spark import engine
 
     plan_query = engine.plan_query

@@ -25,14 +25,14 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from service.spark_settings import SparkSettings
+from service.config.spark import SparkSettings
 from service.store.leases import Claim
 from tests.support.clocks import ManualSeconds
 from tests.support.processes import wait_for
-from workers.attempt import Attempt, AttemptsAtHand
-from workers.engine.spark.driver import Driver
-from workers.spark_session import SparkRuntime
-from workers.watchdog import DriverWatch
+from workers.driver.driver import Driver
+from workers.driver.session import SparkRuntime
+from workers.jobs.attempt import Attempt, AttemptsAtHand
+from workers.process.watchdog import DriverWatch
 
 
 def main() -> None:

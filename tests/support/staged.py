@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service.results.arrow_types import arrow_schema
-from service.spec.types import Field
-from workers.engine.streaming.sinks.sink import Staged
+from service.results.columns import arrow_schema
+from service.sql.types.data_types import Field
+from workers.engine.streaming.sinks.base import Staged
 
 _numbers = itertools.count()
 

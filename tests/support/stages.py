@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.spec.reports import OperatorMetrics, Quantiles, StageMetrics
+from service.contract.reports import OperatorMetrics, Quantiles, StageMetrics
 from tests.support.lifecycle import STAGE
 
 

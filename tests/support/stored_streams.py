@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
-from service.store import jobs, leases, stream_orders, streams
+from service.store import jobs, leases, streaming_jobs, streaming_state
 from service.store.leases import Claim
+from service.store.maintenance import Sweep, sweep
 from service.store.session import Database
-from service.store.streams import BatchFacts, Stream
-from service.store.sweeping import Sweep, sweep
+from service.store.streaming_jobs import BatchFacts
+from service.store.streaming_state import Stream
 from service.store.tables import JobRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
@@ -31,7 +32,7 @@ def writing(database: Database, step: Callable[[Session, int], T]) -> T:
 def opened(database: Database, job_id: str, worker: str = lifecycle.WORKER) -> Claim:
     """The job, claimed, its stream opened and RUNNING."""
     claim = lifecycle.claim(database, job_id, worker)
-    writing(database, lambda session, now: streams.open_stream(session, claim, now))
+    writing(database, lambda session, now: streaming_jobs.open_stream(session, claim, now))
     assert writing(database, lambda session, now: leases.mark_running(session, claim, now))
     return claim
 
@@ -39,24 +40,26 @@ def opened(database: Database, job_id: str, worker: str = lifecycle.WORKER) -> C
 def stream_of(database: Database, job_id: str) -> Stream:
     """How far it is."""
     with database.read() as session:
-        found = streams.find_stream(session, job_id)
+        found = streaming_state.find_stream(session, job_id)
     assert found is not None
     return found
 
 
 def begin(database: Database, held: Claim, batch_id: int, generation: int = 1) -> bool:
     """Whether the attempt may begin a mini-batch."""
-    return writing(database, lambda session, now: streams.begin_batch(session, held, generation, batch_id, now))
+    return writing(database, lambda session, now: streaming_jobs.begin_batch(session, held, generation, batch_id, now))
 
 
 def finish(database: Database, held: Claim, batch_id: int, generation: int = 1, facts: BatchFacts = FACTS) -> bool:
     """Whether the attempt could note a mini-batch as done."""
-    return writing(database, lambda session, now: streams.finish_batch(session, held, generation, batch_id, facts, now))
+    return writing(
+        database, lambda session, now: streaming_jobs.finish_batch(session, held, generation, batch_id, facts, now)
+    )
 
 
 def rest(database: Database, held: Claim, because: str = "stopped", **more: Any) -> bool:
     """Whether the attempt could lay its job to rest."""
-    return writing(database, lambda session, now: streams.rest(session, held, now, because=because, **more))
+    return writing(database, lambda session, now: streaming_jobs.rest(session, held, now, because=because, **more))
 
 
 def locked(session: Session, job_id: str) -> JobRow:
@@ -68,14 +71,14 @@ def locked(session: Session, job_id: str) -> JobRow:
 
 def stop(database: Database, job_id: str) -> None:
     """Asks for a stop, as a client does."""
-    writing(database, lambda session, now: stream_orders.request_stop(session, locked(session, job_id), now))
+    writing(database, lambda session, now: streaming_jobs.request_stop(session, locked(session, job_id), now))
 
 
 def resume(database: Database, job_id: str, *, from_scratch: bool = False) -> None:
     """Queues it again, as a client does."""
     writing(
         database,
-        lambda session, now: stream_orders.request_resume(
+        lambda session, now: streaming_jobs.request_resume(
             session, locked(session, job_id), now, from_scratch=from_scratch
         ),
     )

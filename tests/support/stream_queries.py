@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.spec.bound import BoundQuery, tables_of
-from service.spec.compile import compile_job
-from service.spec.ddl import parse_schema
-from service.spec.job import JobSpec
-from service.spec.modes import OutputMode
-from service.spec.types import DOUBLE, INT, DataType, Field, Schema, TypeName
+from service.contract.enums import OutputMode
+from service.contract.job import JobSpec
+from service.sql.compile import compile_job
+from service.sql.ddl import parse_schema
+from service.sql.resolve.bound import BoundQuery, tables_of
+from service.sql.types.data_types import DOUBLE, INT, DataType, Field, Schema, TypeName
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Node
-from workers.engine.plan.stream_shape import StreamPlan, stream_plan
+from workers.engine.streaming.stream_plan import StreamPlan, stream_plan
 
 _ATOMIC = (
     "id BIGINT, k STRING, g INT, d DOUBLE, f FLOAT, i INT, y TINYINT, s SMALLINT, b BIGINT, m DECIMAL(10,2), "

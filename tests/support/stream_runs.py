@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sqlalchemy import update
 
-from service.results.json_values import json_rows
+from service.results.columns import json_rows
 from service.results.stream_result import open_stream_result, result_directory
-from service.store import stream_orders
-from service.store.stream_state import Stream
+from service.store import streaming_jobs
+from service.store.streaming_state import Stream
 from service.store.tables import JobRow
 from tests.support.bench import Bench
 from tests.support.processes import wait_for
@@ -47,7 +47,7 @@ def resume(bench: Bench, job_id: str, *, from_scratch: bool = False, **changed: 
         if changed:
             session.execute(update(JobRow).where(JobRow.id == job_id).values(**changed))
         row = session.get_one(JobRow, job_id)
-        stream_orders.request_resume(session, row, bench.database.now(session), from_scratch=from_scratch)
+        streaming_jobs.request_resume(session, row, bench.database.now(session), from_scratch=from_scratch)
 
 
 def run(bench: Bench, job_id: str) -> JobRow:

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import psutil
 from sqlalchemy import func, select
 
-from service.jobs.find import require_job
-from service.spec.status import JobStatus
-from service.store import stream_orders
-from service.store.attempts import attempts_of
+from service.contract.enums import JobStatus
+from service.jobs.views import require_job
+from service.store import streaming_jobs
+from service.store.jobs import attempts_of
 from service.store.session import Database
-from service.store.stream_state import Stream, find_stream
+from service.store.streaming_state import Stream, find_stream
 from service.store.tables import AttemptRow, JobRow, StreamBatchRow
 from tests.support.feeding import SQL
 from tests.support.processes import wait_for
@@ -143,7 +143,7 @@ class StreamJob:
         """Asks it to stop, and waits until it rests."""
         with self.database.write() as session:
             row = require_job(session, TENANT, self.id, for_change=True)
-            stream_orders.request_stop(session, row, self.database.now(session))
+            streaming_jobs.request_stop(session, row, self.database.now(session))
         row = self.wait(JobStatus.STOPPED)
         assert row.error is None, self.describe()
 
@@ -152,7 +152,7 @@ class StreamJob:
         with self.database.write() as session:
             row = require_job(session, TENANT, self.id, for_change=True)
             assert row.status == JobStatus.STOPPED, self.describe()
-            stream_orders.request_resume(session, row, self.database.now(session), from_scratch=from_scratch)
+            streaming_jobs.request_resume(session, row, self.database.now(session), from_scratch=from_scratch)
 
     def describe(self) -> str:
         """How it stands, for the message of a failed test."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from service.datasets.files import TableFiles, find_table_files
-from service.datasets.roots import Root
-from service.spec.errors import SpecError
-from service.spec.job import TableSource
+from service.contract.job import TableSource
+from service.contract.problems import SpecError
+from service.data.files import TableFiles, find_table_files
+from service.data.roots import Root
 
 
 def find(path: str, *roots: Root) -> TableFiles:

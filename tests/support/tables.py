@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service.datasets.files import TableFiles
+from service.data.files import TableFiles
 
 ORDERS = 10_000
 FILES = 4

@@ -16,17 +16,16 @@ import httpx
 import psutil
 import pyarrow.parquet as pq
 
-from service.cli.worker import worker_command
-from service.dispatch import Dispatcher
-from service.jobs.cancel_job import cancel_job
-from service.jobs.doorbell import Doorbell
+from service.broker.dispatch import Dispatcher, Doorbell
+from service.cli.start import worker_command
+from service.config.settings import Settings
+from service.contract.job import JobSpec
+from service.jobs.lifecycle import cancel_job
 from service.jobs.read_jobs import JobKey, read_jobs
 from service.jobs.submit_job import Submission, submit_job
 from service.jobs.views import Job
-from service.settings import Settings
-from service.spec.job import JobSpec
 from service.store import migrate
-from service.store.attempts import attempts_of
+from service.store.jobs import attempts_of
 from service.store.session import Database
 from service.store.tables import AttemptRow, JobRow, WorkerRow
 from tests.support.processes import start_python, wait_for, wait_until_gone

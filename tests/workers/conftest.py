@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from service.settings import Settings
-from service.spec.modes import Mode
-from service.store import streams
+from service.config.settings import Settings
+from service.contract.enums import Mode
+from service.store import streaming_jobs
 from service.store.leases import Claim
 from service.store.session import Database
 from tests.support import lifecycle
@@ -19,7 +19,7 @@ from tests.support.tables import write_endless, write_orders
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from workers.engine.spark.driver import Driver
+    from workers.driver.driver import Driver
 
 
 @pytest.fixture(scope="session")
@@ -27,8 +27,8 @@ def driver(spark: SparkSession) -> Driver:
     """The suite's Spark session as the workers see it."""
     from pyspark import SparkContext
 
-    from workers.engine.spark.driver import Driver
-    from workers.engine.spark.stage_metrics import SparkMonitor
+    from workers.driver.driver import Driver
+    from workers.engine.spark.monitor import SparkMonitor
 
     context = spark.sparkContext
     gateway = SparkContext._gateway
@@ -54,5 +54,5 @@ def held(database: Database) -> Claim:
     lifecycle.insert(database, "job-1", timeout_ms=0, mode=Mode.CONTINUOUS)
     claim = lifecycle.claim(database, "job-1", lease_ms=60_000)
     with database.write() as session:
-        streams.open_stream(session, claim, database.now(session))
+        streaming_jobs.open_stream(session, claim, database.now(session))
     return claim

@@ -7,7 +7,7 @@ import threading
 import structlog
 from sqlalchemy.exc import OperationalError
 
-from workers.loops import Loop
+from workers.periodic import Loop
 
 
 class Steps:

@@ -6,12 +6,11 @@ import httpx
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.spec.status import JobStatus
-from service.spec.worker_metrics import WORKER_METRICS
+from service.contract.enums import JobStatus
+from service.monitoring.metrics import WORKER_METRICS
 from service.store.leases import Claim
 from tests.support.processes import free_port
-from workers.memory import Resident, resident
-from workers.metrics import DriverCount, WorkerMetrics
+from workers.metrics import DriverCount, Resident, WorkerMetrics, resident
 
 FIRST = Claim("job-1", "default", "run", "a job", {}, 1, "w1", 3_500, 3_500, 60_000, "long", 1_000)
 EXPLAIN = Claim("job-2", "default", "explain", "a job", {}, 1, "w1", 3_500, 3_500, 60_000, "short", 1_000)

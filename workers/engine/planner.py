@@ -7,31 +7,39 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from service.spec.bound import BoundQuery
-from service.spec.distinct_ways import contradict
-from service.spec.options import AggPhase, DistinctSplitSettings, JobSettings, MiniBatchSettings, StateSettings, Toggle
-from service.spec.reports import KeyStatistics, PlanReport, RuleOutcome, RuleTrace, TableStatistics
-from service.spec.scalar import Scalar
-from service.spec.strategies import DistinctMethod, JoinLocal, JoinShip, JoinSkew
+from service.contract.options import (
+    AggPhase,
+    DistinctMethod,
+    DistinctSplitSettings,
+    JobSettings,
+    JoinLocal,
+    JoinShip,
+    JoinSkew,
+    MiniBatchSettings,
+    StateSettings,
+    Toggle,
+)
+from service.contract.reports import KeyStatistics, PlanReport, RuleOutcome, RuleTrace, TableStatistics
+from service.sql.checks.settings import contradict
+from service.sql.expressions.scalar import Scalar
+from service.sql.resolve.bound import BoundQuery
 from workers.engine.budget import PlanningBudget
+from workers.engine.plan.aggregates import distinct_sets
 from workers.engine.plan.builder import build
-from workers.engine.plan.distinct import distinct_sets
 from workers.engine.plan.explain import explain, line_of
-from workers.engine.plan.invariants import check
 from workers.engine.plan.joined_aggregate import stands_over_a_join
-from workers.engine.plan.nodes import Aggregate, Filter, Join, Node, Scan, inputs_of
-from workers.engine.plan.numbering import NodeIds
-from workers.engine.plan.schema import output_of
-from workers.engine.plan.transform import walk_up, with_inputs
-from workers.engine.rules.eager_aggregation import EagerAggregation
-from workers.engine.rules.join_strategy import JoinStrategy
+from workers.engine.plan.nodes import Aggregate, Filter, Join, Node, Scan, inputs_of, output_of
+from workers.engine.plan.traversal import NodeIds, walk_up, with_inputs
+from workers.engine.plan.validation import check
+from workers.engine.rules.distinct.split_distinct_aggregate import SplitDistinctAggregate
+from workers.engine.rules.eager.eager_aggregation import EagerAggregation
+from workers.engine.rules.joins.join_strategy import JoinStrategy
+from workers.engine.rules.joins.skewed_join import SkewedJoin
 from workers.engine.rules.rule import CascadingRule, Rule, RuleContext, Skip
 from workers.engine.rules.rulebook import RULES
-from workers.engine.rules.skewed_join import SkewedJoin
-from workers.engine.rules.split_distinct_aggregate import SplitDistinctAggregate
 from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
-from workers.engine.stats.cardinality import estimate_rows
-from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
+from workers.engine.statistics.cardinality import estimate_rows
+from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 STATISTICS = "statistics"
 """The name in the trace for what could not be read before the run."""

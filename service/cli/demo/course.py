@@ -1,36 +1,170 @@
-"""The course of the demo: a service of its own, the tables, the jobs, the checks, and everything stopped again."""
+"""What the demo reads of the service's answers, over the same client as the commands: the reports, and rows as pandas
+has them.
+
+What the demo shows: live in a terminal, line by line elsewhere.
+
+The course of the demo: a service of its own, the tables, the jobs, the checks, and everything stopped again.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
 from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.syntax import Syntax
+from rich.table import Table
 
-from service.cli.client.answers import Job, read
-from service.cli.client.connection import Connection
-from service.cli.client.service import Service
-from service.cli.client.waiting import follow
-from service.cli.configuration import isolate, read_settings
-from service.cli.demo.answers import explained, metrics_of, plan_of, result_of
-from service.cli.demo.jobs import JOBS, STUCK_TRANSPONDER, DemoJob, compare
-from service.cli.demo.landing import land
-from service.cli.demo.view import View
-from service.cli.directories import prepare_directories
-from service.cli.errors import CliError, ExitCode
-from service.cli.listening import listen
-from service.cli.migrate import upgrade_database
-from service.cli.signals import StopSignals
-from service.cli.stack import Stack
-from service.cli.state_lock import locked, temporary_state_dir
-from service.cli.up import READY_SECONDS
-from service.spec.options import canonical_settings
-from service.spec.reports import MetricsReport, SkewReport
-from service.spec.status import JobStatus
+from service.cli.demo.data import JOBS, STUCK_TRANSPONDER, Comparison, DemoJob, compare, land
+from service.cli.maintenance import upgrade_database
+from service.cli.processes import Stack
+from service.cli.start import READY_SECONDS
+from service.cli.startup import isolate, listen, locked, prepare_directories, read_settings, temporary_state_dir
+from service.client.connection import Connection
+from service.client.operations import ARROW, Service
+from service.client.responses import Job, read
+from service.client.terminal import CliError, ExitCode, StopSignals
+from service.client.waiting import follow, shown_progress
+from service.contract.enums import JobStatus
+from service.contract.options import canonical_settings
+from service.contract.reports import MetricsReport, PlanReport, RuleOutcome, SkewReport
+
+# pandas turns whole numbers with gaps into floats unless told not to.
+_WHOLE_NUMBERS = {pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype()}
+
+
+def explained(service: Service, spec: Mapping[str, Any]) -> PlanReport:
+    """The plan of a job that is not run. Raises CliError, as all of these do."""
+    return read(PlanReport, service.explain(spec))
+
+
+def plan_of(service: Service, job_id: str) -> PlanReport:
+    """How a job was planned."""
+    return read(PlanReport, service.plan(job_id))
+
+
+def metrics_of(service: Service, job_id: str) -> MetricsReport:
+    """What was measured while a job ran."""
+    return read(MetricsReport, service.metrics(job_id))
+
+
+def result_of(service: Service, job_id: str) -> pd.DataFrame:
+    """All rows of a job's result, in its order."""
+    with service.result(job_id, ARROW) as answer, pa.ipc.open_stream(answer.read()) as reader:
+        frame: pd.DataFrame = reader.read_all().to_pandas(types_mapper=_WHOLE_NUMBERS.get)
+    return frame
+
+
+_ROWS_SHOWN = 5
+_KEYS_SHOWN = 3
+_MARKS = {RuleOutcome.FIRED: "[green]fired  [/]", RuleOutcome.SKIPPED: "[yellow]skipped[/]"}
+
+
+class View:
+    """Writes to one console."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def say(self, text: str) -> None:
+        """A line."""
+        self.console.print(text, markup=False)
+
+    def heading(self, text: str) -> None:
+        """The start of a part."""
+        self.console.print()
+        self.console.rule(f"[bold]{escape(text)}", align="left")
+
+    def job(self, number: int, job: DemoJob) -> None:
+        """What is about to be submitted."""
+        self.heading(f"Job {number}: {job.title}")
+        self.say(job.about)
+        self._indented(Syntax(job.sql, "sql", theme="ansi_dark", background_color="default", word_wrap=True))
+        if job.settings:
+            self.say(f"  settings: {dict(job.settings)}")
+
+    @contextmanager
+    def progress(self) -> Iterator[Callable[[Job], None]]:
+        """While entered, shows the job that is handed to the given function as it stands."""
+        with shown_progress(self.console, self.say) as see:
+            yield see
+
+    def result(self, frame: pd.DataFrame) -> None:
+        """The first rows."""
+        table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+        for name, kind in frame.dtypes.items():
+            table.add_column(str(name), justify="right" if pd.api.types.is_numeric_dtype(kind) else "left")
+        for row in frame.head(_ROWS_SHOWN).itertuples(index=False):
+            table.add_row(*(_cell(value) for value in row))
+        if len(frame) > _ROWS_SHOWN:
+            table.add_row(f"… {len(frame) - _ROWS_SHOWN} more")
+        self._indented(table)
+
+    def comparison(self, comparison: Comparison) -> None:
+        """The verdict of pandas, which is good."""
+        self.console.print(f"[green]equal to pandas[/] in all {comparison.values:,} values")
+
+    def rules(self, plan: PlanReport) -> None:
+        """Which rules fired, which did not, and why."""
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        for trace in plan.rules:
+            table.add_row(_MARKS[trace.outcome], trace.rule, escape(trace.reason))
+        self.say("Rules:")
+        self._indented(table)
+
+    def plan(self, plan: PlanReport) -> None:
+        """The plan after the rules, as text."""
+        self._indented(plan.after.text.rstrip(), markup=False)
+
+    def skew(self, metrics: MetricsReport) -> None:
+        """Whether the job was skewed, by which keys, what it cost, and what would change it."""
+        skew = metrics.skew
+        verdict = "[bold red]skewed[/]" if skew.skewed else "[green]not skewed[/]"
+        self.console.print(f"Skew: {verdict}; {escape(skew.advice)}")
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        for line in _skew_lines(skew):
+            table.add_row(*(escape(cell) for cell in line))
+        if table.row_count:
+            self._indented(table)
+
+    def _indented(self, what: str | Table | Syntax, *, markup: bool = True) -> None:
+        self.console.print(Padding(what if not isinstance(what, str) or markup else escape(what), (0, 0, 0, 2)))
+
+
+def _skew_lines(skew: SkewReport) -> Iterator[tuple[str, str, str]]:
+    for key in skew.keys:
+        for hot in key.hot_keys[:_KEYS_SHOWN]:
+            name = ", ".join(key.columns)
+            yield (
+                f"hot {key.role}",
+                f"{name} = {hot.value}",
+                f"{hot.share:.1%} of the rows, about {hot.estimated_rows:,}",
+            )
+    for stage in skew.stages:
+        yield (
+            f"stage {stage.stage_id}",
+            f"slowest task {stage.max_over_median:.1f}x the median",
+            f"{stage.slowest_task_ms / 1000:.2f} s against {stage.median_task_ms / 1000:.2f} s; "
+            f"{stage.lost_ms / 1000:.2f} s lost",
+        )
+
+
+def _cell(value: object) -> str:
+    if pd.isna(value):  # type: ignore[call-overload]
+        return "NULL"
+    if isinstance(value, float):
+        return f"{value:,.3f}"
+    return f"{value:,}" if isinstance(value, Integral) else escape(str(value))
+
 
 _WIDTH_OF_LOGS = 120
 _WAIT_SECONDS = 1  # so often, processes that died are noticed

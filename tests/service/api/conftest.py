@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
-from service.main import create_app
-from service.settings import Settings
+from service.api.app import create_app
+from service.config.settings import Settings
 from service.store.session import Database
 from tests.support.api import Api
 

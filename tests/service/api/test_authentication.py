@@ -10,11 +10,9 @@ import pytest
 
 import service.jobs.read_jobs
 from service.api.authentication import OPEN_PATHS
-from service.keys.issue_key import KeyRequest, issue_key
-from service.keys.key_ring import KeyRing
-from service.keys.revoke_key import revoke_key
-from service.keys.secrets import make_secret
-from service.spec.scopes import KeyScope
+from service.contract.enums import KeyScope
+from service.keys.administration import KeyRequest, issue_key, revoke_key
+from service.keys.verification import KeyRing, make_secret
 from service.store import workers
 from service.store.workers import WorkerFacts
 from tests.support import lifecycle
@@ -304,8 +302,8 @@ def test_a_worker_s_jobs_are_told_to_their_tenant(api: Api, bearer: Bearer) -> N
 @pytest.mark.timeout(60)
 def test_an_open_stream_of_events_ends_with_its_key(api: Api, bearer: Bearer, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = lifecycle.insert(api.database)
-    monkeypatch.setattr("service.api.events._HEARTBEAT_SECONDS", 0.05)
-    monkeypatch.setattr("service.keys.key_ring.REMEMBERED_SECONDS", 0.0)
+    monkeypatch.setattr("service.api.results._HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr("service.keys.verification.REMEMBERED_SECONDS", 0.0)
     headers = bearer()
     key_id = api.client.get("/v1/me", headers=headers).json()["key_id"]
     holds = KeyRing.holds
@@ -323,7 +321,7 @@ def test_whoever_waited_is_told_nothing_once_the_key_is_revoked(
     api: Api, bearer: Bearer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = lifecycle.insert(api.database)
-    monkeypatch.setattr("service.keys.key_ring.REMEMBERED_SECONDS", 0.0)
+    monkeypatch.setattr("service.keys.verification.REMEMBERED_SECONDS", 0.0)
     headers = bearer()
     key_id = api.client.get("/v1/me", headers=headers).json()["key_id"]
     read_jobs = service.jobs.read_jobs.read_jobs

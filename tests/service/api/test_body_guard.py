@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from service.api.body_guard import BodyGuard
-from service.api.json_body import MAX_NESTING
+from service.api.middleware import MAX_NESTING, BodyGuard
 from tests.support.api import Api, refused, specification
 from tests.support.lifecycle import SPEC
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.api.conditional import is_known, job_response, wait_seconds
-from service.jobs.views import Job
-from service.jobs.waiting import WaitingFor
+from service.api.dependencies import is_known, job_response, wait_seconds
+from service.jobs.views import Job, WaitingFor
 from service.store.tables import JobRow
 from tests.support.lifecycle import SPEC
 

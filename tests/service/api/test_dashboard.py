@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from fastapi.testclient import TestClient
 
+from service.api.app import create_app
+from service.config.settings import Settings
 from service.dashboard.bundle import bundle
-from service.main import create_app
-from service.settings import Settings
 from tests.support.api import Api, refused, specification
 
 SCRIPT = f"/dashboard/{bundle().version}/js/main.js"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from service.api import examples
-from service.spec.job import JobSpec
+from service.api import openapi
+from service.contract.job import JobSpec
 from tests.support.api import operations, specification
 
 BINARY = {"application/vnd.apache.arrow.stream", "application/vnd.apache.parquet"}
@@ -125,12 +125,12 @@ def test_every_job_that_is_shown_is_one() -> None:
 
 
 def test_every_file_is_of_an_operation() -> None:
-    recorded = {path.stem for path in examples.BODIES.glob("*.json")}
+    recorded = {path.stem for path in openapi.BODIES.glob("*.json")}
     assert recorded - {"problems"} <= set(by_id())
 
 
 def test_nothing_tells_of_the_machine_that_they_were_recorded_on() -> None:
-    texts = "".join(path.read_text(encoding="utf-8") for path in examples.BODIES.glob("*.json"))
+    texts = "".join(path.read_text(encoding="utf-8") for path in openapi.BODIES.glob("*.json"))
     assert "/tmp" not in texts
     hosts = re.findall(r'"host": "([^"]*)"', texts)
     assert set(hosts) == {"node-1"}
@@ -139,5 +139,5 @@ def test_nothing_tells_of_the_machine_that_they_were_recorded_on() -> None:
 def test_an_operation_without_examples_is_left_as_it_is() -> None:
     operation = {"operationId": "unheard_of", "responses": {"204": {"description": "Done."}}}
     before = json.dumps(operation)
-    examples.add_examples(operation)
+    openapi.add_examples(operation)
     assert json.dumps(operation) == before

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import event, select, update
 
-from service.jobs.cursors import encode_cursor
-from service.spec import ends
-from service.spec.status import JobStatus
+from service.contract import problems
+from service.contract.enums import JobStatus
+from service.jobs.views import encode_cursor
 from service.store import leases, publication
-from service.store.attempts import attempts_of
-from service.store.retries import publish_or_retry
+from service.store.jobs import attempts_of
+from service.store.publication import publish_or_retry
 from service.store.tables import IdempotencyKeyRow, JobEventRow, JobRow
 from tests.support import lifecycle
 from tests.support.api import Api, refused
@@ -544,7 +544,7 @@ class TestCancel:
         assert (posted["spec"]["limits"]["failure_retries"], posted["waiting_for"]) == (2, "worker")
         held = lifecycle.claim(api.database, posted["id"])
         with api.database.write() as session:
-            ending = publication.Ending(JobStatus.FAILED, ends.storage_unavailable("No answer."))
+            ending = publication.Ending(JobStatus.FAILED, problems.storage_unavailable("No answer."))
             now = api.database.now(session)
             assert publish_or_retry(session, held, ending, now) is JobStatus.QUEUED
         job = api.client.get(f"/v1/jobs/{posted['id']}").json()
@@ -620,7 +620,7 @@ class TestStateOfANewerVersion:
         held = lifecycle.claim(api.database, job_id)
         lifecycle.run(api.database, held)
         later = {"tasks_done": 1, "tasks_total": 4, "eta_ms": 7}
-        problem = {**ends.cancelled().model_dump(mode="json"), "severity": "low"}
+        problem = {**problems.cancelled().model_dump(mode="json"), "severity": "low"}
         with api.database.write() as session:
             session.execute(update(JobRow).values(progress=later, error=problem))
         read = api.client.get(f"/v1/jobs/{job_id}")

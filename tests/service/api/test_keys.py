@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.keys.issue_key import issue_first_key
+from service.keys.administration import issue_first_key
 from tests.support.api import Api, refused
 
 pytestmark = pytest.mark.parametrize("authentication", ["on"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.api.negotiation import choose
-from service.errors import NotAcceptableError
+from service.api.dependencies import choose
+from service.contract.errors import NotAcceptableError
 
 OFFERED = ("application/json", "text/csv")
 

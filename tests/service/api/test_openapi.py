@@ -9,10 +9,10 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
+from service.api.app import create_app
 from service.api.problems import EVERYWHERE
-from service.main import create_app
-from service.settings import Settings
-from service.spec.options import JobSettings
+from service.config.settings import Settings
+from service.contract.options import JobSettings
 from tests.support.api import operations, specification
 
 

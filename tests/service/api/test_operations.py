@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text, update
 
 from service import __version__
-from service.spec.api_metrics import API_METRICS
+from service.monitoring.metrics import API_METRICS
 from service.store import workers
 from service.store.tables import JobRow, WorkerRow
 from service.store.workers import WorkerFacts

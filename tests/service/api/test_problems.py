@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
-from service.store.faults import CommitUnknownError
+from service.store.session import CommitUnknownError
 from tests.support.api import Api, refused
 from tests.support.lifecycle import SPEC
 

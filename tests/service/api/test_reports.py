@@ -15,11 +15,12 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import func, select
 
-from service.spec import ends
-from service.spec.errors import Issue
-from service.spec.problem import Problem
-from service.spec.reports import (
+from service.contract import problems
+from service.contract.enums import JobStatus
+from service.contract.problems import Issue, Problem
+from service.contract.reports import (
     ChoiceOutcome,
+    EstimatedSaving,
     EstimateReport,
     HotKeyReport,
     NodeFigures,
@@ -31,8 +32,6 @@ from service.spec.reports import (
     TableStatistics,
     WrongEstimate,
 )
-from service.spec.savings import EstimatedSaving
-from service.spec.status import JobStatus
 from service.store import workers
 from service.store.leases import Claim
 from service.store.publication import AttemptMetrics, Ending
@@ -397,7 +396,7 @@ class TestExplain:
 
     def test_one_whose_worker_sees_the_time_over_first_is_503(self, api: Api) -> None:
         def work(held: Claim) -> None:
-            lifecycle.end(api.database, held, Ending(JobStatus.TIMED_OUT, ends.timed_out(held.timeout_ms)))
+            lifecycle.end(api.database, held, Ending(JobStatus.TIMED_OUT, problems.timed_out(held.timeout_ms)))
 
         answer = explained(api, "/v1/explain", SPEC, work)
         refused(answer, 503, "worker_unavailable")

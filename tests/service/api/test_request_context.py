@@ -10,11 +10,11 @@ import pytest
 from fastapi.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
+from service.api.app import create_app
 from service.api.metrics import HttpMetrics
-from service.api.request_context import RequestContext, UnderWay
-from service.keys.issue_key import KeyRequest, issue_key
-from service.main import create_app
-from service.settings import Settings
+from service.api.middleware import RequestContext, UnderWay
+from service.config.settings import Settings
+from service.keys.administration import KeyRequest, issue_key
 from service.store.session import Database
 from tests.support.api import Api
 from tests.support.lifecycle import SPEC

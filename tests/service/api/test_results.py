@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.api.events import SSE
-from service.jobs.cursors import encode_cursor
-from service.jobs.purge_jobs import Limits, purge_politely
+from service.api.results import SSE
+from service.jobs.views import encode_cursor
+from service.results.purge import Limits, purge_politely
 from tests.support import lifecycle
 from tests.support.api import Api, refused
 

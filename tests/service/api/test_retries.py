@@ -18,12 +18,11 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from service.api.retries import Outage, SteadyRoute, repeatable
-from service.main import create_app
-from service.settings import Settings
-from service.store.faults import CommitUnknownError, Fault
+from service.api.app import create_app
+from service.api.middleware import Outage, SteadyRoute, repeatable
+from service.config.settings import Settings
 from service.store.migrate import upgrade
-from service.store.session import Database, database_clock
+from service.store.session import CommitUnknownError, Database, Fault, database_clock
 from service.store.tables import ApiKeyRow, JobRow, OutboxRow
 from tests.support.api import Api, refused
 from tests.support.lifecycle import SPEC

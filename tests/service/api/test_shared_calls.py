@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from service.api.shared_calls import SharedCalls
+from service.api.authentication import SharedCalls
 
 
 class Call:

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select, update
 
-from service.jobs.check_job import CheckedJob, check_job
-from service.spec import ends
-from service.store import leases, streams
+from service.contract import problems
+from service.jobs.admission import CheckedJob, check_job
+from service.store import leases, streaming_jobs
 from service.store.leases import Claim
-from service.store.streams import BatchFacts, BatchMeasures
+from service.store.streaming_jobs import BatchFacts, BatchMeasures
 from service.store.tables import JobRow
 from tests.support import lifecycle
 from tests.support.api import Api, refused
@@ -34,21 +34,21 @@ def running(api: Api, job_id: str, batches: int = 1) -> Claim:
     held = lifecycle.claim(api.database, job_id)
     with api.database.write() as session:
         now = api.database.now(session)
-        generation = streams.open_stream(session, held, now).generation
-        assert streams.save_layout(session, held, LAYOUT, now)
+        generation = streaming_jobs.open_stream(session, held, now).generation
+        assert streaming_jobs.save_layout(session, held, LAYOUT, now)
         assert leases.mark_running(session, held, now)
     for batch_id in range(batches):
         facts = BatchFacts(rows_in=10, rows_out=4, elapsed_ms=7, sink_version=batch_id, metrics={"files": 1})
         with api.database.write() as session:
             now = api.database.now(session)
-            assert streams.begin_batch(session, held, generation, batch_id, now)
-            assert streams.finish_batch(session, held, generation, batch_id, facts, now)
+            assert streaming_jobs.begin_batch(session, held, generation, batch_id, now)
+            assert streaming_jobs.finish_batch(session, held, generation, batch_id, facts, now)
     return held
 
 
 def rest(api: Api, held: Claim, because: str = "stopped", **more: Any) -> None:
     with api.database.write() as session:
-        assert streams.rest(session, held, api.database.now(session), because=because, **more)
+        assert streaming_jobs.rest(session, held, api.database.now(session), because=because, **more)
 
 
 def stopped(api: Api, **changes: Any) -> str:
@@ -195,7 +195,7 @@ class TestResuming:
 
     def test_one_that_failed_goes_on(self, api: Api) -> None:
         job_id = submitted(api)
-        rest(api, running(api, job_id), "failed", error=ends.storage_unavailable("It is away."))
+        rest(api, running(api, job_id), "failed", error=problems.storage_unavailable("It is away."))
         assert read(api, job_id)["error"]["code"] == "storage_unavailable"
         assert read(api, job_id, "/stream")["stopped_because"] == "failed"
         assert post(api, job_id, "resume").json()["error"] is None
@@ -332,11 +332,11 @@ class TestChangingSettings:
         def checked(*given: Any, **more: Any) -> CheckedJob:
             found = check_job(*given, **more)
             if not answers:
-                monkeypatch.setattr("service.jobs.streaming.check_job", check_job)
+                monkeypatch.setattr("service.jobs.lifecycle.check_job", check_job)
                 answers.append(change(api, job_id, one))
             return found
 
-        monkeypatch.setattr("service.jobs.streaming.check_job", checked)
+        monkeypatch.setattr("service.jobs.lifecycle.check_job", checked)
         late = change(api, job_id, other) if verb == "settings" else post(api, job_id, verb, {"settings": other})
         refused(late, 422, "contradicting_settings")
         assert answers[0].status_code == 200
@@ -396,8 +396,8 @@ class TestReading:
         with api.database.write() as session:
             now = api.database.now(session)
             # The mini-batch was measured before: what is told of it now is the stream's alone.
-            assert streams.measure_batches(session, held, 1, [BatchMeasures(2, 10, {"behind_ms": 5})], now)
-            assert streams.note_backlog(session, held, 1, BACKLOG, now)
+            assert streaming_jobs.measure_batches(session, held, 1, [BatchMeasures(2, 10, {"behind_ms": 5})], now)
+            assert streaming_jobs.note_backlog(session, held, 1, BACKLOG, now)
         rest(api, held, "caught_up", next_run_at=now + 600_000)
         stream = read(api, job_id, "/stream")
         assert (stream["last_batch"], stream["rows_in"], stream["rows_out"], stream["sink_version"]) == (2, 30, 12, 2)
@@ -419,7 +419,7 @@ class TestReading:
         }
         told = [{**used, "not_taken": {"code": "schema_changed", "detail": "It has another column."}}]
         with api.database.write() as session:
-            assert streams.note_followed(session, held, 1, told, api.database.now(session))
+            assert streaming_jobs.note_followed(session, held, 1, told, api.database.now(session))
         stream = read(api, job_id, "/stream")
         assert (stream["followed"], stream["metrics"]) == (told, None)
 
@@ -433,7 +433,7 @@ class TestReading:
         job_id = submitted(api)
         held = running(api, job_id, batches=5)
         with api.database.write() as session:
-            assert streams.begin_batch(session, held, 1, 5, api.database.now(session))
+            assert streaming_jobs.begin_batch(session, held, 1, 5, api.database.now(session))
         first = read(api, job_id, "/batches?page_size=4")
         assert [batch["batch_id"] for batch in first["batches"]] == [5, 4, 3, 2]
         assert (first["batches"][0]["committed_at"], first["batches"][0]["rows_in"]) == (None, None)
@@ -448,7 +448,7 @@ class TestReading:
         held = running(api, job_id, batches=2)
         with api.database.write() as session:
             facts = BatchFacts(rows_in=0, rows_out=4, elapsed_ms=7, sink_version=2, metrics={})
-            assert streams.finish_batch(session, held, 1, 2, facts, api.database.now(session))
+            assert streaming_jobs.finish_batch(session, held, 1, 2, facts, api.database.now(session))
         newest = read(api, job_id, "/batches")["batches"][0]
         assert (newest["rows_in"], newest["rows_out"], newest["metrics"]) == (None, 4, None)
         told = read(api, job_id, "/stream")

@@ -17,19 +17,25 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select, update
 
-from service.api.body_guard import _OF_ROWS
+from service.api.middleware import _OF_ROWS
 from service.api.streams import router
-from service.datasets.input_streams import hidden_directory, segment_name, stream_directory
-from service.ingest import recovery
+from service.config.settings import Settings
+from service.contract.enums import JobStatus
+from service.data import posted_rows
+from service.data.posted_rows import (
+    Recovered,
+    hidden_directory,
+    hidden_path,
+    segment_name,
+    show_hidden,
+    stream_directory,
+    write_hidden,
+)
 from service.ingest.parsing import rows_of
-from service.ingest.recovery import Recovered, show_hidden
-from service.ingest.segments import hidden_path, write_hidden
-from service.jobs.append_rows import PostedRows
-from service.settings import Settings
-from service.spec.status import JobStatus
-from service.store import ingest
-from service.store.ingest import InputStream, NewBatch
+from service.store import input_streams as ingest
+from service.store.input_streams import InputStream, NewBatch
 from service.store.tables import InputBatchRow, JobRow
+from service.streams.append_rows import PostedRows
 from tests.support.api import Api, refused
 
 SCHEMA = "uid BIGINT, page STRING, at TIMESTAMP"
@@ -315,7 +321,7 @@ class TestAtOnce:
             together.wait(30)
             return rows_of(*arguments)
 
-        monkeypatch.setattr("service.jobs.append_rows.rows_of", meet)
+        monkeypatch.setattr("service.streams.append_rows.rows_of", meet)
         with ThreadPoolExecutor(2) as threads:
             answers = [pending.result() for pending in [threads.submit(post, api) for _ in range(2)]]
         assert [answer.status_code for answer in answers] == [202, 202]
@@ -341,7 +347,7 @@ class TestAtOnce:
             assert declare(api, schema="uid BIGINT, page STRING, at TIMESTAMP, more INT").status_code == 201
             return rows_of(*arguments)
 
-        monkeypatch.setattr("service.jobs.append_rows.rows_of", delete_first)
+        monkeypatch.setattr("service.streams.append_rows.rows_of", delete_first)
         refused(post(api), 404, "stream_not_found")
         assert stream(api).batches == 0
         assert list(directory(api).iterdir()) == hidden(api) == []
@@ -392,14 +398,14 @@ class TestCrashes:
     def test_what_is_under_way_is_left_to_whoever_does_it(self, api: Api, clicks: str) -> None:
         new = self.accepted(api)
         written = hidden_path(api.settings.streams_dir, new.file).stat().st_mtime
-        young = written + recovery._YOUNG_SECONDS
+        young = written + posted_rows._YOUNG_SECONDS
         assert show_hidden(api.database, api.settings.streams_dir, now=young) == Recovered(0, 0)
         assert show_hidden(api.database, api.settings.streams_dir, now=young + 1) == Recovered(1, 0)
 
     def test_a_file_without_a_batch_is_kept_for_an_hour(self, api: Api, clicks: str) -> None:
         new = self.written(api)
         written = hidden_path(api.settings.streams_dir, new.file).stat().st_mtime
-        hour = written + recovery.ORPHANS_KEPT_SECONDS
+        hour = written + posted_rows.ORPHANS_KEPT_SECONDS
         assert show_hidden(api.database, api.settings.streams_dir, now=hour) == Recovered(0, 0)
         assert show_hidden(api.database, api.settings.streams_dir, now=hour + 1) == Recovered(0, 1)
 
@@ -414,7 +420,7 @@ class TestCrashes:
         def full(*_: Any) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("service.ingest.segments.os.fsync", full)
+        monkeypatch.setattr("service.data.posted_rows.os.fsync", full)
         problem = refused(post(api), 503, "storage_unavailable")
         assert "No space left on device" in problem["detail"]
         monkeypatch.undo()

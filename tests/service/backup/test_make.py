@@ -13,11 +13,9 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import select, text
 
-from service.backup.errors import BackupError
-from service.backup.make import make_backup
-from service.backup.manifest import MANIFEST, SUMS, copy_with_sum, sum_of
-from service.backup.restore import check_backup
-from service.jobs.delete_job import delete_job
+from service.backup.backup import check_backup, make_backup
+from service.backup.manifest import MANIFEST, SUMS, BackupError, copy_with_sum, sum_of
+from service.jobs.lifecycle import delete_job
 from service.store.session import Database
 from service.store.tables import JobRow
 from tests.support import lifecycle
@@ -54,7 +52,7 @@ def test_what_changes_meanwhile_is_left_out_whole(
         )
         return sum_of(path)
 
-    monkeypatch.setattr("service.backup.make.sum_of", meanwhile)
+    monkeypatch.setattr("service.backup.backup.sum_of", meanwhile)
     manifest = make_backup(here.database, here.results, tmp_path / "copy", here.tools)
     assert (manifest.rows["jobs"], manifest.results, manifest.results_missing, manifest.results_lost) == (5, 1, 1, 0)
     assert [path.name for path in (tmp_path / "copy" / "results").iterdir()] == [cut.partition("/")[0]]
@@ -71,7 +69,7 @@ def test_a_result_that_vanishes_half_way_leaves_nothing(
             raise FileNotFoundError(source)
         return copy_with_sum(source, target)
 
-    monkeypatch.setattr("service.backup.make.copy_with_sum", vanishing)
+    monkeypatch.setattr("service.backup.backup.copy_with_sum", vanishing)
     manifest = make_backup(here.database, here.results, tmp_path / "copy", here.tools)
     assert (manifest.results, manifest.results_missing, manifest.results_lost) == (1, 1, 1)
     assert len(list((tmp_path / "copy" / "results").iterdir())) == 1
@@ -90,7 +88,7 @@ def test_a_result_that_may_not_be_read_is_told(
         return real(path)
 
     real = os.scandir
-    monkeypatch.setattr("service.backup.make.os.scandir", scandir)
+    monkeypatch.setattr("service.backup.backup.os.scandir", scandir)
     with pytest.raises(PermissionError):
         make_backup(here.database, here.results, tmp_path / "copy", None)
     assert not (tmp_path / "copy" / MANIFEST).exists()
@@ -130,7 +128,7 @@ def test_one_that_fails_half_way_is_none(here: Installation, tmp_path: Path, mon
     def full(source: Path, target: Path) -> tuple[str, int]:
         raise OSError(28, "No space left on device", str(target))
 
-    monkeypatch.setattr("service.backup.make.copy_with_sum", full)
+    monkeypatch.setattr("service.backup.backup.copy_with_sum", full)
     with pytest.raises(OSError, match="No space"):
         make_backup(here.database, here.results, tmp_path / "copy", None)
     assert not (tmp_path / "copy" / MANIFEST).exists()

@@ -13,11 +13,10 @@ from psycopg import sql
 from sqlalchemy import create_engine
 from sqlalchemy.engine import URL
 
-from service.backup.errors import BackupError
-from service.backup.make import make_backup
-from service.backup.postgres import DUMP, RESTORE, PostgresTool
-from service.backup.restore import restore_backup
-from service.store.contents import count_jobs
+from service.backup.backup import make_backup, restore_backup
+from service.backup.databases import DUMP, RESTORE, PostgresTool
+from service.backup.manifest import BackupError
+from service.store.installation import count_jobs
 from service.store.migrate import upgrade
 from service.store.session import Database
 from tests.support import lifecycle

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text, update
 
-from service.backup.errors import BackupError
-from service.backup.make import make_backup
-from service.backup.restore import restore_backup
+from service.backup.backup import make_backup, restore_backup
+from service.backup.manifest import BackupError
 from service.store import installation
-from service.store.contents import count_jobs
+from service.store.installation import count_jobs
 from service.store.migrate import check_drift, current_revision, downgrade, head_revision, upgrade
 from service.store.session import Database
 from service.store.tables import WorkerRow

@@ -10,18 +10,16 @@ import pytest
 from alembic import command
 from sqlalchemy import select, text, update
 
-from service.backup.errors import BackupError, DamagedBackupError
-from service.backup.make import make_backup
-from service.backup.manifest import MANIFEST, SUMS, Manifest, sum_of
-from service.backup.restore import check_backup, restore_backup
+from service.backup.backup import check_backup, make_backup, restore_backup
+from service.backup.manifest import MANIFEST, SUMS, BackupError, DamagedBackupError, Manifest, sum_of
+from service.contract.enums import Queue
 from service.jobs.read_result import Places, read_result
-from service.spec.queues import Queue
-from service.store import streams
-from service.store.contents import count_rows
+from service.store import streaming_jobs, streaming_state
+from service.store.installation import count_rows
+from service.store.maintenance import sweep
 from service.store.migrate import alembic_config, check_drift, current_revision, head_revision
 from service.store.session import Database
-from service.store.streams import BatchFacts
-from service.store.sweeping import sweep
+from service.store.streaming_jobs import BatchFacts
 from service.store.tables import Base, JobRow, WorkerRow
 from tests.support import lifecycle
 from tests.support.installation import Installation
@@ -99,11 +97,11 @@ def test_streams_rest_and_begin_anew(here: Installation, elsewhere: Installation
         held = lifecycle.claim(here.database, job_id)
         with here.database.write() as session:
             now = here.database.now(session)
-            streams.open_stream(session, held, now)
-            assert streams.save_layout(session, held, {"partitions": 8}, now)
-            assert streams.finish_batch(session, held, 1, 4, BatchFacts(9, 9, 9, 9, {}), now)
+            streaming_jobs.open_stream(session, held, now)
+            assert streaming_jobs.save_layout(session, held, {"partitions": 8}, now)
+            assert streaming_jobs.finish_batch(session, held, 1, 4, BatchFacts(9, 9, 9, 9, {}), now)
             if now_at == "rest":
-                assert streams.rest(session, held, now, because="caught_up", next_run_at=now)
+                assert streaming_jobs.rest(session, held, now, because="caught_up", next_run_at=now)
         return job_id
 
     running, due = begun("running stream", "work"), begun("due stream", "rest")
@@ -116,14 +114,14 @@ def test_streams_rest_and_begin_anew(here: Installation, elsewhere: Installation
         later = elsewhere.database.now(session) + 3_600_000
         rung = sweep(session, later, ring_again_ms=10_000, free={Queue.SHORT.value: 4}).ring
         for job_id in (running, due):
-            stream, row = streams.find_stream(session, job_id), session.get_one(JobRow, job_id)
+            stream, row = streaming_state.find_stream(session, job_id), session.get_one(JobRow, job_id)
             assert stream is not None
             # Behind all that can have been used since the backup.
             assert stream.generation > 1_000_000
             assert row.fence > 1_000_000
             assert (stream.layout, stream.last_batch) == (None, None)
             assert (stream.stopped_because, row.status, row.lease_owner) == ("restored", "STOPPED", None)
-        stream, row = streams.find_stream(session, of_newer_version), session.get_one(JobRow, of_newer_version)
+        stream, row = streaming_state.find_stream(session, of_newer_version), session.get_one(JobRow, of_newer_version)
         assert stream is not None
         assert (stream.layout, stream.stopped_because, row.status) == (None, "restored", "PAUSED")
     assert not {running, due, of_newer_version} & {job_id for job_id, _ in rung}

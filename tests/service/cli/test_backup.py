@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from service.cli.main import app
-from service.settings import Settings
-from service.store import streams
+from service.config.settings import Settings
+from service.store import streaming_jobs
 from service.store.migrate import head_revision
 from service.store.session import Database
 from tests.support import lifecycle
@@ -52,7 +52,7 @@ def test_what_streams_keep_is_left_out_and_that_is_told(
     assert "streaming" not in run(environment, "backup", tmp_path / "before").output
     held = lifecycle.claim(sqlite_database, lifecycle.insert(sqlite_database))
     with sqlite_database.write() as session:
-        streams.open_stream(session, held, sqlite_database.now(session))
+        streaming_jobs.open_stream(session, held, sqlite_database.now(session))
     kept = tmp_path / "state" / "streams" / held.job_id
     kept.mkdir(parents=True)
     (kept / "part.parquet").write_text("state")

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.checkup import Finding, Level, examine
-from service.cli.configuration import read_settings
-from service.cli.listening import listen
-from service.cli.migrate import upgrade_database
+from service.cli.doctor_checks import Finding, Level, examine
+from service.cli.maintenance import upgrade_database
+from service.cli.startup import listen, read_settings
 from tests.support.object_store import ObjectStore
 
 Examine = Callable[..., dict[str, Finding]]

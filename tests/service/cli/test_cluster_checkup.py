@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.checkup import Finding, Level
-from service.cli.cluster_checkup import check_cluster, check_properties
-from service.settings import Settings
+from service.cli.doctor_checks import Finding, Level, check_cluster, check_properties
+from service.config.settings import Settings
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def test_a_check_that_fails_is_a_finding(cluster_settings: Settings, program: st
     (found,) = says(cluster_settings, program)
     assert (found.level, found.detail) == (Level.FAIL, detail)
     assert "python -P" not in found.advice
-    assert "-m workers.cluster_probe" in found.advice
+    assert "-m workers.driver.diagnostics" in found.advice
 
 
 def test_nothing_is_asked_in_local_mode(monkeypatch: pytest.MonkeyPatch) -> None:

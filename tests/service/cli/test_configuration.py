@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.configuration import child_environment, isolate, read_settings, without_client_key
-from service.cli.directories import prepare_directories
-from service.cli.errors import CliError, ExitCode
-from service.cli.spark_jars import lacks_s3a
-from service.settings import Settings
+from service.cli.doctor_checks import lacks_s3a
+from service.cli.startup import child_environment, isolate, prepare_directories, read_settings, without_client_key
+from service.client.terminal import CliError, ExitCode
+from service.config.settings import Settings
 
 
 def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from service import __version__
 from service.cli.main import app
-from service.spec.workers import SparkState
+from service.contract.enums import SparkState
 from service.store import workers
 from service.store.session import Database
 from service.store.tables import JobRow, WorkerRow

@@ -8,10 +8,10 @@ import re
 import pytest
 from typer.testing import CliRunner, Result
 
-from service.cli.first_key import first_key_notice
 from service.cli.main import app
-from service.keys.secrets import read_secret
-from service.settings import Settings
+from service.cli.startup import first_key_notice
+from service.config.settings import Settings
+from service.keys.verification import read_secret
 
 pytestmark = pytest.mark.usefixtures("state_dir", "sqlite_database")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.errors import CliError, ExitCode
-from service.cli.listening import address_of, listen
-from service.settings import Settings
+from service.cli.startup import address_of, listen
+from service.client.terminal import CliError, ExitCode
+from service.config.settings import Settings
 
 
 @pytest.fixture

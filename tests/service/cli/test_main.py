@@ -14,10 +14,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from service.cli.amounts import amount, size
-from service.cli.errors import CliError, ExitCode, StopRequestedError, told_plainly
 from service.cli.main import app
-from service.cli.signals import StopSignals
+from service.client.terminal import CliError, ExitCode, StopRequestedError, StopSignals, amount, size, told_plainly
 from service.store.migrate import head_revision
 
 ROOT = Path(__file__).parents[3]

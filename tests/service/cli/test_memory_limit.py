@@ -7,9 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.cli.checkup import Level, check_memory
-from service.cli.memory_limit import memory_at_hand
-from service.settings import Settings
+from service.cli.doctor_checks import Level, check_memory, memory_at_hand
+from service.config.settings import Settings
 
 GIB = 1 << 30
 MIB = 1 << 20

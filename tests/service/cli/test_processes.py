@@ -195,7 +195,7 @@ def test_a_killed_supervisor_leaves_nothing(tmp_path: Path) -> None:
             "-c",
             "import os, sys, time; from pathlib import Path; from service.cli.processes import Program, Supervisor\n"
             "here = Path(sys.argv[1])\n"
-            "code = 'from service.lifeline import die_with_parent; die_with_parent(); import time; time.sleep(120)'\n"
+            "code = 'from service.config.processes import die_with_parent as tie; tie(); import time; time.sleep(99)'\n"
             "env = {**os.environ, 'EVENKEEL_PARENT_PID': str(os.getpid())}\n"
             "s = Supervisor([Program('c', (sys.executable, '-P', '-c', code), env, here, here / 'c.log')])\n"
             "s.start()\n"

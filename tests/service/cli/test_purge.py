@@ -13,7 +13,7 @@ from sqlalchemy import update
 from typer.testing import CliRunner, Result
 
 from service.cli.main import app
-from service.settings import Settings
+from service.config.settings import Settings
 from service.store.session import Database
 from service.store.tables import JobRow
 from tests.support import lifecycle

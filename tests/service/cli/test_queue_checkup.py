@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from service.cli.checkup import Finding, Level
-from service.cli.configuration import read_settings
+from service.cli.doctor_checks import Finding, Level, check_queues
 from service.cli.main import app
-from service.cli.queue_checkup import check_queues
+from service.cli.startup import read_settings
 from service.store import workers
 from service.store.session import Database
 from service.store.workers import WorkerFacts

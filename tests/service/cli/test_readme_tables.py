@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.errors import ExitCode
 from service.cli.main import HERE, OVER_API
 from service.cli.readme_tables import (
     README,
@@ -20,11 +19,11 @@ from service.cli.readme_tables import (
     variables_table,
     with_tables,
 )
-from service.log_events import LOG_EVENTS
-from service.settings import GROUPS
-from service.spec.api_metrics import API_METRICS
-from service.spec.options import declared_settings
-from service.spec.worker_metrics import WORKER_METRICS
+from service.client.terminal import ExitCode
+from service.config.settings import GROUPS
+from service.contract.options import declared_settings
+from service.monitoring.logs import LOG_EVENTS
+from service.monitoring.metrics import API_METRICS, WORKER_METRICS
 
 ROOT = Path(__file__).parents[3]
 

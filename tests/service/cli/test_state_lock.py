@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.errors import CliError
-from service.cli.state_lock import locked, remove_abandoned, temporary_state_dir
+from service.cli.startup import locked, remove_abandoned, temporary_state_dir
+from service.client.terminal import CliError
 
 HOLD = """
 import sys
 from pathlib import Path
-from service.cli.state_lock import locked
+from service.cli.startup import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.errors import CliError
-from service.cli.worker import require_properties, worker_command
-from service.settings import Settings
+from service.cli.start import require_properties, worker_command
+from service.client.terminal import CliError
+from service.config.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 

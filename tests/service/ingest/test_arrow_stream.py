@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.errors import InvalidRowsError
-from service.ingest import limits
-from service.ingest.media_types import ARROW
-from service.ingest.parsing import rows_of
+from service.contract.errors import InvalidRowsError
+from service.ingest import columns
+from service.ingest.parsing import ARROW, rows_of
 from tests.support.posted_rows import SCHEMA, arrow, refusal, value
 
 
@@ -122,7 +121,7 @@ def test_buffers_that_several_columns_share() -> None:
 
 
 def test_rows_without_columns() -> None:
-    batch = pa.RecordBatch.from_struct_array(pa.array([{}] * (limits.MAX_ROWS + 1), pa.struct([])))
+    batch = pa.RecordBatch.from_struct_array(pa.array([{}] * (columns.MAX_ROWS + 1), pa.struct([])))
     assert refusal(arrow(pa.Table.from_batches([batch])), ARROW).code == "too_many_rows"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.ingest.media_types import CSV
+from service.ingest.parsing import CSV
 from tests.support.posted_rows import SCHEMA, refusal, value
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.ingest.media_types import NDJSON
-from service.ingest.parsing import rows_of
+from service.ingest.parsing import NDJSON, rows_of
 from tests.support.posted_rows import SCHEMA, refusal, value
 
 TAKEN: list[tuple[str, str, Any]] = [

@@ -17,11 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.ingest import limits
+from service.ingest import columns as limits
 from service.ingest.columns import arrow_schema
-from service.ingest.media_types import ARROW, CSV, NDJSON
-from service.ingest.parsing import rows_of
-from service.spec.ddl import parse_schema
+from service.ingest.parsing import ARROW, CSV, NDJSON, rows_of
+from service.sql.ddl import parse_schema
 from tests.support.posted_rows import SCHEMA, arrow, refusal
 
 

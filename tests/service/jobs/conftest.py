@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.dispatch import Dispatcher
-from service.jobs.doorbell import Doorbell
-from service.settings import Settings
+from service.broker.dispatch import Dispatcher, Doorbell
+from service.config.settings import Settings
 from service.store.session import Database
 
 

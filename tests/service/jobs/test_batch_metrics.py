@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.jobs.batch_metrics import apart
-from service.spec.stream_metrics import BatchMetrics
+from service.contract.reports import BatchMetrics
+from service.jobs.stream_progress import apart
 
 OF_THE_FIRST_RELEASE: dict[str, Any] = {
     "duration_ms": 500,

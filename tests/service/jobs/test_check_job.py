@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
-from service.datasets.roots import DirectoryRoot, Root
-from service.jobs.check_job import CheckedJob, check_job
-from service.main import create_app
-from service.settings import Settings
-from service.spec.ddl import parse_schema
-from service.spec.errors import SpecError
-from service.spec.job import JobSpec
+from service.api.app import create_app
+from service.config.settings import Settings
+from service.contract.job import JobSpec
+from service.contract.problems import SpecError
+from service.data.roots import DirectoryRoot, Root
+from service.jobs.admission import CheckedJob, check_job
+from service.sql.ddl import parse_schema
 from tests.support.object_store import ObjectStore, running_object_store
 
 pytestmark = pytest.mark.one_database

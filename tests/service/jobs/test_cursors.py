@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.errors import InvalidCursorError
-from service.jobs.cursors import decode_cursor, encode_cursor
+from service.contract.errors import InvalidCursorError
+from service.jobs.views import decode_cursor, encode_cursor
 
 
 @pytest.mark.parametrize("position", [[1, "a"], [0, ""], [2**63 - 1, "ü/+"]])

@@ -8,11 +8,10 @@ from contextlib import closing
 
 from sqlalchemy import event, select
 
-from service.dispatch import Dispatcher
-from service.jobs.doorbell import Doorbell
-from service.settings import Settings
-from service.spec.queues import Queue
-from service.store import outbox
+from service.broker.dispatch import Dispatcher, Doorbell
+from service.config.settings import Settings
+from service.contract.enums import Queue
+from service.store import jobs as outbox
 from service.store.session import Database
 from service.store.tables import OutboxRow
 from tests.support import lifecycle

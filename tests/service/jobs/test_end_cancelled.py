@@ -11,17 +11,16 @@ from fastapi.testclient import TestClient
 from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
-from service.jobs.cancel_job import cancel_job
-from service.jobs.end_cancelled import CancelledJobs
+from service.api.app import create_app
+from service.config.settings import Settings
+from service.jobs.lifecycle import CancelledJobs, cancel_job
 from service.jobs.read_jobs import JobKey, read_jobs
 from service.jobs.views import Job
-from service.main import create_app
-from service.settings import Settings
 from service.store import leases
-from service.store.attempts import attempts_of
+from service.store.jobs import attempts_of
 from service.store.leases import Claim
+from service.store.maintenance import sweep
 from service.store.session import Database
-from service.store.sweeping import sweep
 from service.store.tables import JobRow
 from tests.support import lifecycle
 from tests.support.processes import wait_for

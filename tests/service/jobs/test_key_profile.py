@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.jobs.key_profile import profile_of, task_rows
-from service.spec.profiles import KeyProfile, ProfileRequest
-from service.spec.reports import HotKey, KeyStatistics, PlanReport, PlanTree, TableStatistics
+from service.contract.profiles import KeyProfile, ProfileRequest
+from service.contract.reports import HotKey, KeyStatistics, PlanReport, PlanTree, TableStatistics
+from service.jobs.explain_job import profile_of, task_rows
 
 TABLE = {"format": "parquet", "path": "flights/"}
 ROWS = 10_000_000

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.jobs.makespan import MOST_TASKS, makespan, simulate, stage_times
-from service.spec.reports import StageMetrics
-from service.spec.task_times import task_times
+from service.contract.reports import StageMetrics, task_times
+from service.jobs.reports import MOST_TASKS, makespan, simulate, stage_times
 from tests.support.lifecycle import STAGE
 from tests.support.stages import quantiles
 

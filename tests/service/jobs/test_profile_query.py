@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from service.jobs.profile_query import as_posted, job_of
-from service.spec.errors import Issue
-from service.spec.profiles import ProfileRequest
+from service.contract.problems import Issue
+from service.contract.profiles import ProfileRequest
+from service.jobs.explain_job import as_posted, job_of
 
 TABLE = {"format": "parquet", "path": "flights/"}
 

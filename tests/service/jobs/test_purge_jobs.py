@@ -12,15 +12,15 @@ import pytest
 from sqlalchemy import insert, select, update
 from structlog.testing import capture_logs
 
-from service.errors import JobNotFoundError, ResultMissingError
-from service.jobs import purge_jobs
-from service.jobs.purge_jobs import Limits, Purged, purge, purge_politely, would_purge
+from service.config.settings import RetentionSettings, Settings
+from service.contract.enums import JobStatus
+from service.contract.errors import JobNotFoundError, ResultMissingError
 from service.jobs.read_result import Places, find_result
 from service.results import directories
-from service.results.owner import OWNER
-from service.settings import RetentionSettings, Settings
-from service.spec.status import JobStatus
-from service.store.idempotency import remember_key
+from service.results import purge as purge_jobs
+from service.results.directories import OWNER
+from service.results.purge import Limits, Purged, purge, purge_politely, would_purge
+from service.store.jobs import remember_idempotency_key
 from service.store.session import Database
 from service.store.tables import JobRow
 from tests.support import lifecycle
@@ -219,7 +219,7 @@ def test_what_is_counted_before_is_what_is_removed(
             age(path, days=2)
     with database.write() as session:
         for key, job_id in (("a", old), ("b", older_result), ("c", young)):
-            remember_key(session, tenant="default", key=key, payload_sha256="", job_id=job_id, now=1)
+            remember_idempotency_key(session, tenant="default", key=key, payload_sha256="", job_id=job_id, now=1)
     for name in foreign:
         (folders[name] / OWNER).write_text("another installation")
     paths = (settings.results_dir, settings.streams_dir)
@@ -264,7 +264,7 @@ def test_expired_keys_are_counted_before_they_go(database: Database, settings: S
     job_id = lifecycle.insert(database)
     with database.write() as session:
         for key, at in (("c", database.now(session)), ("a", 1), ("b", 1)):
-            remember_key(session, tenant="default", key=key, payload_sha256="", job_id=job_id, now=at)
+            remember_idempotency_key(session, tenant="default", key=key, payload_sha256="", job_id=job_id, now=at)
     for purged in (would_purge, purge_politely):
         assert purged(database, settings.results_dir, settings.streams_dir, Limits(None, None)) == Purged(keys=2)
 

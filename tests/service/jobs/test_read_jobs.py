@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from service.errors import JobNotFoundError
+from service.config.settings import Settings
+from service.contract.enums import JobStatus
+from service.contract.errors import JobNotFoundError
 from service.jobs.read_jobs import JobKey, JobReader
-from service.settings import Settings
-from service.spec.status import JobStatus
 from service.store.session import Database
 from tests.support import lifecycle
 from tests.support.lifecycle import TENANT

@@ -9,17 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from service.errors import ServiceError
-from service.jobs.cancel_job import cancel_job
-from service.jobs.delete_job import delete_job
-from service.jobs.doorbell import Doorbell
-from service.jobs.resume_job import ResumeFrom, resume_job
-from service.jobs.stop_job import stop_job
-from service.settings import Settings
-from service.spec.modes import Mode
-from service.spec.status import TERMINAL, JobStatus
-from service.store import streams
-from service.store.attempts import attempts_of
+from service.broker.dispatch import Doorbell
+from service.config.settings import Settings
+from service.contract.enums import TERMINAL, JobStatus, Mode
+from service.contract.errors import ServiceError
+from service.jobs.lifecycle import ResumeFrom, cancel_job, delete_job, resume_job, stop_job
+from service.store import streaming_jobs
+from service.store.jobs import attempts_of
 from service.store.session import Database
 from service.store.tables import Base, JobRow
 from tests.support import lifecycle
@@ -100,7 +96,7 @@ def in_state(database: Database, status: str, lease: str) -> str:
         now = database.now(session)
         if lease in {NONE, DUE}:
             next_run_at = now + 60_000 if lease == DUE else None
-            assert streams.rest(session, held, now, because="caught_up", next_run_at=next_run_at)
+            assert streaming_jobs.rest(session, held, now, because="caught_up", next_run_at=next_run_at)
         values: dict[str, Any] = {"status": status}
         if lease == LOST:
             values["lease_expires_at"] = now

@@ -12,20 +12,19 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import func, select, update
 
-from service.access_errors import QuotaError, TooManyExplanationsError, TooManyPostedBytesError, TooManyStreamsError
+from service.broker.dispatch import Doorbell
+from service.config.settings import Settings
+from service.contract.errors import QuotaError, TooManyExplanationsError, TooManyPostedBytesError, TooManyStreamsError
+from service.contract.job import JobSpec
 from service.ingest.parsing import rows_of
-from service.jobs.append_rows import PostedRows, append_rows
-from service.jobs.declare_stream import declare_stream
-from service.jobs.delete_stream import delete_stream
-from service.jobs.doorbell import Doorbell
 from service.jobs.submit_job import Submission, submit_job
-from service.settings import Settings
-from service.spec.job import JobSpec
-from service.spec.types import Schema
+from service.sql.types.data_types import Schema
+from service.store.accounts import Counted, count_alone
 from service.store.jobs import EXPLAIN
-from service.store.quotas import Counted, count_alone
 from service.store.session import Database
 from service.store.tables import InputStreamRow, JobRow
+from service.streams.append_rows import PostedRows, append_rows
+from service.streams.manage_streams import declare_stream, delete_stream
 from tests.support.lifecycle import SPEC, TENANT
 
 AT_ONCE = 12
@@ -161,7 +160,7 @@ def posts(database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatc
         looked.wait(60)
         return rows_of(body, media_type, schema)
 
-    monkeypatch.setattr("service.jobs.append_rows.rows_of", parsed)
+    monkeypatch.setattr("service.streams.append_rows.rows_of", parsed)
 
     def post(stream: int, batch_id: str = "b") -> object:
         posted = PostedRows(TENANT, f"s{stream}", batch_id, "application/x-ndjson", b'{"uid": 1}')

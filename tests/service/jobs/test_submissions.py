@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
-from service.jobs import check_job
-from service.main import create_app
-from service.settings import Settings
-from service.spec.compile import compile_job
-from service.spec.limits import CODE
+from service.api.app import create_app
+from service.config.settings import Settings
+from service.contract.query import CODE
+from service.jobs import admission
+from service.sql.compile import compile_job
 from service.store.session import Database
 from tests.support.processes import end, start_python, wait_for
 from tests.support.shapes import ACCEPTED, MANY_JOINS, REFUSED, sql
@@ -54,7 +54,7 @@ def client(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Test
 
 @pytest.mark.not_quick
 def test_a_large_query_is_accepted(client: TestClient, subtests: pytest.Subtests) -> None:
-    """tests/service/spec/test_limits.py compiles all of them; here are those that a request could fail by itself."""
+    """tests/service/contract/test_limits.py compiles all; here are those that a request could fail by itself."""
     shapes = {**ACCEPTED, **MANY_JOINS}
     for shape in (*DEEP, "structure: 1,024 columns", "100 joins"):
         with subtests.test(shape=shape):
@@ -102,7 +102,7 @@ def test_submissions_keep_no_thread_from_reads(client: TestClient, monkeypatch: 
         assert gate.wait(3 * PATIENCE_SECONDS)
         return compile_job(*arguments, **named)
 
-    monkeypatch.setattr(check_job, "compile_job", held)
+    monkeypatch.setattr(admission, "compile_job", held)
     paths = ["/v1/jobs"] * AT_ONCE + ["/v1/explain"] * 10
     with ThreadPoolExecutor(len(paths) + 4) as pool:
         posts = [pool.submit(client.post, path, json=SMALL) for path in paths]
@@ -120,7 +120,7 @@ def test_submissions_keep_no_thread_from_reads(client: TestClient, monkeypatch: 
 
 HANGING = """
 import threading
-from service.cli.serve import serve
+from service.cli.start import serve
 from service.jobs import check_job
 
 def hang(*arguments, **named):

@@ -12,20 +12,19 @@ from sqlalchemy import text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from service.errors import IdempotencyKeyReusedError, StreamInUseError
-from service.jobs.append_rows import PostedRows, append_rows
-from service.jobs.check_job import CheckedJob, check_job
-from service.jobs.declare_stream import declare_stream
-from service.jobs.delete_stream import delete_stream
-from service.jobs.doorbell import Doorbell
+from service.broker.dispatch import Doorbell
+from service.config.settings import Settings
+from service.contract.errors import IdempotencyKeyReusedError, StreamInUseError
+from service.contract.job import JobSpec
+from service.contract.problems import SpecError
+from service.jobs.admission import CheckedJob, check_job
 from service.jobs.submit_job import Submission, submit_job
-from service.settings import Settings
-from service.spec.errors import SpecError
-from service.spec.job import JobSpec
 from service.store import jobs
 from service.store.jobs import NewJob
 from service.store.session import Database
 from service.store.tables import IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
+from service.streams.append_rows import PostedRows, append_rows
+from service.streams.manage_streams import declare_stream, delete_stream
 from tests.support.databases import count_rows
 from tests.support.lifecycle import SPEC, STREAM_TABLES, TENANT
 

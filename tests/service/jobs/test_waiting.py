@@ -7,16 +7,13 @@ from typing import Any
 
 import pytest
 
-from service.dispatch import Dispatcher
-from service.jobs.doorbell import Doorbell
-from service.jobs.list_jobs import list_jobs
-from service.jobs.read_jobs import JobKey, read_jobs
+from service.broker.dispatch import Dispatcher, Doorbell
+from service.config.settings import Settings
+from service.contract.enums import Mode, Queue
+from service.contract.job import JobSpec
+from service.jobs.read_jobs import JobKey, list_jobs, read_jobs
 from service.jobs.submit_job import Submission, submit_job
 from service.jobs.views import Job
-from service.settings import Settings
-from service.spec.job import JobSpec
-from service.spec.modes import Mode
-from service.spec.queues import Queue
 from service.store import jobs, workers
 from service.store.jobs import JobFilter
 from service.store.session import Database

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.orm import Session
 
-from service.jobs.watch import JobWatcher
-from service.settings import Settings
+from service.config.settings import Settings
+from service.jobs.read_jobs import JobWatcher
 from service.store.session import Database
 from tests.support import lifecycle
 

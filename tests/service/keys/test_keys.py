@@ -10,18 +10,12 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import event, select
 
-from service.access_errors import KeyNotFoundError, LastAdminKeyError
-from service.errors import InvalidCursorError
-from service.keys import key_ring
-from service.keys.issue_key import KeyRequest, issue_first_key, issue_key
-from service.keys.key_ring import REMEMBERED_SECONDS, KeyRing
-from service.keys.list_keys import list_keys
-from service.keys.principal import ANYBODY, Principal
-from service.keys.revoke_key import revoke_key
-from service.keys.secrets import Secret, make_secret, read_secret
-from service.keys.views import IssuedKey
-from service.spec.scopes import KeyScope
-from service.store import api_keys
+from service.contract.enums import KeyScope
+from service.contract.errors import InvalidCursorError, KeyNotFoundError, LastAdminKeyError
+from service.keys import verification
+from service.keys.administration import IssuedKey, KeyRequest, issue_first_key, issue_key, list_keys, revoke_key
+from service.keys.verification import ANYBODY, REMEMBERED_SECONDS, KeyRing, Principal, Secret, make_secret, read_secret
+from service.store import accounts
 from service.store.session import Database
 from service.store.tables import ApiKeyRow
 from tests.support.clocks import ManualClock, ManualSeconds
@@ -276,7 +270,7 @@ def test_an_expired_key_opens_nothing(ring: KeyRing, database: Database, clock: 
 
 
 def test_a_key_that_does_not_exist_is_remembered_within_bounds(ring: KeyRing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_ring, "_MOST_REMEMBERED", 3)
+    monkeypatch.setattr(verification, "_MOST_REMEMBERED", 3)
     tried = [make_secret() for _ in range(5)]
     for secret in tried:
         assert ring.look_up(secret) is None
@@ -286,7 +280,7 @@ def test_a_key_that_does_not_exist_is_remembered_within_bounds(ring: KeyRing, mo
 def test_keys_that_do_not_exist_have_no_other_forgotten(
     ring: KeyRing, issued: IssuedKey, monkeypatch: pytest.MonkeyPatch, seconds: ManualSeconds, database: Database
 ) -> None:
-    monkeypatch.setattr(key_ring, "_MOST_REMEMBERED", 3)
+    monkeypatch.setattr(verification, "_MOST_REMEMBERED", 3)
     assert not ring.has_held(shown(issued))
     ring.look_up(shown(issued))
     for _ in range(5):
@@ -305,7 +299,7 @@ def test_use_is_noted_to_the_minute(
 ) -> None:
     def used() -> int | None:
         with database.read() as session:
-            row = api_keys.find_key(session, issued.id)
+            row = accounts.find_key(session, issued.id)
             assert row is not None
             return row.used_at
 

@@ -8,8 +8,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from service.results.arrow_types import arrow_schema, arrow_type, one_row
-from service.spec.types import (
+from service.results.columns import arrow_schema, arrow_type, one_row
+from service.sql.types.data_types import (
     BIGINT,
     NULL,
     TIMESTAMP,

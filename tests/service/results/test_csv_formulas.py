@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from service.results.csv_formulas import name_without_formula, without_formulas
+from service.results.files import name_without_formula, without_formulas
 
 
 @pytest.mark.withstands(

@@ -8,11 +8,11 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from service.results import final_merge
-from service.results.arrow_types import arrow_schema
-from service.results.final_merge import check_mergeable, finals
-from service.spec.final_level import FinalColumn, FinalLevel, Merge, MergedColumn
-from service.spec.types import BIGINT, DOUBLE, STRING, DataType, Field, decimal
+from service.results import merge as final_merge
+from service.results.columns import arrow_schema
+from service.results.merge import check_mergeable, finals
+from service.sql.types.aggregates import FinalColumn, FinalLevel, Merge, MergedColumn
+from service.sql.types.data_types import BIGINT, DOUBLE, STRING, DataType, Field, decimal
 
 
 def one(merge: Merge, values: pa.Array, type_: DataType, *, zero: bool = False) -> list[object]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.results.newest_rows import merged, newest_of
+from service.results.merge import merged, newest_of
 
 SCHEMA = pa.schema(
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from service.results.owner import OWNER, bears, belongs_to
+from service.results.directories import OWNER, bears, belongs_to
 
 
 def test_the_first_one_owns_it(tmp_path: Path) -> None:

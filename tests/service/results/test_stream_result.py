@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from service.errors import ResultMissingError, ResultNotReadyError
-from service.results.downloads import as_parquet
+from service.contract.errors import ResultMissingError, ResultNotReadyError
+from service.results.files import as_parquet
 from service.results.stream_result import open_stream_result, result_directory
-from service.spec.types import BIGINT, STRING, Field
+from service.sql.types.data_types import BIGINT, STRING, Field
 from tests.support.staged import staged
-from workers.engine.streaming.sinks import compaction
+from workers.engine.streaming.sinks import managed as compaction
+from workers.engine.streaming.sinks.base import SinkTarget
 from workers.engine.streaming.sinks.managed import ManagedSink
-from workers.engine.streaming.sinks.sink import SinkTarget
 
 COLUMNS = (Field("k", STRING), Field("n", BIGINT))
 

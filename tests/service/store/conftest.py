@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from service.spec.modes import Mode
-from service.spec.queues import Queue
+from service.contract.enums import Mode, Queue
 from service.store.session import Database
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
-from service.spec import ends
-from service.spec.status import AttemptStatus
-from service.store.attempts import attempts_of, crashed_attempts, end_attempt, mark_attempt_running, start_attempt
+from service.contract import problems
+from service.contract.enums import AttemptStatus
+from service.store.jobs import attempts_of, crashed_attempts, end_attempt, mark_attempt_running, start_attempt
 from service.store.session import Database
 from service.store.tables import JobEventRow
 from tests.support.clocks import ManualClock
@@ -18,7 +18,7 @@ def test_an_attempt_ends_once(database: Database, clock: ManualClock, job_id: st
         mark_attempt_running(session, job_id, 1)
         for status in (AttemptStatus.CRASHED, AttemptStatus.SUCCEEDED):
             end_attempt(
-                session, job_id=job_id, tenant="default", fence=1, status=status, error=ends.lease_lost("w1"), now=5
+                session, job_id=job_id, tenant="default", fence=1, status=status, error=problems.lease_lost("w1"), now=5
             )
     with database.read() as session:
         (attempt,) = attempts_of(session, job_id)

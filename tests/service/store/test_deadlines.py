@@ -10,10 +10,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from service.settings import DatabaseSettings
-from service.store.deadlines import bound, take_any_time
-from service.store.faults import CommitUnknownError, Fault, fault_of
-from service.store.session import Database
+from service.config.settings import DatabaseSettings
+from service.store.session import CommitUnknownError, Database, Fault, bound, fault_of, take_any_time
 from tests.support.databases import PostgresDatabases
 from tests.support.servers import PostgresServer, running_postgres
 

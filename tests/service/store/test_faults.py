@@ -19,9 +19,8 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from service.settings import DatabaseSettings
-from service.store.faults import CommitUnknownError, Fault, fault_of, first_line
-from service.store.session import Database
+from service.config.settings import DatabaseSettings
+from service.store.session import CommitUnknownError, Database, Fault, fault_of, first_line
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,14 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from service.spec import ends
-from service.spec.modes import Mode
-from service.spec.reports import Progress
-from service.spec.status import LEASED, AttemptStatus, JobStatus
-from service.store import leases, publication, retries, streams
+from service.contract import problems
+from service.contract.enums import LEASED, AttemptStatus, JobStatus, Mode
+from service.contract.reports import Progress
+from service.store import leases, publication, streaming_jobs
 from service.store.leases import Claim
 from service.store.publication import Ending, PublishedResult
 from service.store.session import Database
-from service.store.streams import BatchMeasures
+from service.store.streaming_jobs import BatchMeasures
 from service.store.tables import Base, JobRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
@@ -29,12 +28,12 @@ Write = Callable[[Session, Claim, int], object]
 """Writes something on behalf of a claim. Returns a false value where the claim is refused."""
 
 SUCCEEDED = Ending(JobStatus.SUCCEEDED, result=PublishedResult("a/attempt-2", 7, 70), metrics=METRICS)
-FAILED = Ending(JobStatus.FAILED, ends.storage_unavailable("The store does not answer."))
+FAILED = Ending(JobStatus.FAILED, problems.storage_unavailable("The store does not answer."))
 
 
 def handing_back(status: AttemptStatus) -> Write:
     def hand_back(session: Session, held: Claim, now: int) -> object:
-        return leases.hand_back(session, held, now, status=status, error=ends.driver_lost(held.worker))
+        return leases.hand_back(session, held, now, status=status, error=problems.driver_lost(held.worker))
 
     return hand_back
 
@@ -46,19 +45,19 @@ WRITES: dict[str, Write] = {
     "save_plan": lambda session, held, now: publication.save_plan(session, held, REPORT, 7, now),
     "succeed": lambda session, held, now: publication.publish(session, held, SUCCEEDED, now),
     "fail": lambda session, held, now: publication.publish(session, held, FAILED, now),
-    "retry": lambda session, held, now: retries.publish_or_retry(session, held, FAILED, now),
+    "retry": lambda session, held, now: publication.publish_or_retry(session, held, FAILED, now),
     "lose_driver": handing_back(AttemptStatus.CRASHED),
     "hand_back": handing_back(AttemptStatus.CANCELLED),
-    "save_layout": lambda session, held, now: streams.save_layout(session, held, {"partitions": 8}, now),
-    "begin_batch": lambda session, held, now: streams.begin_batch(session, held, 1, 0, now),
-    "finish_batch": lambda session, held, now: streams.finish_batch(session, held, 1, 0, FACTS, now),
-    "measure_batches": lambda session, held, now: streams.measure_batches(
+    "save_layout": lambda session, held, now: streaming_jobs.save_layout(session, held, {"partitions": 8}, now),
+    "begin_batch": lambda session, held, now: streaming_jobs.begin_batch(session, held, 1, 0, now),
+    "finish_batch": lambda session, held, now: streaming_jobs.finish_batch(session, held, 1, 0, FACTS, now),
+    "measure_batches": lambda session, held, now: streaming_jobs.measure_batches(
         session, held, 1, [BatchMeasures(0, 5, {"rows": 5})], now
     ),
-    "note_followed": lambda session, held, now: streams.note_followed(session, held, 1, [{"table": "u"}], now),
-    "note_backlog": lambda session, held, now: streams.note_backlog(session, held, 1, {"files": 1}, now),
-    "mark_steady": streams.mark_steady,
-    "rest": lambda session, held, now: streams.rest(session, held, now, because="stopped"),
+    "note_followed": lambda session, held, now: streaming_jobs.note_followed(session, held, 1, [{"table": "u"}], now),
+    "note_backlog": lambda session, held, now: streaming_jobs.note_backlog(session, held, 1, {"files": 1}, now),
+    "mark_steady": streaming_jobs.mark_steady,
+    "rest": lambda session, held, now: streaming_jobs.rest(session, held, now, because="stopped"),
 }
 
 STALE: dict[str, dict[str, Any]] = {
@@ -82,9 +81,9 @@ def held(database: Database, clock: ManualClock, add_job: AddJob) -> Claim:
     clock.ms += 5
     for claim in claims.values():
         with database.write() as session:
-            streams.open_stream(session, claim, clock.ms)
+            streaming_jobs.open_stream(session, claim, clock.ms)
             publication.save_plan(session, claim, REPORT.model_copy(update={"statistics_ms": 1}), 7, clock.ms)
-            streams.begin_batch(session, claim, 1, 0, clock.ms)
+            streaming_jobs.begin_batch(session, claim, 1, 0, clock.ms)
             leases.save_progress(session, claim, Progress(tasks_total=1), clock.ms)
     clock.ms += 5
     return claims["a"]
@@ -150,13 +149,13 @@ ANSWERS: dict[str, tuple[Write | None, Write]] = {
     ),
     "retry": (
         WRITES["retry"],
-        lambda session, held, now: retries.publish_or_retry(session, held, FAILED, now, again=True),
+        lambda session, held, now: publication.publish_or_retry(session, held, FAILED, now, again=True),
     ),
-    "rest": (WRITES["rest"], lambda session, held, _: streams.is_at_rest(session, held)),
+    "rest": (WRITES["rest"], lambda session, held, _: streaming_jobs.is_at_rest(session, held)),
     "hand_back": (
         WRITES["hand_back"],
         lambda session, held, _: leases.handed_back(
-            session, held, status=AttemptStatus.CANCELLED, error=ends.driver_lost(held.worker)
+            session, held, status=AttemptStatus.CANCELLED, error=problems.driver_lost(held.worker)
         ),
     ),
 }
@@ -183,11 +182,11 @@ def test_a_job_that_is_queued_again_has_no_worker_and_does_not_rest(database: Da
     with database.write() as session:
         session.execute(update(JobRow).where(JobRow.id == "a").values(status="QUEUED"))
         assert not leases.is_claimed(session, held)
-        assert not streams.is_at_rest(session, held)
+        assert not streaming_jobs.is_at_rest(session, held)
 
 
 def test_an_attempt_that_ended_otherwise_was_not_handed_back(database: Database, held: Claim) -> None:
-    lost, other = ends.driver_lost("w1"), ends.handed_back("w1")
+    lost, other = problems.driver_lost("w1"), problems.handed_back("w1")
     assert do(database, WRITES["hand_back"], held)
     with database.write() as session:
         assert leases.handed_back(session, held, status=AttemptStatus.CRASHED, error=lost) is None
@@ -198,4 +197,4 @@ def test_an_attempt_that_ended_otherwise_was_not_handed_back(database: Database,
 def test_an_attempt_that_was_lost_meanwhile_has_not_failed(database: Database, held: Claim) -> None:
     assert do(database, WRITES["lose_driver"], held)
     with database.write() as session:
-        assert retries.publish_or_retry(session, held, FAILED, database.now(session), again=True) is None
+        assert publication.publish_or_retry(session, held, FAILED, database.now(session), again=True) is None

@@ -6,13 +6,12 @@ from typing import Any
 
 from sqlalchemy import event, update
 
-from service.spec.queues import Queue
-from service.spec.status import JobStatus
+from service.contract.enums import JobStatus, Queue
 from service.store import leases
-from service.store.gauges import JobGauges, read_gauges
-from service.store.outbox import owe_message
+from service.store.jobs import owe_message
 from service.store.session import Database
 from service.store.tables import JobRow
+from service.store.workers import JobGauges, read_gauges
 from tests.support.clocks import ManualClock
 from tests.support.lifecycle import AddJob
 

@@ -9,16 +9,16 @@ from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.spec.status import JobStatus
-from service.store import ingest
-from service.store.ingest import Hidden, InputStream, NewBatch
+from service.contract.enums import JobStatus
+from service.store import input_streams
+from service.store.input_streams import Hidden, InputStream, NewBatch
 from service.store.session import Database
 from service.store.tables import InputBatchRow, JobRow
 
 
 def declare(session: Session, name: str = "clicks", tenant: str = "default", stream_id: str = "a1") -> InputStream:
-    assert ingest.insert_stream(session, tenant=tenant, name=name, stream_id=stream_id, ddl="uid BIGINT", now=5)
-    found = ingest.find_stream(session, tenant, name)
+    assert input_streams.insert_stream(session, tenant=tenant, name=name, stream_id=stream_id, ddl="uid BIGINT", now=5)
+    found = input_streams.find_stream(session, tenant, name)
     assert found is not None
     return found
 
@@ -30,34 +30,36 @@ def batch(number: int, batch_id: str | None = None) -> NewBatch:
 def test_a_name_is_given_once_a_tenant(database: Database) -> None:
     with database.write() as session:
         stream = declare(session)
-        assert not ingest.insert_stream(session, tenant="default", name="clicks", stream_id="b2", ddl="uid INT", now=6)
+        assert not input_streams.insert_stream(
+            session, tenant="default", name="clicks", stream_id="b2", ddl="uid INT", now=6
+        )
         assert declare(session, tenant="other").tenant == "other"
-        assert ingest.find_stream(session, "default", "clicks") == stream
+        assert input_streams.find_stream(session, "default", "clicks") == stream
         assert stream.schema.names == ("uid",)
-        assert ingest.find_stream(session, "default", "other") is None
+        assert input_streams.find_stream(session, "default", "other") is None
 
 
 def test_batches_are_numbered_and_summed_up(database: Database) -> None:
     with database.write() as session:
         stream = declare(session)
-        sequence = [ingest.insert_batch(session, stream, batch(number), 7 + number) for number in (1, 2)]
+        sequence = [input_streams.insert_batch(session, stream, batch(number), 7 + number) for number in (1, 2)]
     assert [one.seq for one in sequence if one is not None] == [1, 2]
     with database.read() as session:
-        found = ingest.find_stream(session, "default", "clicks")
+        found = input_streams.find_stream(session, "default", "clicks")
         assert found is not None
         assert (found.batches, found.rows, found.bytes, found.created_at, found.newest_at) == (2, 30, 300, 5, 9)
-        assert ingest.find_batch(session, tenant="default", stream="clicks", batch_id="b2") == sequence[1]
-        assert ingest.find_batch(session, tenant="other", stream="clicks", batch_id="b2") is None
+        assert input_streams.find_batch(session, tenant="default", stream="clicks", batch_id="b2") == sequence[1]
+        assert input_streams.find_batch(session, tenant="other", stream="clicks", batch_id="b2") is None
 
 
 def test_a_batch_is_accepted_once(database: Database) -> None:
     with database.write() as session:
         stream = declare(session)
-        ingest.insert_batch(session, stream, batch(1), 7)
+        input_streams.insert_batch(session, stream, batch(1), 7)
     with pytest.raises(IntegrityError), database.write() as session:
-        ingest.insert_batch(session, stream, batch(2, "b1"), 8)
+        input_streams.insert_batch(session, stream, batch(2, "b1"), 8)
     with database.read() as session:
-        found = ingest.find_stream(session, "default", "clicks")
+        found = input_streams.find_stream(session, "default", "clicks")
         assert found is not None
         assert (found.batches, found.rows) == (1, 10)
 
@@ -65,29 +67,31 @@ def test_a_batch_is_accepted_once(database: Database) -> None:
 def test_none_goes_into_a_stream_that_took_the_place_of_another(database: Database) -> None:
     with database.write() as session:
         stream = declare(session)
-        ingest.delete_stream(session, tenant="default", name="clicks")
-        assert ingest.insert_batch(session, stream, batch(1), 7) is None
+        input_streams.delete_stream(session, tenant="default", name="clicks")
+        assert input_streams.insert_batch(session, stream, batch(1), 7) is None
         declare(session, stream_id="b2")
-        assert ingest.insert_batch(session, stream, batch(1), 7) is None
+        assert input_streams.insert_batch(session, stream, batch(1), 7) is None
         assert session.execute(select(func.count()).select_from(InputBatchRow)).scalar_one() == 0
 
 
 def test_deleting_leaves_others_alone(database: Database) -> None:
     with database.write() as session:
         for number, (tenant, name) in enumerate([("default", "clicks"), ("default", "views"), ("other", "clicks")]):
-            ingest.insert_batch(session, declare(session, name, tenant), batch(number), 7)
-        ingest.delete_stream(session, tenant="default", name="clicks")
+            input_streams.insert_batch(session, declare(session, name, tenant), batch(number), 7)
+        input_streams.delete_stream(session, tenant="default", name="clicks")
         left = session.execute(select(InputBatchRow.tenant, InputBatchRow.stream)).all()
         assert sorted((tenant, stream) for tenant, stream in left) == [("default", "views"), ("other", "clicks")]
-        assert [one.name for one in ingest.list_streams(session, tenant="default", after="", limit=9)] == ["views"]
+        assert [one.name for one in input_streams.list_streams(session, tenant="default", after="", limit=9)] == [
+            "views"
+        ]
 
 
 def test_hidden_files_of_accepted_batches(database: Database) -> None:
     with database.write() as session:
         stream = declare(session)
-        ingest.insert_batch(session, stream, batch(1), 7)
-        ingest.insert_batch(session, stream, batch(2), 7)
-        found = ingest.find_hidden(session, ["file-2", "file-3"])
+        input_streams.insert_batch(session, stream, batch(1), 7)
+        input_streams.insert_batch(session, stream, batch(2), 7)
+        found = input_streams.find_hidden(session, ["file-2", "file-3"])
     assert found == [Hidden("file-2", "default", "clicks", "a1", 2, f"{2:064}")]
 
 
@@ -105,7 +109,7 @@ class TestReaders:
 
     def readers(self, database: Database) -> list[str]:
         with database.read() as session:
-            return list(ingest.readers_of(session, "default", "clicks"))
+            return list(input_streams.readers_of(session, "default", "clicks"))
 
     @pytest.mark.parametrize("status", JobStatus)
     def test_jobs_that_have_not_finished(

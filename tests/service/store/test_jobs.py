@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import update
 
-from service.spec.status import JobStatus
+from service.contract.enums import JobStatus
 from service.store import jobs, leases
-from service.store.events import events_after
-from service.store.jobs import JobFilter, JobPosition, NewJob
+from service.store.jobs import JobFilter, JobPosition, NewJob, events_after
 from service.store.session import Database
 from service.store.tables import JobRow
 from tests.support.clocks import ManualClock

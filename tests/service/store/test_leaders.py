@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from service.store import leaders
+from service.store import leases
 from service.store.session import Database
 from tests.support.clocks import ManualClock
 
@@ -14,7 +14,7 @@ TERM = 10_000
 
 def elect(database: Database, owner: str) -> bool:
     with database.write() as session:
-        return leaders.elect(session, "sweep", owner, database.now(session), TERM)
+        return leases.elect(session, "sweep", owner, database.now(session), TERM)
 
 
 def test_the_first_one_leads_and_stays(database: Database, clock: ManualClock) -> None:
@@ -36,17 +36,17 @@ def test_a_silent_leader_is_replaced(database: Database, clock: ManualClock) -> 
 def test_a_leader_may_resign(database: Database) -> None:
     assert elect(database, "a")
     with database.write() as session:
-        leaders.resign(session, "sweep", "b")
+        leases.resign(session, "sweep", "b")
     assert not elect(database, "b")
     with database.write() as session:
-        leaders.resign(session, "sweep", "a")
+        leases.resign(session, "sweep", "a")
     assert elect(database, "b")
 
 
 def test_tasks_have_leaders_of_their_own(database: Database, clock: ManualClock) -> None:
     def elect_for(task: str, owner: str) -> bool:
         with database.write() as session:
-            return leaders.elect(session, task, owner, clock.ms, TERM)
+            return leases.elect(session, task, owner, clock.ms, TERM)
 
     assert elect_for("sweep", "a")
     assert elect_for("other", "b")
@@ -55,14 +55,14 @@ def test_tasks_have_leaders_of_their_own(database: Database, clock: ManualClock)
     assert elect_for("sweep", "b"), "the time of a was not extended by the other election"
     assert elect_for("third", "a")
     with database.write() as session:
-        leaders.resign(session, "other", "a")
+        leases.resign(session, "other", "a")
     assert (elect_for("third", "b"), elect_for("other", "b")) == (False, True)
 
 
 def test_an_end_that_is_further_off_than_any_term_is_over(database: Database, clock: ManualClock) -> None:
     """It was set before the clock went back."""
     with database.write() as session:
-        assert leaders.elect(session, "sweep", "a", clock.ms, 3_600_000)
+        assert leases.elect(session, "sweep", "a", clock.ms, 3_600_000)
     assert not elect(database, "b")
     clock.ms -= 1
     assert elect(database, "b")

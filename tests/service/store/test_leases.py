@@ -12,16 +12,15 @@ import pytest
 from sqlalchemy import Select, event, func, select, update
 from sqlalchemy.orm import ORMExecuteState
 
-from service.spec import ends
-from service.spec.job import SPEC_VERSION
-from service.spec.queues import Queue
-from service.spec.reports import Progress
-from service.spec.status import AttemptStatus, JobStatus
+from service.contract import problems
+from service.contract.enums import AttemptStatus, JobStatus, Queue
+from service.contract.job import SPEC_VERSION
+from service.contract.reports import Progress
 from service.store import leases
-from service.store.attempts import attempts_of
+from service.store.jobs import attempts_of
 from service.store.leases import Claim
 from service.store.session import Database
-from service.store.stream_state import find_stream
+from service.store.streaming_state import find_stream
 from service.store.tables import JobEventRow, JobRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
@@ -181,7 +180,7 @@ def test_a_late_worker_changes_nothing(database: Database, clock: ManualClock, j
         elif how == "progress":
             assert not leases.save_progress(session, late, Progress(tasks_done=1), clock.ms)
         else:
-            status, error = AttemptStatus.CRASHED, ends.driver_lost("w1")
+            status, error = AttemptStatus.CRASHED, problems.driver_lost("w1")
             assert leases.hand_back(session, late, clock.ms, status=status, error=error) is None
     row = row_of(database, job_id)
     assert (row.status, row.fence, row.lease_owner, row.version, row.progress) == ("PLANNING", 2, "w2", 3, None)
@@ -203,7 +202,7 @@ def test_handing_back_after_a_lost_driver_spends_an_attempt(
         claim = lifecycle.claim(database, job_id, "w1")
         assert claim.crashes == crashes
         with database.write() as session:
-            error = ends.driver_lost("w1")
+            error = problems.driver_lost("w1")
             told = leases.hand_back(session, claim, clock.ms, status=AttemptStatus.CRASHED, error=error)
         assert told is expected
     row = row_of(database, job_id)
@@ -216,7 +215,7 @@ def test_handing_back_locks_the_job_before_all_else(database: Database, clock: M
     statements: list[ORMExecuteState] = []
     with database.write() as session:
         event.listen(session, "do_orm_execute", statements.append)
-        leases.hand_back(session, claim, clock.ms, status=AttemptStatus.CANCELLED, error=ends.handed_back("w1"))
+        leases.hand_back(session, claim, clock.ms, status=AttemptStatus.CANCELLED, error=problems.handed_back("w1"))
     # SQLite has no such clause, its write transactions are alone anyway.
     first = statements[0].statement
     assert isinstance(first, Select)
@@ -245,7 +244,7 @@ def test_handing_back_on_a_stop_spends_nothing(database: Database, clock: Manual
         assert claim.crashes == 0
         lifecycle.run(database, claim)
         with database.write() as session:
-            error = ends.handed_back("w1")
+            error = problems.handed_back("w1")
             told = leases.hand_back(session, claim, clock.ms, status=AttemptStatus.CANCELLED, error=error)
         assert told is JobStatus.QUEUED
     row = row_of(database, job_id)
@@ -260,7 +259,7 @@ def test_handing_back_a_job_being_cancelled_cancels_it(database: Database, clock
     with database.write() as session:
         session.execute(update(JobRow).values(status="CANCELLING", cancel_requested_at=clock.ms))
     with database.write() as session:
-        error = ends.driver_lost("w1")
+        error = problems.driver_lost("w1")
         told = leases.hand_back(session, claim, clock.ms, status=AttemptStatus.CRASHED, error=error)
     assert told is JobStatus.CANCELLED
     assert row_of(database, job_id).status == "CANCELLED"
@@ -270,7 +269,7 @@ def test_a_job_that_a_newer_version_moved_on_is_not_ours_any_more(
     database: Database, clock: ManualClock, job_id: str
 ) -> None:
     claim = lifecycle.claim(database, job_id, "w1")
-    status, error = AttemptStatus.CANCELLED, ends.handed_back("w1")
+    status, error = AttemptStatus.CANCELLED, problems.handed_back("w1")
     with database.write() as session:
         assert leases.hand_back(session, claim, clock.ms, status=status, error=error) is JobStatus.QUEUED
         assert leases.handed_back(session, claim, status=status, error=error) is JobStatus.QUEUED

@@ -8,10 +8,9 @@ import pytest
 from sqlalchemy import update
 
 from service.store import leases, workers
-from service.store.listeners import deaf_workers, free_slots, queues_listened_to
 from service.store.session import Database
 from service.store.tables import JobRow, WorkerRow
-from service.store.workers import WorkerFacts
+from service.store.workers import WorkerFacts, deaf_workers, free_slots, queues_listened_to
 from tests.support.clocks import ManualClock
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.spec.reports import (
+from service.contract.reports import (
     Alternative,
     FirstRun,
     HotKey,
@@ -18,7 +18,7 @@ from service.spec.reports import (
     RuleTrace,
     TableStatistics,
 )
-from service.store.plans import report_of, split
+from service.store.publication import report_of, split
 from service.store.tables import PlanRow
 
 NODE = PlanNodeReport(id=0, operator="Scan", detail="t", inputs=())

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine
 
-from service.store.pool_checks import RESTED_SECONDS, check_before_use
+from service.store.session import RESTED_SECONDS, check_before_use
 from tests.support.databases import PostgresDatabases
 from tests.support.servers import PostgresServer
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import func, select, update
 
-from service.spec import ends
-from service.spec.reports import (
+from service.contract import problems
+from service.contract.enums import JobStatus
+from service.contract.reports import (
     EstimateReport,
     PlanReport,
     PlanTree,
@@ -19,10 +20,8 @@ from service.spec.reports import (
     SkewReport,
     StageMetrics,
 )
-from service.spec.status import JobStatus
-from service.store.attempts import attempts_of
+from service.store.jobs import attempts_of
 from service.store.leases import Claim
-from service.store.plans import report_of
 from service.store.publication import (
     AttemptMetrics,
     Ending,
@@ -30,6 +29,7 @@ from service.store.publication import (
     is_published,
     publish,
     published_paths,
+    report_of,
     save_plan,
 )
 from service.store.session import Database
@@ -67,7 +67,7 @@ SUCCESS = Ending(
 )
 
 
-FAILURE = Ending(JobStatus.FAILED, ends.internal_error("job-1", 1))
+FAILURE = Ending(JobStatus.FAILED, problems.internal_error("job-1", 1))
 
 
 def publish_now(database: Database, claim: Claim, ending: Ending) -> bool:
@@ -110,7 +110,7 @@ def test_it_is_published_once(database: Database, job_id: str) -> None:
     claim = lifecycle.claim(database, job_id)
     assert publish_now(database, claim, SUCCESS)
     before = counts(database)
-    assert not publish_now(database, claim, Ending(JobStatus.FAILED, ends.internal_error(job_id, 1)))
+    assert not publish_now(database, claim, Ending(JobStatus.FAILED, problems.internal_error(job_id, 1)))
     assert row_of(database, job_id).status == "SUCCEEDED"
     assert counts(database) == before
 
@@ -174,7 +174,7 @@ def test_the_replacement_publishes(database: Database, job_id: str) -> None:
         session.execute(update(JobRow).values(status="QUEUED", lease_owner=None, lease_expires_at=None))
     newer = lifecycle.claim(database, job_id, "w2")
     assert publish_now(database, newer, SUCCESS)
-    assert not publish_now(database, late, Ending(JobStatus.FAILED, ends.internal_error(job_id, 1)))
+    assert not publish_now(database, late, Ending(JobStatus.FAILED, problems.internal_error(job_id, 1)))
     assert row_of(database, job_id).status == "SUCCEEDED"
 
 

@@ -7,12 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import func, select, update
 
-from service.spec.queues import Queue
-from service.spec.status import LEASED
-from service.store import ingest, leases, quotas
-from service.store.ingest import NewBatch
+from service.contract.enums import LEASED, Queue
+from service.store import accounts, input_streams, leases
+from service.store.accounts import Quota
+from service.store.input_streams import NewBatch
 from service.store.jobs import EXPLAIN
-from service.store.quotas import Quota
 from service.store.session import Database
 from service.store.tables import JobRow
 from tests.support.clocks import ManualClock
@@ -25,7 +24,7 @@ QUEUES = ("short", "long", "stream")
 def take(database: Database, job_id: str, most_running: int) -> bool:
     """What a worker does that is told of a job."""
     with database.write() as session:
-        if not quotas.has_room(session, job_id, Quota(most_running)):
+        if not accounts.has_room(session, job_id, Quota(most_running)):
             return False
         return leases.claim(session, job_id, "w", database.now(session), LEASE) is not None
 
@@ -44,7 +43,7 @@ def test_waiting_jobs_are_counted_for_their_tenant(database: Database, add_job: 
 
     def count(tenant: str, at_most: int = 100) -> int:
         with database.read() as session:
-            return quotas.count_waiting(session, tenant, at_most)
+            return accounts.count_waiting(session, tenant, at_most)
 
     assert [count("a"), count("b"), count("c")] == [4, 1, 0]
     assert count("a", at_most=2) == 2
@@ -87,7 +86,7 @@ def test_a_tenant_whose_explanations_take_enough_slots_waits_with_further_ones_a
         clock.ms += 1
     full = Quota(explained=frozenset({"a"}))
     with database.write() as session:
-        assert [quotas.has_room(session, job_id, full) for job_id in ("a1", "a2", "b1", "a3")] == [0, 0, 1, 1]
+        assert [accounts.has_room(session, job_id, full) for job_id in ("a1", "a2", "b1", "a3")] == [0, 0, 1, 1]
         assert leases.oldest_waiting(session, QUEUES) == "a1"
         assert leases.oldest_waiting(session, QUEUES, full) == "b1"
         assert leases.oldest_waiting(session, QUEUES, Quota(1, frozenset({"a", "b"}))) == "a3"
@@ -107,25 +106,29 @@ def test_explanations_that_somebody_waits_for_are_counted(
     with database.write() as session:
         session.execute(update(JobRow).where(JobRow.id == "ended").values(status="SUCCEEDED"))
     with database.read() as session:
-        assert quotas.count_explanations(session, "default", since) == 2
-        assert quotas.count_explanations(session, "default", since - 1) == 3
+        assert accounts.count_explanations(session, "default", since) == 2
+        assert accounts.count_explanations(session, "default", since - 1) == 3
 
 
 def test_what_was_posted_is_counted_over_all_streams_of_a_tenant(database: Database) -> None:
     with database.write() as session:
         for tenant, name in (("a", "one"), ("a", "two"), ("b", "one")):
-            ingest.insert_stream(session, tenant=tenant, name=name, stream_id=f"{tenant}-{name}", ddl="uid INT", now=1)
-            stream = ingest.find_stream(session, tenant, name)
+            input_streams.insert_stream(
+                session, tenant=tenant, name=name, stream_id=f"{tenant}-{name}", ddl="uid INT", now=1
+            )
+            stream = input_streams.find_stream(session, tenant, name)
             assert stream is not None
-            assert ingest.insert_batch(session, stream, NewBatch("1", "0" * 64, f"{tenant}-{name}", 1, 1 << 40), 2)
+            assert input_streams.insert_batch(
+                session, stream, NewBatch("1", "0" * 64, f"{tenant}-{name}", 1, 1 << 40), 2
+            )
     with database.read() as session:
-        assert [quotas.posted_bytes(session, tenant) for tenant in ("a", "b", "c")] == [2 << 40, 1 << 40, 0]
-        assert [quotas.count_streams(session, tenant) for tenant in ("a", "b", "c")] == [2, 1, 0]
+        assert [accounts.posted_bytes(session, tenant) for tenant in ("a", "b", "c")] == [2 << 40, 1 << 40, 0]
+        assert [accounts.count_streams(session, tenant) for tenant in ("a", "b", "c")] == [2, 1, 0]
 
 
 def test_a_job_that_is_gone_is_nobody_s_quota(database: Database) -> None:
     with database.write() as session:
-        assert quotas.has_room(session, "gone", Quota(1))
+        assert accounts.has_room(session, "gone", Quota(1))
 
 
 @pytest.mark.withstands(
@@ -142,7 +145,7 @@ def test_workers_that_claim_at_once_do_not_pass_the_quota(database: Database, ad
             return take(database, jobs[number // 2], 3)
         with database.write() as session:
             job_id = leases.oldest_waiting(session, QUEUES, Quota(3))
-            if job_id is None or not quotas.has_room(session, job_id, Quota(3)):
+            if job_id is None or not accounts.has_room(session, job_id, Quota(3)):
                 return False
             return leases.claim(session, job_id, "w", database.now(session), LEASE) is not None
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import event, select, update
 
-from service.spec.status import LEASED, TERMINAL, JobStatus
-from service.store import retention
-from service.store.events import append_event
-from service.store.idempotency import remember_key
+from service.contract.enums import LEASED, TERMINAL, JobStatus
+from service.store import maintenance
+from service.store.jobs import append_event, remember_idempotency_key
 from service.store.session import Database
 from service.store.tables import IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
 from tests.support.clocks import ManualClock
@@ -40,17 +39,17 @@ def test_the_oldest_go_first_with_all_that_hangs_on_them(database: Database, add
     with database.write() as session:
         append_event(session, job_id="job-0", tenant="default", now=1, type="plan", data={})
         session.add(OutboxRow(job_id="job-0", tenant="default", created_at=1))
-        remember_key(session, tenant="default", key="k", payload_sha256="", job_id="job-0", now=1)
+        remember_idempotency_key(session, tenant="default", key="k", payload_sha256="", job_id="job-0", now=1)
     with database.write() as session:
-        gone = retention.remove_jobs(session, before=104, since=0, limit=3)
+        gone = maintenance.remove_jobs(session, before=104, since=0, limit=3)
     assert {(job.job_id, job.finished_at, job.had_result, job.bytes) for job in gone} == {
         (f"job-{number}", 100 + number, True, 100) for number in range(3)
     }
     assert ids(database) == {"job-3", "job-4"}
     assert [count_rows(database, table) for table in (JobEventRow, OutboxRow, IdempotencyKeyRow)] == [2, 0, 0]
     with database.write() as session:
-        assert [job.job_id for job in retention.remove_jobs(session, before=104, since=102, limit=3)] == ["job-3"]
-        assert retention.remove_jobs(session, before=104, since=0, limit=3) == []
+        assert [job.job_id for job in maintenance.remove_jobs(session, before=104, since=102, limit=3)] == ["job-3"]
+        assert maintenance.remove_jobs(session, before=104, since=0, limit=3) == []
 
 
 @pytest.mark.parametrize("status", sorted(LEASED | {JobStatus.QUEUED}))
@@ -60,17 +59,17 @@ def test_a_live_job_is_never_touched(database: Database, add_job: AddJob, status
     with database.write() as session:
         session.execute(update(JobRow).values(result_path="job/attempt-1"))
     with database.write() as session:
-        assert retention.remove_jobs(session, before=1_000, since=0, limit=10) == []
-        assert retention.forget_results(session, before=1_000, since=0, limit=10) == []
-        assert retention.count_expired(session, 1_000, 1_000) == retention.Expired(0, 0, 0)
+        assert maintenance.remove_jobs(session, before=1_000, since=0, limit=10) == []
+        assert maintenance.forget_results(session, before=1_000, since=0, limit=10) == []
+        assert maintenance.count_expired(session, 1_000, 1_000) == maintenance.Expired(0, 0, 0)
 
 
 def test_every_end_counts(database: Database, add_job: AddJob) -> None:
     for status in TERMINAL:
         end(database, add_job(status.value), at=100, status=status)
     with database.write() as session:
-        assert retention.count_expired(session, 1_000, None) == retention.Expired(len(TERMINAL), 1, 100)
-        gone = retention.remove_jobs(session, before=1_000, since=0, limit=10)
+        assert maintenance.count_expired(session, 1_000, None) == maintenance.Expired(len(TERMINAL), 1, 100)
+        gone = maintenance.remove_jobs(session, before=1_000, since=0, limit=10)
     assert sorted((job.had_result, job.bytes) for job in gone) == [(False, 0)] * 4 + [(True, 100)]
 
 
@@ -79,16 +78,16 @@ def test_a_result_goes_once_and_the_job_stays(database: Database, add_job: AddJo
         end(database, add_job(f"job-{number}"), at=100 + number)
     end(database, add_job("failed"), at=100, status=JobStatus.FAILED)
     with database.write() as session:
-        assert retention.count_expired(session, None, 102) == retention.Expired(0, 2, 200)
-        gone = retention.forget_results(session, before=102, since=0, limit=10)
+        assert maintenance.count_expired(session, None, 102) == maintenance.Expired(0, 2, 200)
+        gone = maintenance.forget_results(session, before=102, since=0, limit=10)
         assert sorted(job.job_id for job in gone) == ["job-0", "job-1"]
-        assert retention.forget_results(session, before=102, since=0, limit=10) == []
-        assert retention.count_expired(session, None, 102) == retention.Expired(0, 0, 0)
+        assert maintenance.forget_results(session, before=102, since=0, limit=10) == []
+        assert maintenance.count_expired(session, None, 102) == maintenance.Expired(0, 0, 0)
     with database.read() as session:
-        lost = {row.id for row in session.scalars(select(JobRow)) if retention.has_lost_its_result(row)}
+        lost = {row.id for row in session.scalars(select(JobRow)) if maintenance.has_lost_its_result(row)}
     assert lost == {"job-0", "job-1"}
     with database.write() as session:
-        without = retention.remove_jobs(session, before=101, since=0, limit=10)
+        without = maintenance.remove_jobs(session, before=101, since=0, limit=10)
     assert sorted((job.job_id, job.had_result, job.bytes) for job in without) == [
         ("failed", False, 0),
         ("job-0", False, 0),
@@ -104,14 +103,14 @@ def test_keys_go_when_their_time_is_over(database: Database, add_job: AddJob) ->
             )
             session.add(row)
     with database.write() as session:
-        assert [retention.remove_expired_keys(session, 103, limit=3) for _ in range(3)] == [3, 1, 0]
+        assert [maintenance.remove_expired_keys(session, 103, limit=3) for _ in range(3)] == [3, 1, 0]
         assert list(session.scalars(select(IdempotencyKeyRow.key))) == ["k4"]
 
 
 def test_one_is_told_that_it_is_time_and_nobody_at_first(database: Database, clock: ManualClock) -> None:
     def told(worker: str) -> bool:
         with database.write() as session:
-            return retention.is_due(session, worker, clock.ms, EVERY_MS)
+            return maintenance.is_due(session, worker, clock.ms, EVERY_MS)
 
     assert [told("w1"), told("w2")] == [False, False]
     clock.ms += EVERY_MS - 1
@@ -131,8 +130,8 @@ def test_the_oldest_are_found_by_the_index_on_their_ends(sqlite_database: Databa
 
     event.listen(sqlite_database.engine, "before_cursor_execute", listen)
     with sqlite_database.write() as session:
-        retention.remove_jobs(session, before=1, since=0, limit=10)
-        retention.forget_results(session, before=1, since=0, limit=10)
+        maintenance.remove_jobs(session, before=1, since=0, limit=10)
+        maintenance.forget_results(session, before=1, since=0, limit=10)
     changes = [statement for statement in seen if "DELETE" in statement or "UPDATE" in statement]
     assert len(changes) == 2
     with sqlite_database.read() as session:

@@ -7,23 +7,21 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import update
 
-from service.spec import ends
-from service.spec.problem import Problem
-from service.spec.status import AttemptStatus, JobStatus
+from service.contract import problems
+from service.contract.enums import AttemptStatus, JobStatus
+from service.contract.problems import Problem
 from service.store import leases
-from service.store.attempts import attempts_of, crashed_attempts
-from service.store.events import events_after
-from service.store.publication import Ending
-from service.store.retries import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, publish_or_retry
+from service.store.jobs import attempts_of, crashed_attempts, events_after
+from service.store.maintenance import Sweep, sweep
+from service.store.publication import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, Ending, publish_or_retry
 from service.store.session import Database
-from service.store.sweeping import Sweep, sweep
 from service.store.tables import JobRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
 from tests.support.lifecycle import row_of
 
 LEASE = 1_000
-AWAY = ends.storage_unavailable("The store of 's3a://b/' does not answer.")
+AWAY = problems.storage_unavailable("The store of 's3a://b/' does not answer.")
 WRONG = Problem(type="/problems/divide_by_zero", title="Division by zero", status=422, detail="", code="divide_by_zero")
 HEAVY = Problem(type="/problems/out_of_memory", title="Out of memory", status=500, detail="", code="out_of_memory")
 
@@ -86,7 +84,7 @@ def test_lost_attempts_and_failures_have_budgets_of_their_own(
     held = lifecycle.try_claim(database, job_id, lease_ms=LEASE)
     assert held is not None
     with database.write() as session:
-        lost = leases.hand_back(session, held, clock.ms, status=AttemptStatus.CRASHED, error=ends.driver_lost("w1"))
+        lost = leases.hand_back(session, held, clock.ms, status=AttemptStatus.CRASHED, error=problems.driver_lost("w1"))
         assert (lost, crashed_attempts(session, job_id)) == (JobStatus.QUEUED, 1)
     assert fails(database, job_id) is JobStatus.FAILED
     assert ends_of(database, job_id) == ["FAILED", "CRASHED", "FAILED"]
@@ -97,8 +95,8 @@ def test_lost_attempts_and_failures_have_budgets_of_their_own(
     [
         (WRONG, JobStatus.FAILED),
         (HEAVY, JobStatus.FAILED),
-        (ends.timed_out(1), JobStatus.TIMED_OUT),
-        (ends.cancelled(), JobStatus.CANCELLED),
+        (problems.timed_out(1), JobStatus.TIMED_OUT),
+        (problems.cancelled(), JobStatus.CANCELLED),
     ],
 )
 def test_what_would_be_the_same_again_is_not_tried(

@@ -14,10 +14,16 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import QueuePool
 
-from service.settings import DatabaseSettings
-from service.store.faults import CommitUnknownError, Fault, fault_of
-from service.store.session import Database, connect_options, json_text
-from service.store.urls import DatabaseUrlError
+from service.config.settings import DatabaseSettings
+from service.store.session import (
+    CommitUnknownError,
+    Database,
+    DatabaseUrlError,
+    Fault,
+    connect_options,
+    fault_of,
+    json_text,
+)
 from tests.support.databases import PostgresDatabases
 from tests.support.servers import PostgresServer
 

@@ -8,27 +8,17 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import select, update
 
-from service.spec.modes import Mode
-from service.spec.reports import Progress
-from service.store import leases, stream_orders, streams
-from service.store.attempts import attempts_of
+from service.contract.enums import Mode
+from service.contract.reports import Progress
+from service.store import leases, streaming_jobs
+from service.store.jobs import attempts_of
 from service.store.leases import Claim
+from service.store.maintenance import sweep
 from service.store.session import Database
-from service.store.sweeping import sweep
 from service.store.tables import JobEventRow, JobRow, OutboxRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
-from tests.support.stored_streams import (
-    at_once,
-    finish,
-    locked,
-    opened,
-    rest,
-    resume,
-    stop,
-    stream_of,
-    writing,
-)
+from tests.support.stored_streams import at_once, finish, locked, opened, rest, resume, stop, stream_of, writing
 
 
 class TestStopping:
@@ -79,7 +69,7 @@ class TestStopping:
         row = lifecycle.row_of(database, stream_id)
         assert (row.version, row.updated_at, row.stop_requested_at) == (version + 1, clock.ms, clock.ms)
         assert stream_of(database, stream_id).stopped_because == "stopped"
-        due = writing(database, lambda session, now: stream_orders.due_streams(session, now, 5))
+        due = writing(database, lambda session, now: streaming_jobs.due_streams(session, now, 5))
         assert due == [(other, "short")]
 
     @pytest.mark.parametrize("status", ["CANCELLING", "CANCELLED", "FAILED", "PAUSED"])
@@ -134,7 +124,7 @@ class TestGoingOn:
 
     def test_from_scratch(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
-        assert writing(database, lambda session, now: streams.save_layout(session, held, {"partitions": 8}, now))
+        assert writing(database, lambda session, now: streaming_jobs.save_layout(session, held, {"partitions": 8}, now))
         assert finish(database, held, 7)
         assert rest(database, held)
         resume(database, stream_id, from_scratch=True)
@@ -161,9 +151,9 @@ class TestGoingOn:
         for number in range(4):
             held = opened(database, add_job(f"due-{number}", mode=Mode.INCREMENTAL))
             assert rest(database, held, "caught_up", next_run_at=clock.ms + 100 + number)
-        assert writing(database, lambda session, now: stream_orders.due_streams(session, now, 9)) == []
+        assert writing(database, lambda session, now: streaming_jobs.due_streams(session, now, 9)) == []
         clock.ms += 102
-        found = at_once(*[lambda: writing(database, lambda s, now: stream_orders.due_streams(s, now, 2))] * 4)
+        found = at_once(*[lambda: writing(database, lambda s, now: streaming_jobs.due_streams(s, now, 2))] * 4)
         assert sorted(job for some in found for job in some) == [(f"due-{number}", "short") for number in range(3)]
         assert [lifecycle.row_of(database, f"due-{number}").status for number in range(4)] == ["QUEUED"] * 3 + [
             "STOPPED"
@@ -188,12 +178,12 @@ class TestGoingOn:
             with database.write() as session:
                 row = locked(session, "due")
                 if row.status == "STOPPED":
-                    stream_orders.request_resume(session, row, database.now(session), from_scratch=False)
+                    streaming_jobs.request_resume(session, row, database.now(session), from_scratch=False)
                     return 1
             return 0
 
         def by_clock() -> int:
-            return len(writing(database, lambda session, now: stream_orders.due_streams(session, now, 5)))
+            return len(writing(database, lambda session, now: streaming_jobs.due_streams(session, now, 5)))
 
         assert sum(at_once(by_hand, by_clock)) == 1
         with database.read() as session:

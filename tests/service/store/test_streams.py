@@ -11,19 +11,17 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
 
-from service.settings import DatabaseSettings
-from service.spec import ends
-from service.spec.modes import Mode
-from service.spec.status import AttemptStatus, JobStatus
-from service.store import jobs, leases, streams
-from service.store.attempts import attempts_of
-from service.store.events import events_after
+from service.config.settings import DatabaseSettings
+from service.contract import problems
+from service.contract.enums import AttemptStatus, JobStatus, Mode
+from service.store import jobs, leases, streaming_jobs
+from service.store.jobs import attempts_of, events_after
 from service.store.leases import Claim
+from service.store.maintenance import Sweep
 from service.store.session import Database
-from service.store.streams import BatchFacts, BatchMeasures
-from service.store.sweeping import Sweep
+from service.store.streaming_jobs import BatchFacts, BatchMeasures
+from service.store.streaming_state import UNMEASURED, unmeasured_batches
 from service.store.tables import JobRow, StreamRow
-from service.store.unmeasured import UNMEASURED, unmeasured_batches
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
 from tests.support.stored_streams import (
@@ -45,22 +43,22 @@ class TestBatches:
 
     def test_a_stream_is_opened_once(self, database: Database, clock: ManualClock, stream_id: str) -> None:
         first = lifecycle.claim(database, stream_id)
-        opened_ = writing(database, lambda session, now: streams.open_stream(session, first, now))
+        opened_ = writing(database, lambda session, now: streaming_jobs.open_stream(session, first, now))
         assert (opened_.generation, opened_.layout, opened_.last_batch, opened_.rows_in) == (1, None, None, 0)
         clock.ms += 5
-        again = writing(database, lambda session, now: streams.open_stream(session, first, now))
+        again = writing(database, lambda session, now: streaming_jobs.open_stream(session, first, now))
         assert again == opened_
 
     def test_two_attempts_open_one_stream(self, database: Database, stream_id: str) -> None:
         held = lifecycle.claim(database, stream_id)
-        found = at_once(*[lambda: writing(database, lambda s, now: streams.open_stream(s, held, now))] * 4)
+        found = at_once(*[lambda: writing(database, lambda s, now: streaming_jobs.open_stream(s, held, now))] * 4)
         assert {item.generation for item in found} == {1}
 
     def test_a_layout_is_stored_once_in_a_generation(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
 
         def save(layout: dict[str, Any]) -> bool:
-            return writing(database, lambda session, now: streams.save_layout(session, held, layout, now))
+            return writing(database, lambda session, now: streaming_jobs.save_layout(session, held, layout, now))
 
         assert save({"partitions": 8})
         # Whoever runs the stream compares: a later release may tell more of the same layout.
@@ -71,10 +69,10 @@ class TestBatches:
         self, database: Database, stream_id: str
     ) -> None:
         held = opened(database, stream_id)
-        assert writing(database, lambda session, now: streams.mark_steady(session, held, now))
+        assert writing(database, lambda session, now: streaming_jobs.mark_steady(session, held, now))
         assert stream_of(database, stream_id).steady_fence == held.fence
         late = replace(held, fence=held.fence - 1)
-        assert not writing(database, lambda session, now: streams.mark_steady(session, late, now))
+        assert not writing(database, lambda session, now: streaming_jobs.mark_steady(session, late, now))
 
     def test_what_was_measured_is_stored_once(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
@@ -83,14 +81,16 @@ class TestBatches:
 
         def measure(rows: int) -> bool:
             measures = [BatchMeasures(0, rows, {"rows": rows})]
-            return writing(database, lambda session, now: streams.measure_batches(session, held, 1, measures, now))
+            return writing(
+                database, lambda session, now: streaming_jobs.measure_batches(session, held, 1, measures, now)
+            )
 
         assert measure(10)
         assert measure(99)
         found = stream_of(database, stream_id)
         assert (found.rows_in, found.metrics) == (10, {"rows": 99})
         late = replace(held, fence=held.fence - 1)
-        assert not writing(database, lambda session, now: streams.measure_batches(session, late, 1, [], now))
+        assert not writing(database, lambda session, now: streaming_jobs.measure_batches(session, late, 1, [], now))
 
     def test_mini_batches_that_nobody_measured_are_counted_for_ever(
         self, database: Database, stream_id: str, monkeypatch: pytest.MonkeyPatch
@@ -107,13 +107,13 @@ class TestBatches:
             assert finish(database, held, batch_id, facts=BatchFacts(0, 4, 7, 3, {}))
         assert unmeasured() == 3
         measures = [BatchMeasures(1, 5, {"rows": 5})]
-        assert writing(database, lambda session, now: streams.measure_batches(session, held, 1, measures, now))
+        assert writing(database, lambda session, now: streaming_jobs.measure_batches(session, held, 1, measures, now))
         assert (unmeasured(), stream_of(database, stream_id).rows_in) == (2, 5)
-        monkeypatch.setattr(streams, "BATCHES_KEPT", 2)
+        monkeypatch.setattr(streaming_jobs, "BATCHES_KEPT", 2)
         for batch_id in range(3, 6):
             assert finish(database, held, batch_id)
         measures = [BatchMeasures(6, 5, {"rows": 5})]
-        assert writing(database, lambda session, now: streams.measure_batches(session, held, 1, measures, now))
+        assert writing(database, lambda session, now: streaming_jobs.measure_batches(session, held, 1, measures, now))
         assert unmeasured() == 2
         assert rest(database, held)
         resume(database, stream_id, from_scratch=True)
@@ -122,13 +122,13 @@ class TestBatches:
     def test_versions_that_it_follows_stay_beside_what_is_measured(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
         told = [{"table": "u", "version": 2}]
-        assert writing(database, lambda session, now: streams.note_followed(session, held, 1, told, now))
+        assert writing(database, lambda session, now: streaming_jobs.note_followed(session, held, 1, told, now))
         measures = [BatchMeasures(0, 5, {"rows": 5})]
-        assert writing(database, lambda session, now: streams.measure_batches(session, held, 1, measures, now))
-        assert stream_of(database, stream_id).metrics == {"rows": 5, streams.FOLLOWED: told}
-        assert not writing(database, lambda session, now: streams.note_followed(session, held, 2, [], now))
+        assert writing(database, lambda session, now: streaming_jobs.measure_batches(session, held, 1, measures, now))
+        assert stream_of(database, stream_id).metrics == {"rows": 5, streaming_jobs.FOLLOWED: told}
+        assert not writing(database, lambda session, now: streaming_jobs.note_followed(session, held, 2, [], now))
         late = replace(held, fence=held.fence - 1)
-        assert not writing(database, lambda session, now: streams.note_followed(session, late, 1, [], now))
+        assert not writing(database, lambda session, now: streaming_jobs.note_followed(session, late, 1, [], now))
 
     def test_rows_are_counted_once(self, database: Database, clock: ManualClock, stream_id: str) -> None:
         held = opened(database, stream_id)
@@ -146,7 +146,7 @@ class TestBatches:
         found = stream_of(database, stream_id)
         assert (found.last_batch, found.rows_in, found.rows_out, found.sink_version) == (0, 10, 4, 3)
         with database.read() as session:
-            newest, first = streams.batches_before(session, stream_id, None, 5)
+            newest, first = streaming_jobs.batches_before(session, stream_id, None, 5)
         assert (newest.batch_id, newest.committed_at, newest.metrics) == (1, None, None)
         assert (first.batch_id, first.rows_in, first.elapsed_ms, first.metrics) == (0, 10, 7, {"state_rows": 4})
         assert (first.begun_at, first.committed_at) == (begun_at, begun_at)
@@ -173,14 +173,14 @@ class TestBatches:
         before = stream_of(database, stream_id)
         assert not begin(database, old, 1)
         assert not finish(database, old, 0)
-        assert not writing(database, lambda session, now: streams.save_layout(session, old, {}, now))
-        assert not writing(database, lambda session, now: streams.measure_batches(session, old, 1, (), now))
+        assert not writing(database, lambda session, now: streaming_jobs.save_layout(session, old, {}, now))
+        assert not writing(database, lambda session, now: streaming_jobs.measure_batches(session, old, 1, (), now))
         assert not rest(database, old)
         assert stream_of(database, stream_id) == before
         assert begin(database, new, 0)
         assert finish(database, new, 0)
         with database.read() as session:
-            (batch,) = streams.batches_before(session, stream_id, None, 5)
+            (batch,) = streaming_jobs.batches_before(session, stream_id, None, 5)
         assert batch.fence == 2
 
     def test_old_and_new_attempt_race_for_a_batch(self, database: Database, clock: ManualClock, stream_id: str) -> None:
@@ -199,7 +199,7 @@ class TestBatches:
         claimed_again = update(JobRow).where(JobRow.id == stream_id).values(fence=JobRow.fence + 1)
         with closing(Database(database_url, settings=DatabaseSettings(lock_timeout_seconds=1))) as other:
             with database.write() as session:
-                assert getattr(streams, write)(session, held, database.now(session))
+                assert getattr(streaming_jobs, write)(session, held, database.now(session))
                 with pytest.raises(OperationalError), other.write() as another:
                     another.execute(claimed_again)
             with other.write() as another:
@@ -216,17 +216,17 @@ class TestBatches:
     ) -> None:
         def batches(job_id: str, position: tuple[int, int] | None = None, limit: int = 9) -> list[tuple[int, int]]:
             with database.read() as session:
-                rows = streams.batches_before(session, job_id, position, limit)
+                rows = streaming_jobs.batches_before(session, job_id, position, limit)
             return [(row.generation, row.batch_id) for row in rows]
 
-        monkeypatch.setattr(streams, "BATCHES_KEPT", 3)
+        monkeypatch.setattr(streaming_jobs, "BATCHES_KEPT", 3)
         other = opened(database, add_job("other", mode=Mode.CONTINUOUS, timeout_ms=0))
         assert all(finish(database, other, batch_id) for batch_id in (100, 101))
         held = opened(database, stream_id)
         measures = [BatchMeasures(4, 5, {"rows": 5})]
         for batch_id in range(5):
             assert finish(database, held, batch_id, facts=BatchFacts(0, 4, 7, 3, {}))
-        assert writing(database, lambda session, now: streams.measure_batches(session, held, 1, measures, now))
+        assert writing(database, lambda session, now: streaming_jobs.measure_batches(session, held, 1, measures, now))
         assert batches(stream_id) == [(1, 4), (1, 3), (1, 2)]
         assert batches(stream_id, (1, 4), 1) == [(1, 3)]
         assert finish(database, held, 5)
@@ -244,7 +244,7 @@ class TestBatches:
         version = lifecycle.row_of(database, stream_id).version
         assert writing(
             database,
-            lambda session, now: streams.measure_batches(
+            lambda session, now: streaming_jobs.measure_batches(
                 session, held, 1, [BatchMeasures(0, 0, {"behind_ms": 5})], now
             ),
         )
@@ -254,14 +254,15 @@ class TestBatches:
     def test_how_far_it_is_behind_stands_beside_the_newest_figures(self, database: Database, stream_id: str) -> None:
         def note(held: Claim, files: int, generation: int = 1) -> bool:
             return writing(
-                database, lambda session, now: streams.note_backlog(session, held, generation, {"files": files}, now)
+                database,
+                lambda session, now: streaming_jobs.note_backlog(session, held, generation, {"files": files}, now),
             )
 
         held = opened(database, stream_id)
         assert note(held, 1)
         assert stream_of(database, stream_id).metrics == {"backlog": {"files": 1}}
         measured = [BatchMeasures(0, 0, {"behind_ms": 5})]
-        assert writing(database, lambda session, now: streams.measure_batches(session, held, 1, measured, now))
+        assert writing(database, lambda session, now: streaming_jobs.measure_batches(session, held, 1, measured, now))
         assert note(held, 2)
         assert not note(held, 3, generation=2)
         assert not note(replace(held, fence=held.fence + 1), 3)
@@ -281,7 +282,7 @@ class TestRest:
         assert (row.finished_at, row.next_run_at) == (None, clock.ms + 100)
         with database.read() as session:
             assert [attempt.status for attempt in attempts_of(session, stream_id)] == [AttemptStatus.STOPPED.value]
-            assert streams.is_at_rest(session, held)
+            assert streaming_jobs.is_at_rest(session, held)
             last = events_after(session, stream_id, 0, 99)[-1]
         assert (last.type, last.data) == ("status", {"status": "STOPPED", "attempt": 1})
         found = stream_of(database, stream_id)
@@ -290,7 +291,7 @@ class TestRest:
 
     def test_one_that_failed_tells_why_and_may_go_on(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
-        assert rest(database, held, "failed", error=ends.storage_unavailable("It is away."))
+        assert rest(database, held, "failed", error=problems.storage_unavailable("It is away."))
         row = lifecycle.row_of(database, stream_id)
         assert row.error is not None
         assert (row.status, row.error["code"]) == ("STOPPED", "storage_unavailable")
@@ -341,7 +342,7 @@ class TestRest:
         stop(database, stream_id)
         target = writing(
             database,
-            lambda session, now: leases.hand_back(session, held, now, status=status, error=ends.driver_lost("w1")),
+            lambda session, now: leases.hand_back(session, held, now, status=status, error=problems.driver_lost("w1")),
         )
         row = lifecycle.row_of(database, stream_id)
         assert (target, row.status, row.error, row.finished_at) == (JobStatus.STOPPED, "STOPPED", None, None)
@@ -405,4 +406,4 @@ def test_a_stream_goes_with_its_job(database: Database, stream_id: str) -> None:
     writing(database, lambda session, _: jobs.delete_job(session, stream_id))
     with database.read() as session:
         assert session.scalars(select(StreamRow)).all() == []
-        assert streams.batches_before(session, stream_id, None, 5) == []
+        assert streaming_jobs.batches_before(session, stream_id, None, 5) == []

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from service.spec import ends
-from service.spec.modes import Mode
-from service.spec.queues import Queue
-from service.spec.status import AttemptStatus
-from service.store import leases, streams
+from service.contract import problems
+from service.contract.enums import AttemptStatus, Mode, Queue
+from service.store import leases, streaming_jobs
+from service.store.jobs import holds_for, is_at_last_chance, is_suspect
 from service.store.session import Database
-from service.store.suspects import holds_for, is_at_last_chance, is_suspect
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
 from tests.support.lifecycle import AddJob
@@ -21,7 +19,7 @@ def lose(database: Database, job_id: str, status: AttemptStatus = AttemptStatus.
     claim = lifecycle.claim(database, job_id, "w")
     with database.write() as session:
         now = database.now(session)
-        leases.hand_back(session, claim, now, status=status, error=ends.driver_lost("w"))
+        leases.hand_back(session, claim, now, status=status, error=problems.driver_lost("w"))
 
 
 def told(database: Database, job_id: str) -> tuple[bool, bool]:
@@ -52,7 +50,7 @@ def test_a_stream_is_a_suspect_until_it_gets_on_and_never_at_its_last_chance(
     assert told(database, "s") == (True, False)
     claim = lifecycle.claim(database, "s", "w")
     with database.write() as session:
-        assert streams.mark_steady(session, claim, database.now(session))
+        assert streaming_jobs.mark_steady(session, claim, database.now(session))
     assert told(database, "s") == (False, False)
 
 

@@ -11,18 +11,17 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from service.settings import DatabaseSettings
-from service.spec.job import SPEC_VERSION
-from service.spec.modes import Mode
-from service.spec.queues import Queue
-from service.spec.reports import Progress
-from service.store import leases, outbox
-from service.store.attempts import attempts_of
-from service.store.jobs import LONGEST_LEASE_MS
-from service.store.retries import release_due
+from service.config.settings import DatabaseSettings
+from service.contract.enums import Mode, Queue
+from service.contract.job import SPEC_VERSION
+from service.contract.reports import Progress
+from service.store import jobs as outbox
+from service.store import leases
+from service.store.jobs import LONGEST_LEASE_MS, attempts_of
+from service.store.maintenance import Sweep, end_cancelled, is_any_to_end, sweep
+from service.store.publication import release_due
 from service.store.session import Database
-from service.store.stream_orders import due_streams
-from service.store.sweeping import Sweep, end_cancelled, is_any_to_end, sweep
+from service.store.streaming_jobs import due_streams
 from service.store.tables import JobRow, OutboxRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.store.urls import DatabaseUrlError, read_url
+from service.store.session import DatabaseUrlError, read_url
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg", "PostgreSQL"])

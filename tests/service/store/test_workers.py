@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import select, update
 
-from service.spec.status import JobStatus
-from service.spec.workers import WorkerStatus
+from service.contract.enums import JobStatus, WorkerStatus
 from service.store import workers
 from service.store.session import Database
 from service.store.tables import JobRow, WorkerRow

@@ -6,19 +6,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.spec.options import JobSettings
-from service.spec.query import JoinKind
-from service.spec.reports import HotKey
-from service.spec.scalar import column
-from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
-from service.spec.types import BIGINT, Field
+from service.contract.options import JobSettings, JoinLocal, JoinShip, JoinSkew
+from service.contract.query import JoinKind
+from service.contract.reports import HotKey
+from service.sql.expressions.scalar import column
+from service.sql.types.data_types import BIGINT, Field
 from tests.support.scalars import scalar
-from workers.engine.fallback import FALLBACK, after_crashes, after_failure, cautious_plan, has_joins
+from workers.engine.low_memory_plan import FALLBACK, after_crashes, after_failure, cautious_plan, has_joins
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.nodes import Join, JoinStrategy, Limit, Node, Scan
 from workers.engine.planner import apply_rules
 from workers.engine.rules.rule import RuleContext
-from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
+from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 A, B, C = (Scan(name, name, ((Field(f"{name}.k", BIGINT), "k"),)) for name in "abc")
 BROADCAST = JoinStrategy(JoinShip.BROADCAST_RIGHT, JoinLocal.HASH_RIGHT, JoinSkew.NONE)

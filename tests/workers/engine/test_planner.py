@@ -8,30 +8,27 @@ from typing import Any
 
 import pytest
 
-from service.spec.bound import BoundCall, BoundName, BoundQuery, BoundTable
-from service.spec.compile import compile_job
-from service.spec.ddl import parse_schema
-from service.spec.errors import SpecError
-from service.spec.job import JobSpec
-from service.spec.options import JobSettings
-from service.spec.query import AggregateFunction, JoinKind
-from service.spec.reports import HotKey, RuleOutcome
-from service.spec.scalar import column
-from service.spec.strategies import Toggle
-from service.spec.types import BIGINT, STRING, Field, Schema
+from service.contract.job import JobSpec
+from service.contract.options import JobSettings, Toggle
+from service.contract.problems import SpecError
+from service.contract.query import AggregateFunction, JoinKind
+from service.contract.reports import HotKey, RuleOutcome
+from service.sql.compile import compile_job
+from service.sql.ddl import parse_schema
+from service.sql.expressions.scalar import column
+from service.sql.resolve.bound import BoundCall, BoundName, BoundQuery, BoundTable
+from service.sql.types.data_types import BIGINT, STRING, Field, Schema
 from tests.support.joined import call, col, joined, scan
 from workers.engine.budget import PlanningBudget
 from workers.engine.errors import InvalidPlanError
-from workers.engine.plan.distinct import GROUPING_SETS
+from workers.engine.plan.aggregates import GROUPING_SETS
 from workers.engine.plan.explain import text_of
-from workers.engine.plan.nodes import Aggregate, Filter, Join, Limit, Named, Node, Union
-from workers.engine.plan.numbering import id_of
-from workers.engine.plan.schema import output_of
-from workers.engine.plan.transform import walk_up
+from workers.engine.plan.nodes import Aggregate, Filter, Join, Limit, Named, Node, Union, output_of
+from workers.engine.plan.traversal import id_of, walk_up
 from workers.engine.planner import Plan, apply_rules, plan_query, plan_report
 from workers.engine.rules import rulebook
 from workers.engine.rules.rule import Match, RuleContext
-from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
+from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 UID, CATEGORY = Field("o.uid", BIGINT), Field("o.category", STRING)
 OUTPUT = (Field("uid", BIGINT), Field("n", BIGINT))

@@ -1,8 +1,18 @@
-"""The plan that a query means, before any rule has looked at it."""
+"""Where a plan tells how late rows of a stream may come: right above the scans, however deep.
+
+The plan of GROUP BY with a window of event time.
+
+The plan that a query means, before any rule has looked at it.
+"""
 
 from __future__ import annotations
 
-from service.spec.bound import (
+from dataclasses import replace
+
+from service.contract.options import JoinLocal, JoinShip, JoinSkew
+from service.contract.query import AggregateFunction
+from service.sql.expressions.scalar import Scalar, column
+from service.sql.resolve.bound import (
     BoundCall,
     BoundDerived,
     BoundJoin,
@@ -11,8 +21,11 @@ from service.spec.bound import (
     BoundSource,
     BoundTable,
     BoundUnion,
+    BoundWatermark,
+    BoundWindow,
 )
-from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
+from service.sql.types.data_types import BIGINT, TIMESTAMP, TIMESTAMP_NTZ, DataType, Field, known
+from workers.engine.plan.expressions import compose, fresh_name
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -27,10 +40,94 @@ from workers.engine.plan.nodes import (
     Sort,
     SortItem,
     Union,
+    Watermark,
+    Windows,
     Within,
+    names_of,
+    output_of,
+    window_type,
 )
-from workers.engine.plan.watermarks import with_watermarks
-from workers.engine.plan.window_groups import by_window
+from workers.engine.plan.traversal import transform_up, walk_up
+
+
+def with_watermarks(node: Node, marks: tuple[BoundWatermark, ...], instead: Scalar | None = None) -> Node:
+    """`node` with a watermark over each scan that has one; by the column `instead`, which that makes, where given.
+
+    A scan that has one already keeps that, and joins of streams keep what is among `marks` as an event time.
+    """
+    by_alias = {mark.alias: mark for mark in marks}
+
+    def watermarked(part: Node) -> Node:
+        if isinstance(part, Watermark) and isinstance(part.input, Watermark):
+            return part.input
+        if isinstance(part, Join) and part.within is not None:
+            return replace(part, within=_seen_by(part, part.within, frozenset(by_alias)))
+        mark = by_alias.get(part.alias) if isinstance(part, Scan) else None
+        if mark is None:
+            return part
+        if instead is None:
+            return Watermark(part, column(mark.column, TIMESTAMP), mark.delay_ms)
+        made = Named(cast(column(mark.column, TIMESTAMP_NTZ), TIMESTAMP), instead.columns[0])
+        kept = tuple(Named(column(field.name, known(field.type)), field.name) for field in output_of(part))
+        return Watermark(Project(part, (*kept, made)), instead, mark.delay_ms)
+
+    return transform_up(node, watermarked)
+
+
+def without_watermarks(node: Node) -> Node:
+    """`node` with joins of streams that forget no rows, and no watermarks."""
+
+    def plain(part: Node) -> Node:
+        if isinstance(part, Watermark):
+            return part.input
+        return replace(part, within=None) if isinstance(part, Join) else part
+
+    return transform_up(node, plain)
+
+
+def cast(value: Scalar, type_: DataType) -> Scalar:
+    """`value` as a `type_`."""
+    return compose(f"CAST({{0}} AS {type_})", (value,), type_)
+
+
+def _seen_by(join: Join, within: Within, aliases: frozenset[str]) -> Within:
+    """`within` with the side as event time that has one of the tables `aliases`."""
+    for side, time in ((join.left, within.left), (join.right, within.right)):
+        if any(isinstance(part, Scan) and part.alias in aliases for part in walk_up(side)):
+            return replace(within, event_time=time.column)
+    return within
+
+
+def by_window(node: Node, window: BoundWindow, keys: tuple[Named, ...], calls: tuple[Call, ...]) -> Node:
+    """Groups of `node` by the window and `keys`: emits the window's start and end, the keys, then the calls' outputs.
+
+    The aggregate has the window in one piece: a stream drops by it what it keeps of the groups. It has a call, since
+    one without would come out before its window is closed.
+    """
+    time = window.column
+    if window.start.type == TIMESTAMP_NTZ:
+        # Spark has watermarks for instants alone. Times without a zone are told apart by them as if they were UTC's.
+        time = column(fresh_name("$time", names_of(node)), TIMESTAMP)
+    below = with_watermarks(node, window.watermarks, None if time == window.column else time)
+    taken = names_of(below) | {item.name for item in keys} | {call.output.name for call in calls}
+    taken |= {window.start.name, window.end.name}
+    name = fresh_name("$window", taken)
+    rows = Windows(below, time, window.size_ms, window.slide_ms, name)
+    whole = column(name, window_type(TIMESTAMP))
+    grouped = Aggregate(
+        rows,
+        (Named(whole, name), *keys),
+        calls or (Call(AggregateFunction.COUNT, (), Field(fresh_name("$rows", taken), BIGINT)),),
+    )
+    ends = (_end(whole, "start", window.start), _end(whole, "end", window.end))
+    shown = output_of(grouped)[1 : 1 + len(keys) + len(calls)]
+    others = tuple(Named(column(field.name, known(field.type)), field.name) for field in shown)
+    return Project(grouped, (*ends, *others))
+
+
+def _end(whole: Scalar, part: str, field: Field) -> Named:
+    instant = compose(f"{{0}}.`{part}`", (whole,), TIMESTAMP)
+    return Named(instant if field.type == TIMESTAMP else cast(instant, field.type), field.name)
 
 
 def build(query: BoundQuery) -> Node:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from itertools import groupby
 
-from service.spec.quantities import format_duration
-from service.spec.query import AggregateFunction
-from service.spec.reports import PlanNodeReport, PlanTree
+from service.contract.model import format_duration
+from service.contract.query import AggregateFunction
+from service.contract.reports import PlanNodeReport, PlanTree
 from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
@@ -33,9 +33,8 @@ from workers.engine.plan.nodes import (
     Within,
     inputs_of,
 )
-from workers.engine.plan.numbering import id_of
-from workers.engine.plan.sql_text import sql_of
-from workers.engine.plan.transform import walk_up
+from workers.engine.plan.sql import sql_of
+from workers.engine.plan.traversal import id_of, walk_up
 
 _SHOWN_ALIKE = 8
 _NUMBER = re.compile(r"\d+")

@@ -7,13 +7,24 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
 
-from service.spec.join_sides import CONDITION_MOVES, NULL_EXTENDED, RESIDUAL_MOVES, Side
-from service.spec.scalar import Scalar
-from service.spec.scalar_trees import Columns, columns_by_name, conjuncts_of, scalar_from, tree_of
-from service.spec.types import BOOLEAN
-from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Named, Node, Project, inputs_of
-from workers.engine.plan.scalars import compose, conjunction
-from workers.engine.plan.schema import ONE_SIDED, names_of, output_of
+from service.sql.expressions.analysis import Columns, columns_by_name, conjuncts_of, scalar_from, tree_of
+from service.sql.expressions.scalar import Scalar
+from service.sql.statements.join_hints import CONDITION_MOVES, NULL_EXTENDED, RESIDUAL_MOVES, Side
+from service.sql.types.data_types import BOOLEAN
+from workers.engine.plan.expressions import compose, conjunction
+from workers.engine.plan.nodes import (
+    ONE_SIDED,
+    Aggregate,
+    Call,
+    Filter,
+    Join,
+    Named,
+    Node,
+    Project,
+    inputs_of,
+    names_of,
+    output_of,
+)
 
 _KEPT = "_joined_aggregate"
 
@@ -54,7 +65,7 @@ class JoinedAggregate:
 
     @cached_property
     def known(self) -> dict[Hashable, object]:
-        """What `workers.engine.plan.eager_placement` found about it, each result computed once."""
+        """What `workers.engine.rules.eager.pushdown` found about it, each result computed once."""
         return {}
 
     def null_extended(self, side: Side) -> bool:
@@ -186,7 +197,7 @@ def _all(terms: list[Scalar]) -> Scalar | None:
 def all_of(terms: tuple[Scalar | None, ...]) -> Scalar | None:
     """The conjunction of the terms that are there.
 
-    >>> from service.spec.scalar import column
+    >>> from service.sql.expressions.scalar import column
     >>> print(all_of((None, column("a", BOOLEAN))))
     a
     """

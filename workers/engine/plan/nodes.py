@@ -1,19 +1,25 @@
 """Plan nodes: frozen values, compared by value, with no Spark in them.
 
 A scan emits its columns as `alias.column`; every other node says below what it emits. Build plans with
-`workers.engine.plan.builder`, read their columns with `workers.engine.plan.schema`, check them with
-`workers.engine.plan.invariants`.
+`workers.engine.plan.builder`, read their columns with `workers.engine.plan.nodes`, check them with
+`workers.engine.plan.validation`.
+
+What a plan node emits.
+
+From which columns of scans, or of the input, a node's columns come.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import cast
 
-from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
-from service.spec.scalar import Scalar
-from service.spec.strategies import JoinLocal, JoinShip, JoinSkew
-from service.spec.types import Field
+from service.contract.options import JoinLocal, JoinShip, JoinSkew
+from service.contract.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
+from service.sql.expressions.scalar import Scalar
+from service.sql.types.data_types import INT, DataType, Field, TypeName, struct
 
 
 class AggregateRole(StrEnum):
@@ -51,7 +57,7 @@ class PlanNode:
     """What all nodes have.
 
     `id` is the node's number, unique in its plan and the plans that a planning pass makes of it; None before the pass
-    numbers it (`workers.engine.plan.numbering`). It takes no part in comparisons. A changed copy keeps it.
+    numbers it (`workers.engine.plan.traversal`). It takes no part in comparisons. A changed copy keeps it.
     """
 
     id: int | None = field(default=None, compare=False, repr=False)
@@ -295,3 +301,107 @@ def inputs_of(node: Node) -> tuple[Node, ...]:
     if isinstance(node, Union):
         return node.inputs
     return (node.input,)
+
+
+UNKNOWN = DataType(TypeName.OTHER)
+"""The type of an expression that only Spark can type."""
+
+_OUTPUT, _NAMES = "_output", "_names"
+
+ONE_SIDED = frozenset({JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI})
+"""Joins that emit their left columns alone."""
+
+
+def output_of(node: Node) -> tuple[Field, ...]:
+    """The columns that `node` emits, in order. An expression without a known type has type OTHER.
+
+    They are computed once: a node is immutable and keeps them, outside of its fields.
+    """
+    kept = vars(node)
+    if _OUTPUT not in kept:
+        kept[_OUTPUT] = _output_of(node)
+    return cast("tuple[Field, ...]", kept[_OUTPUT])
+
+
+def _output_of(node: Node) -> tuple[Field, ...]:
+    match node:
+        case Scan():
+            return tuple(field for field, _ in node.columns)
+        case Project():
+            return tuple(_field(item) for item in node.items)
+        case Aggregate():
+            return (*(_field(key) for key in node.keys), *(call.output for call in node.calls))
+        case Join():
+            left = output_of(node.left)
+            return left if node.kind in ONE_SIDED else (*left, *output_of(node.right))
+        case Expand():
+            return (*output_of(node.input), Field(node.name, INT))
+        case Windows():
+            return (*output_of(node.input), Field(node.name, window_type(node.column.type or UNKNOWN)))
+        case Union():
+            return output_of(node.inputs[0])
+        case _:
+            return output_of(node.input)
+
+
+def window_type(instant: DataType) -> DataType:
+    """The type of a window over a column of the type `instant`."""
+    return struct((Field("start", instant), Field("end", instant)))
+
+
+def names_of(node: Node) -> frozenset[str]:
+    """The names of the columns that `node` emits. They are computed once, as in `output_of`."""
+    kept = vars(node)
+    if _NAMES not in kept:
+        kept[_NAMES] = frozenset(field.name for field in output_of(node))
+    return cast("frozenset[str]", kept[_NAMES])
+
+
+def _field(item: Named) -> Field:
+    return Field(item.name, item.expression.type or UNKNOWN)
+
+
+def scanned_columns(node: Node, columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The scans' columns whose values `node` emits as `columns`; None where one is computed, or comes from a union of
+    different rows.
+    """
+    if columns is None:
+        return None
+    found = [_scanned(node, name) for name in columns]
+    known = [name for name in found if name is not None]
+    return tuple(dict.fromkeys(known)) if len(known) == len(found) else None
+
+
+def columns_below(items: Iterable[Named], columns: tuple[str, ...]) -> tuple[str, ...] | None:
+    """What a projection to `items`, or a grouping by them, emits as `columns`, by its name below; None where one is an
+    expression.
+    """
+    expressions = {item.name: item.expression for item in items}
+    return columns_of(expressions[name] for name in columns) if expressions.keys() >= set(columns) else None
+
+
+def _scanned(node: Node, name: str) -> str | None:
+    match node:
+        case Scan():
+            return name
+        case Union() | Project() if node.stands_for is not None:
+            return _scanned(node.stands_for, name)
+        case Union():
+            return None
+        case Join():
+            return _scanned(node.left if name in names_of(node.left) else node.right, name)
+        case Project() | Aggregate():
+            items = node.items if isinstance(node, Project) else node.keys
+            below = columns_below(items, (name,))
+            return _scanned(node.input, below[0]) if below else None
+        case Expand() | Windows() if name == node.name:
+            return None
+        case _:
+            return _scanned(node.input, name)
+
+
+def columns_of(scalars: Iterable[Scalar]) -> tuple[str, ...] | None:
+    """The names of `scalars` that are columns, each once, in order; None where one is an expression."""
+    names = [scalar.column for scalar in scalars]
+    known = [name for name in names if name is not None]
+    return tuple(dict.fromkeys(known)) if len(known) == len(names) else None

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from service.spec.query import JoinKind
-from service.spec.scalar import Scalar
-from service.spec.scalar_trees import columns_by_name, conjuncts_of
-from service.spec.tree import (
+from service.contract.query import JoinKind
+from service.sql.expressions.analysis import columns_by_name, conjuncts_of
+from service.sql.expressions.nodes import (
     Boolean,
     Cast,
     Column,
@@ -22,8 +21,12 @@ from service.spec.tree import (
     String,
     conjuncts,
 )
-from service.spec.types import UNKNOWN as UNKNOWN_OF_TABLE
+from service.sql.expressions.scalar import Scalar
+from service.sql.types.data_types import UNKNOWN as UNKNOWN_OF_TABLE
+from workers.engine.plan.expressions import conjunction
 from workers.engine.plan.nodes import (
+    ONE_SIDED,
+    UNKNOWN,
     Aggregate,
     Deduplicate,
     Filter,
@@ -35,10 +38,10 @@ from workers.engine.plan.nodes import (
     Sort,
     Union,
     inputs_of,
+    names_of,
+    output_of,
 )
-from workers.engine.plan.scalars import conjunction
-from workers.engine.plan.schema import ONE_SIDED, UNKNOWN, names_of, output_of
-from workers.engine.plan.transform import transform_up, with_inputs
+from workers.engine.plan.traversal import transform_up, with_inputs
 from workers.engine.rules.rule import Match, RuleContext, Skip
 
 Value = str | int | bool | None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from service.spec.options import JobSettings
-from service.spec.reports import Alternative
-from service.spec.scalar import Scalar
+from service.contract.options import JobSettings
+from service.contract.reports import Alternative
+from service.sql.expressions.scalar import Scalar
 from workers.engine.budget import PlanningBudget
 from workers.engine.plan.nodes import Node
-from workers.engine.stats.statistics import Statistics
+from workers.engine.statistics.model import Statistics
 
 N = TypeVar("N", bound=Node)
 

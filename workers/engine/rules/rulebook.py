@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from workers.engine.rules.bitmap_distinct import BitmapDistinct
-from workers.engine.rules.distinct_branches import DistinctBranches
-from workers.engine.rules.eager_aggregation import EagerAggregation
-from workers.engine.rules.incremental_aggregate import IncrementalAggregate
-from workers.engine.rules.join_strategy import JoinStrategy
+from workers.engine.rules.distinct.bitmap_distinct import BitmapDistinct
+from workers.engine.rules.distinct.distinct_branches import DistinctBranches
+from workers.engine.rules.distinct.incremental_aggregate import IncrementalAggregate
+from workers.engine.rules.distinct.split_distinct_aggregate import SplitDistinctAggregate
+from workers.engine.rules.eager.eager_aggregation import EagerAggregation
+from workers.engine.rules.joins.join_strategy import JoinStrategy
+from workers.engine.rules.joins.skewed_join import SkewedJoin
 from workers.engine.rules.prune_union_branches import PruneUnionBranches
 from workers.engine.rules.rule import Rule
-from workers.engine.rules.skewed_join import SkewedJoin
-from workers.engine.rules.split_distinct_aggregate import SplitDistinctAggregate
 from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
 
 RULES: tuple[Rule[Any], ...] = (

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from service.spec.options import AggPhase
-from service.spec.reports import Alternative
-from workers.engine.plan.algebra import refusal_of
-from workers.engine.plan.branches import keyed_branches, sent_by_value
-from workers.engine.plan.distinct import GROUPING_SETS, distinct_sets, spark_expands
-from workers.engine.plan.keys import columns_of
-from workers.engine.plan.nodes import Aggregate, AggregateRole, Exchange, Node, Phases
-from workers.engine.rules.rule import Match, RuleContext, Skip
-from workers.engine.stats.cardinality import KeyProfile, bytes_per_row, profile_of
-from workers.engine.stats.cost import (
+from service.contract.options import AggPhase
+from service.contract.reports import Alternative
+from workers.engine.plan.aggregates import GROUPING_SETS, distinct_sets, refusal_of, spark_expands
+from workers.engine.plan.nodes import Aggregate, AggregateRole, Exchange, Node, Phases, columns_of
+from workers.engine.rules.distinct.aggregate_cost import (
+    MIN_ROWS,
     Cost,
+    doubt_of,
     hot_group,
     input_tasks,
     kept_by_local_phase,
@@ -22,9 +19,11 @@ from workers.engine.stats.cost import (
     one_phase,
     two_phase,
 )
-from workers.engine.stats.distinct_methods import BY_VALUE, GROUPS_PER_SLOT, MARGIN, table_partitions, weigh
-from workers.engine.stats.doubt import MIN_ROWS, doubt_of
-from workers.engine.stats.partitioning import is_partitioned_by
+from workers.engine.rules.distinct.branch_plans import keyed_branches, sent_by_value
+from workers.engine.rules.distinct.methods import BY_VALUE, GROUPS_PER_SLOT, MARGIN, table_partitions, weigh
+from workers.engine.rules.rule import Match, RuleContext, Skip
+from workers.engine.statistics.cardinality import KeyProfile, bytes_per_row, profile_of
+from workers.engine.statistics.partitioning import is_partitioned_by
 
 ONE_PHASE = AggPhase.ONE_PHASE.value
 TWO_PHASE = AggPhase.TWO_PHASE.value

@@ -1,38 +1,82 @@
-"""Plans and runs one bound query on Spark."""
+"""Statistics that are read while a query runs: for its skew report alone, where nothing was decided by them.
+
+Plans and runs one bound query on Spark.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from service.spec.bound import BoundQuery
-from service.spec.options import JobSettings
-from service.spec.reports import FirstRun, PlanReport
+from service.contract.options import JobSettings
+from service.contract.reports import FirstRun, PlanReport
+from service.sql.resolve.bound import BoundQuery
 from workers.engine.budget import PlanningBudget, go_on
-from workers.engine.fallback import after_crashes, after_failure, cautious_plan, has_joins
+from workers.engine.low_memory_plan import after_crashes, after_failure, cautious_plan, has_joins
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Aggregate, Node
-from workers.engine.plan.statistics_keys import statistics_keys, summed_columns
-from workers.engine.plan.transform import walk_up
+from workers.engine.plan.traversal import walk_up
 from workers.engine.planner import Plan, plan_query, plan_report
+from workers.engine.rules.joins.strategy_cost import BROADCAST_PARTS, ROW_BYTES
 from workers.engine.rules.prune_union_branches import without_excluded_branches
-from workers.engine.spark.caution import cautious_session, hashed_joins, may_hash_while_it_runs
-from workers.engine.spark.errors import is_lack_of_broadcasting, is_lack_of_memory, problem_of_spark_error
-from workers.engine.spark.late_statistics import LateStatistics
+from workers.engine.rules.required_statistics import (
+    NOT_READ,
+    READ_IN_PART,
+    are_all_undecided,
+    is_all_forced,
+    joined_texts,
+    statistics_keys,
+    summed_columns,
+    undecided,
+)
+from workers.engine.spark.error_mapping import is_lack_of_broadcasting, is_lack_of_memory, problem_of_spark_error
 from workers.engine.spark.lowering import lower, physical_plan
-from workers.engine.spark.memory import task_memory
-from workers.engine.spark.object_hashing import has_blocks, hash_blocks, may_hash_blocks
-from workers.engine.spark.sinks import WrittenResult, write_parquet
+from workers.engine.spark.result_writer import WrittenResult, write_parquet
+from workers.engine.spark.session_options import (
+    cautious_session,
+    has_blocks,
+    hash_blocks,
+    hashed_joins,
+    may_hash_blocks,
+    may_hash_while_it_runs,
+    task_memory,
+)
 from workers.engine.spark.sources import TableInput, read_scans, scans_of
-from workers.engine.spark.statistics import Texts, gather_statistics, sizes_alone
 from workers.engine.spark.statistics_cache import StatisticsCache
-from workers.engine.stats.join_cost import BROADCAST_PARTS, ROW_BYTES
-from workers.engine.stats.needs import NOT_READ, READ_IN_PART, are_all_undecided, is_all_forced, joined_texts, undecided
-from workers.engine.stats.selectivity import conditions_of
-from workers.engine.stats.statistics import Statistics
+from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_alone
+from workers.engine.statistics.model import Statistics
+from workers.engine.statistics.selectivity import conditions_of
+
+_log = logging.getLogger(__name__)
+
+PATIENCE = 0.5
+"""Seconds after the run that are waited for what is not read by then."""
+
+
+class LateStatistics:
+    """What `gather` gives, called in a thread of its own from now on."""
+
+    def __init__(self, gather: Callable[[], Statistics]) -> None:
+        self._gather = gather
+        self._found: Statistics | None = None
+        self._thread = threading.Thread(target=self._run, name="late-statistics", daemon=True)
+        self._thread.start()
+
+    def known(self, patience: float = PATIENCE) -> Statistics | None:
+        """The statistics; None where they failed, or are not there in `patience` seconds."""
+        self._thread.join(patience)
+        return self._found
+
+    def _run(self) -> None:
+        try:
+            self._found = self._gather()
+        except Exception:  # noqa: BLE001 - a report without hot keys is no reason to fail
+            _log.warning("no statistics for the skew report", exc_info=True)
 
 
 @dataclass(frozen=True)
@@ -206,6 +250,3 @@ def _planned(
     check()
     report = plan_report(plan, statistics, physical)
     return PlannedQuery(report, plan.after, frame, statistics, plan, settings)
-
-
-__all__ = ["Engine", "PlannedQuery", "TableInput", "WrittenResult"]

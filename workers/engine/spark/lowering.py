@@ -1,21 +1,25 @@
-"""Plan nodes as DataFrames. Only expressions that passed the allow-list (`Scalar.sql`) reach Spark as text."""
+"""Each of a DataFrame's rows once, within a task and then within a partition: without a state, so that streams may.
+
+Plan nodes as DataFrames. Only expressions that passed the allow-list (`Scalar.sql`) reach Spark as text.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructField
 
-from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
-from service.spec.rendering import quoted
-from service.spec.scalar import Scalar, column
-from service.spec.scalar_trees import columns_by_name, conjuncts_of
-from service.spec.strategies import JoinLocal, JoinShip
-from workers.engine.plan.calls import call_sql
+from service.contract.options import JoinLocal, JoinShip
+from service.contract.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
+from service.sql.expressions.analysis import columns_by_name, conjuncts_of
+from service.sql.expressions.scalar import Scalar, column, quoted
 from workers.engine.plan.explain import seconds
+from workers.engine.plan.expressions import call_sql, fresh_name
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -35,10 +39,35 @@ from workers.engine.plan.nodes import (
     Watermark,
     Windows,
     Within,
+    output_of,
 )
-from workers.engine.plan.scalars import fresh_name
-from workers.engine.plan.schema import output_of
-from workers.engine.spark.distinct_rows import rows_once
+
+
+def rows_once(frame: DataFrame) -> DataFrame:
+    """The rows, parted and sorted by all columns, without those that a mini-batch has twice.
+
+    Nearly all of the time of a stream that tells its rows apart goes into looking rows up in its state, RocksDB's twice
+    for one that it has. What comes twice in a mini-batch is dropped here before it is shuffled and before it is looked
+    up; and in order, neighbours are found where the last one was.
+
+    Spark has just that operator, which it plans for `row_number() = 1`, a window that it refuses over a stream though
+    no row of an earlier mini-batch is in it. So the operator is put there by itself: a sort by the columns, and the
+    first row of each group of equals, before the shuffle and behind it.
+    """
+    session: Any = frame.sparkSession
+    # As it was analysed, by which the names of its columns are told from others alike.
+    plan = _plan(frame)
+    # The operator wants an order among equals, for which any will do.
+    order = _plan(frame.sort(F.lit(""))).order()
+    spark = session._jvm.org.apache.spark.sql
+    number = spark.catalyst.expressions.RowNumber()
+    first = spark.catalyst.plans.logical.WindowGroupLimit(plan.output(), order, number, 1, plan)
+    return ClassicDataFrame(spark.classic.Dataset.ofRows(session._jsparkSession, first), session)
+
+
+def _plan(frame: Any) -> Any:
+    return frame._jdf.queryExecution().analyzed()
+
 
 _JOIN_TYPES = {
     JoinKind.INNER: "inner",

@@ -1,7 +1,15 @@
-"""A bounded, repeatable sample of a table's files: spread over the files, and over the rows within each."""
+"""What could not be read of a table before the run: in full for the log, in a sentence each for the plan report.
+
+Sampled lines of text as Arrow tables, all of whose values are texts.
+
+A bounded, repeatable sample of a table's files: spread over the files, and over the rows within each.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -9,18 +17,109 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from service.datasets.csv_text import bytes_of, may_break_lines, rows_in, text_of, whole_rows
-from service.datasets.reading import COMPRESSED, DataFile, for_each, local_path, opened, size_of
-from service.datasets.stores import StoreUnavailableError
-from service.spec.job import ReadOptions, TableFormat, TableSource
+from service.contract.job import ReadOptions, TableFormat, TableSource
+from service.data.file_io import (
+    COMPRESSED,
+    DataFile,
+    bytes_of,
+    for_each,
+    local_path,
+    may_break_lines,
+    opened,
+    rows_in,
+    size_of,
+    text_of,
+    whole_rows,
+)
+from service.data.roots import StoreUnavailableError
 from workers.engine.budget import go_on
-from workers.engine.spark.ranges import ranges_of
-from workers.engine.spark.text_rows import csv_table, json_table
-from workers.engine.spark.troubles import Troubles
-from workers.engine.spark.widths import width_of
-from workers.engine.stats.statistics import ValueRange
+from workers.engine.spark.parquet_footers import ranges_of, width_of
+from workers.engine.statistics.model import ValueRange
+
+_log = logging.getLogger(__name__)
+
+
+class Troubles:
+    """Collects them. Several threads read the files of a store, and all of them may add to one object.
+
+    Callers run `check` before each file; it raises once the statistics are no longer needed.
+    """
+
+    def __init__(self, check: Callable[[], None] = go_on) -> None:
+        self.check = check
+        self._found: list[tuple[str, str, str]] = []
+
+    def add(self, what: str, file: DataFile | None, error: Exception) -> None:
+        """`what` could not be read, such as `The footer`, of `file` or of no file that is known."""
+        _log.warning("statistics: %s of %s cannot be read: %s", what, file, error)
+        self._found.append((what, "" if file is None else file.name, _reason(error)))
+
+    def sentences(self) -> tuple[str, ...]:
+        """One for each thing that could not be read, with the first file and how many more; no path beyond its name."""
+        told = []
+        for what in dict.fromkeys(what for what, _, _ in self._found):
+            names = [(name, reason) for one, name, reason in self._found if one == what]
+            name, reason = min(names)
+            others = f" and of {len(names) - 1} more" if len(names) > 1 else ""
+            told.append(f"{what}{f' of {name}' if name else ''}{others} cannot be read: {reason}.")
+        return tuple(told)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, StoreUnavailableError):
+        return str(error).rstrip(".")
+    if isinstance(error, OSError):
+        # Not its text, into which Arrow puts the whole path.
+        return os.strerror(error.errno) if error.errno is not None else "what it holds is not what its format has"
+    return "what it holds is not what its format has"
+
+
+def csv_table(lines: list[bytes], options: ReadOptions, names: Sequence[str], columns: Sequence[str]) -> pa.Table:
+    """The `columns` of these lines of CSV, as text; `names` are all declared columns, in order.
+
+    Raises ArrowException for what is no CSV.
+    """
+    # By position, since names may repeat in another case.
+    positions = {name: str(index) for index, name in enumerate(names)}
+    wanted = [positions[column] for column in columns]
+    table = pa_csv.read_csv(
+        pa.BufferReader(b"\n".join(lines) + b"\n"),
+        read_options=pa_csv.ReadOptions(column_names=list(positions.values())),
+        parse_options=pa_csv.ParseOptions(
+            delimiter=options.delimiter,
+            quote_char=options.quote,
+            invalid_row_handler=lambda _row: "skip",
+        ),
+        convert_options=pa_csv.ConvertOptions(
+            include_columns=wanted,
+            column_types=dict.fromkeys(wanted, pa.string()),
+            strings_can_be_null=True,
+            null_values=[options.null_value],
+        ),
+    )
+    return table.rename_columns(list(columns))
+
+
+def json_table(lines: list[bytes], columns: Sequence[str]) -> pa.Table:
+    """The `columns` of these lines of JSON, as text. Raises ValueError for what is no JSON."""
+    documents = [document for line in lines if isinstance(document := json.loads(line), dict)]
+    return pa.table(
+        {
+            column: pa.array(
+                [None if (value := document.get(column)) is None else _json_text(value) for document in documents],
+                pa.string(),
+            )
+            for column in columns
+        }
+    )
+
+
+def _json_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
 
 MAX_FILES = 8
 """Files of a table that are sampled, where these have enough rows."""

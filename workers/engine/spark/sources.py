@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from service.datasets.files import TableFiles
-from service.datasets.reading import DataFile, UriFile
-from service.spec.errors import SpecError
-from service.spec.job import ReadOptions, TableFormat, TableSource
-from service.spec.rendering import quoted
-from service.spec.types import Field, Schema, TypeName
+from service.contract.job import ReadOptions, TableFormat, TableSource
+from service.contract.problems import SpecError
+from service.data.file_io import DataFile, UriFile
+from service.data.files import TableFiles
+from service.sql.expressions.scalar import quoted
+from service.sql.types.data_types import Field, Schema, TypeName
 from workers.engine.plan.nodes import Node, Scan, inputs_of
 
 _MAX_CHARACTERS = 1 << 17

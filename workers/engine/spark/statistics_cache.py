@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from service.datasets.reading import version_of
+from service.data.file_io import version_of
 from workers.engine.spark.sources import TableInput
-from workers.engine.stats.statistics import KeySketch, ValueRange
+from workers.engine.statistics.model import KeySketch, ValueRange
 
 MAX_FILE_SETS = 256
 """File sets that are kept, those used last."""

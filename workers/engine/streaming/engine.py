@@ -1,38 +1,150 @@
-"""Plans bound queries over streams, for a session that runs their mini-batches."""
+"""What is told of a streaming plan beside its shape: settings that it does not follow, and state that only grows.
+
+Plans bound queries over streams, for a session that runs their mini-batches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from service.spec.bound import BoundQuery, tables_of
-from service.spec.modes import OutputMode
-from service.spec.options import JobSettings
-from service.spec.reports import PlanReport
-from service.spec.strategies import DistinctMethod
+from service.contract.enums import OutputMode
+from service.contract.options import (
+    AggPhase,
+    DistinctMethod,
+    DistinctSplitSettings,
+    JobSettings,
+    JoinSettings,
+    JoinSkew,
+    SkewSettings,
+    Toggle,
+)
+from service.contract.reports import PlanReport, RuleOutcome, RuleTrace
+from service.sql.resolve.bound import BoundQuery, tables_of
 from workers.engine.budget import PlanningBudget, go_on
 from workers.engine.plan.builder import build
-from workers.engine.plan.nodes import Node
-from workers.engine.plan.numbering import NodeIds, id_of, with_ids
-from workers.engine.plan.stream_layout import layout_of
-from workers.engine.plan.stream_shape import NO_BITMAPS, Bitmaps, Shape, StreamPlan, apart, bitmap_obstacle, stream_plan
-from workers.engine.plan.transform import walk_up
+from workers.engine.plan.explain import line_of, seconds
+from workers.engine.plan.nodes import Join, Node, Windows
+from workers.engine.plan.traversal import NodeIds, id_of, walk_up, with_ids
 from workers.engine.planner import plan_report
 from workers.engine.spark.lowering import lower
-from workers.engine.spark.memory import task_memory
+from workers.engine.spark.session_options import task_memory
 from workers.engine.spark.sources import TableInput, scans_of, spelled
 from workers.engine.spark.statistics_cache import StatisticsCache
-from workers.engine.stats.statistics import Statistics
-from workers.engine.streaming.density import values_per_block
-from workers.engine.streaming.sinks.sink import OfNothing
+from workers.engine.statistics.model import Statistics
+from workers.engine.streaming.sinks.base import OfNothing
 from workers.engine.streaming.sources import BatchBound, Input, SourceRead, read_inputs, reads_of
-from workers.engine.streaming.state import StateOptions, prepare_session
+from workers.engine.streaming.state import StateOptions, layout_of, prepare_session
 from workers.engine.streaming.static_joins import join_static_tables, static_joins
-from workers.engine.streaming.statistics import gather_for_joins
-from workers.engine.streaming.traces import STREAM_SHAPE, traces_of
+from workers.engine.streaming.stream_plan import (
+    NO_BITMAPS,
+    Bitmaps,
+    Shape,
+    StreamPlan,
+    apart,
+    bitmap_obstacle,
+    stream_plan,
+)
+from workers.engine.streaming.table_statistics import gather_for_joins, values_per_block
+
+STREAM_SHAPE = "stream_shape"
+"""Who tells in the trace what a stream's state holds, and why."""
+
+STREAM_STATE = "stream_state"
+"""Who tells what becomes of it."""
+
+STREAM_SETTINGS = "stream_settings"
+"""Who tells of settings without effect."""
+
+_GROWS = {
+    Shape.DISTINCT_ROWS: "every different row",
+    Shape.PLAIN: "every group",
+    Shape.DISTINCT: "every distinct value of every group",
+    Shape.UNITED: "every distinct value of every group",
+    Shape.BITMAP: "a bitmap for each group and block of values",
+    Shape.JOINED: "every key of both streams, and every distinct value of each",
+}
+_OF_VALUES = frozenset({Shape.DISTINCT, Shape.UNITED, Shape.BITMAP})
+
+
+def traces_of(
+    plan: StreamPlan, streams: frozenset[str], settings: JobSettings, *, is_changed: bool
+) -> tuple[RuleTrace, ...]:
+    """The traces of a streaming plan, in the order of the report. `streams` are the aliases of streams; `is_changed`
+    says that the plan has nodes that the query has not.
+    """
+    root, root_id = line_of(plan.before), plan.before.id
+    outcome = RuleOutcome.FIRED if is_changed else RuleOutcome.SKIPPED
+    shape = RuleTrace(rule=STREAM_SHAPE, outcome=outcome, node=root, node_id=root_id, reason=plan.reason)
+    others = ((STREAM_STATE, reason) for reason in _of_state(plan))
+    idle = ((STREAM_SETTINGS, reason) for reason in _without_effect(plan, streams, settings))
+    told = (
+        RuleTrace(rule=rule, outcome=RuleOutcome.SKIPPED, node=root, node_id=root_id, reason=reason)
+        for rule, reason in (*others, *idle)
+    )
+    return (shape, *told)
+
+
+def _of_state(plan: StreamPlan) -> Iterator[str]:
+    joins = [node for node in walk_up(plan.node) if isinstance(node, Join) and node.within is not None]
+    if joins:
+        yield _of_joined_rows(joins)
+    kept = _GROWS.get(plan.shape)
+    if kept is None:
+        return
+    if any(isinstance(node, Windows) for node in walk_up(plan.node)):
+        yield "The state of a window is dropped once no more rows are to come for it."
+        return
+    yield (
+        f"Nothing is ever dropped: the state keeps {kept}, and grows with them for as long as the job goes on. "
+        "GET /v1/jobs/{id}/batches tells what each mini-batch added. Group by a window of event time to bound it."
+    )
+
+
+def _of_joined_rows(joins: list[Join]) -> str:
+    within = joins[0].within
+    if within is None:
+        raise ValueError("a join that keeps no rows")
+    left, right = (seconds(max(0, microseconds)) for microseconds in (-within.at_least_us, within.at_most_us))
+    twice = "" if len(joins) == 1 else " The join is run, and its rows are kept, twice: for DISTINCT, and for the rest."
+    return (
+        "The state keeps the rows of both streams that may find partners: those of the left side until the watermark "
+        f"is {left} beyond their time, those of the right side until it is {right} beyond. The watermark is the newest "
+        "time of the stream that is furthest behind, less its delay, of what came since the job was last started; rows "
+        f"without a partner, where the join emits them, come out then, and rows from before it are left out.{twice}"
+    )
+
+
+def _without_effect(plan: StreamPlan, streams: frozenset[str], settings: JobSettings) -> Iterator[str]:
+    if settings.agg_phase is not AggPhase.AUTO:
+        yield (
+            "agg_phase is given: on a stream Spark always aggregates a mini-batch locally, before the shuffle and "
+            "again before it looks anything up."
+        )
+    if settings.distinct_split != DistinctSplitSettings():
+        yield (
+            "distinct_split.* is given: the values of a stream are spread by group and value already, and as bitmaps "
+            "by group and block; there is no hot group to split."
+        )
+    if settings.distinct_method not in {DistinctMethod.AUTO, DistinctMethod.BITMAP} and plan.shape not in _OF_VALUES:
+        yield f"distinct_method is {settings.distinct_method.value}, but no aggregate over one stream is over DISTINCT."
+    if not settings.incremental_agg:
+        yield "incremental_agg is given: a stream aggregates once, so that there are no two phases to merge."
+    if settings.eager_aggregation is not Toggle.AUTO:
+        yield "eager_aggregation is given: two streams are aggregated without a join, and static tables after it."
+    joins = tuple(static_joins(plan.node, streams))
+    whole = settings.join.model_copy(update={"skew": JoinSkew.AUTO})
+    if whole != JoinSettings() and not joins:
+        yield "join.ship or join.local is given, but no static table is joined."
+    keyed = any(join.keys for join in joins)
+    if settings.join.skew is not JoinSkew.AUTO and not keyed:
+        yield "join.skew is given, but no static table is joined by equal keys."
+    if settings.skew != SkewSettings() and not keyed:
+        yield "skew.* is given, but no static table is joined by equal keys: nothing else on a stream has hot keys."
+
 
 _VALUES_PER_BLOCK = 32
 """From so many distinct values in a block on it is looked up, written and kept for less than they are one by one."""
@@ -49,7 +161,7 @@ class PlannedStream:
     frame: DataFrame
     output: OutputMode
     layout: dict[str, Any]
-    """What its state looks like, as JSON values: see `workers.engine.plan.stream_layout`."""
+    """What its state looks like, as JSON values: see `workers.engine.streaming.state`."""
     reads: tuple[SourceRead, ...]
     """See `reads_of`."""
     of_nothing: OfNothing | None = None

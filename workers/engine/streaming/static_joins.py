@@ -9,22 +9,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from service.spec.options import JobSettings
-from service.spec.scalar import Scalar
-from service.spec.strategies import JoinSkew
+from service.contract.options import JobSettings, JoinSkew
+from service.sql.expressions.scalar import Scalar
 from workers.engine.budget import PlanningBudget
-from workers.engine.plan.isolation import Side
-from workers.engine.plan.join_demand import skew_of
 from workers.engine.plan.nodes import Join, Node
-from workers.engine.plan.salting import salted
-from workers.engine.plan.stream_shape import is_streaming
-from workers.engine.plan.transform import walk_up
+from workers.engine.plan.traversal import walk_up
 from workers.engine.planner import Plan, apply_some_rules
-from workers.engine.rules.join_strategy import JoinStrategy
+from workers.engine.rules.joins.join_strategy import JoinStrategy
+from workers.engine.rules.joins.skew_cost import TASKS_PER_SLOT, salt_in_one_reading
+from workers.engine.rules.joins.skew_rewrite import Side, salted
+from workers.engine.rules.joins.skewed_join import SkewedJoin
+from workers.engine.rules.joins.strategy_cost import skew_of
 from workers.engine.rules.rule import Match, RuleContext, Skip
-from workers.engine.rules.skewed_join import SkewedJoin
-from workers.engine.stats.skewed_joins import TASKS_PER_SLOT, salt_in_one_reading
-from workers.engine.stats.statistics import Statistics
+from workers.engine.statistics.model import Statistics
+from workers.engine.streaming.stream_plan import is_streaming
 
 
 def static_joins(plan: Node, streams: frozenset[str]) -> Iterator[Join]:

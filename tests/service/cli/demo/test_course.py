@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from service.cli.demo.course import advised_settings
-from service.spec.reports import SkewReport
+from service.contract.reports import SkewReport
 
 
 def report(setting: str | None, value: str | None) -> SkewReport:

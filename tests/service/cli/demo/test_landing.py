@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.cli.demo.landing import HOT_SHARE, LandedTable, land, position_reports
+from service.cli.demo.data import HOT_SHARE, LandedTable, land, position_reports
 
 
 @pytest.fixture(scope="module")

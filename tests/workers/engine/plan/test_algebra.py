@@ -6,11 +6,11 @@ from itertools import count
 
 import pytest
 
-from service.spec.query import AggregateFunction as F
-from service.spec.scalar import column
-from service.spec.types import BIGINT, DOUBLE, INT, STRING, DataType, Field, TypeName, decimal
+from service.contract.query import AggregateFunction as F
+from service.sql.expressions.scalar import column
+from service.sql.types.data_types import BIGINT, DOUBLE, INT, STRING, DataType, Field, TypeName, decimal
 from tests.support.scalars import scalar
-from workers.engine.plan.algebra import ALGEBRA, is_distinct, refusal_of, row_of, split_call
+from workers.engine.plan.aggregates import ALGEBRA, is_distinct, refusal_of, row_of, split_call
 from workers.engine.plan.nodes import Call
 
 

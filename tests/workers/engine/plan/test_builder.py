@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from service.spec.bound import (
+from service.contract.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
+from service.sql.expressions.scalar import column
+from service.sql.resolve.bound import (
     BoundCall,
     BoundDerived,
     BoundJoin,
@@ -14,14 +16,12 @@ from service.spec.bound import (
     BoundTable,
     BoundUnion,
 )
-from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
-from service.spec.scalar import column
-from service.spec.types import BIGINT, BOOLEAN, INT, Field, Schema
+from service.sql.types.data_types import BIGINT, BOOLEAN, INT, Field, Schema
 from tests.support.plan_parts import UID
 from tests.support.scalars import scalar
 from workers.engine.plan.builder import build
 from workers.engine.plan.explain import text_of
-from workers.engine.plan.schema import output_of
+from workers.engine.plan.nodes import output_of
 
 ORDERS = BoundTable("orders", "o", ((Field("o.uid", BIGINT), "uid"),))
 USERS = BoundTable("users", "u", ((Field("u.uid", BIGINT), "uid"),))

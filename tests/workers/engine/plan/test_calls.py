@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from service.spec.query import AggregateFunction
-from service.spec.scalar import column
-from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING
+from service.contract.query import AggregateFunction
+from service.sql.expressions.scalar import column
+from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, STRING
 from tests.support.plan_parts import call
 from tests.support.scalars import scalar
-from workers.engine.plan.calls import call_sql
+from workers.engine.plan.expressions import call_sql
 from workers.engine.plan.nodes import Call, PlanFunction
 
 K, D, W = column("o.k", STRING), column("o.d", BIGINT), column("o.w", DOUBLE)

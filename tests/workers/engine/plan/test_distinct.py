@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from service.spec.query import AggregateFunction as F
-from service.spec.scalar import column
-from service.spec.types import BIGINT, STRING, Field
-from workers.engine.plan.distinct import distinct_sets
+from service.contract.query import AggregateFunction as F
+from service.sql.expressions.scalar import column
+from service.sql.types.data_types import BIGINT, STRING, Field
+from workers.engine.plan.aggregates import distinct_sets
 from workers.engine.plan.nodes import Aggregate, Call, Scan
 
 A, B = column("t.a", BIGINT), column("t.b", STRING)

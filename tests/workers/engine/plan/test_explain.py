@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
-from service.spec.scalar import column
-from service.spec.types import BIGINT, BOOLEAN, STRING, Field
+from service.contract.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
+from service.sql.expressions.scalar import column
+from service.sql.types.data_types import BIGINT, BOOLEAN, STRING, Field
 from tests.support.plan_parts import COUNT, USERS
 from tests.support.scalars import scalar
 from workers.engine.plan.explain import call_text, explain, line_of, text_of
@@ -30,7 +30,7 @@ from workers.engine.plan.nodes import (
     Watermark,
     Windows,
 )
-from workers.engine.plan.numbering import with_ids
+from workers.engine.plan.traversal import with_ids
 
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.x", STRING), "x")))
 UID, X = column("o.uid", BIGINT), column("o.x", STRING)

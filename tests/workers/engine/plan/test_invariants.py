@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from service.spec.query import AggregateFunction, JoinKind
-from service.spec.scalar import column
-from service.spec.types import BIGINT, STRING, Field
+from service.contract.query import AggregateFunction, JoinKind
+from service.sql.expressions.scalar import column
+from service.sql.types.data_types import BIGINT, STRING, Field
 from tests.support.plan_parts import COUNT, ORDERS, USERS
 from tests.support.scalars import scalar
 from workers.engine.errors import InvalidPlanError
-from workers.engine.plan.invariants import check
 from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
@@ -29,6 +28,7 @@ from workers.engine.plan.nodes import (
     Watermark,
     Windows,
 )
+from workers.engine.plan.validation import check
 
 UID, USER, NOWHERE = column("o.uid", BIGINT), column("u.uid", BIGINT), column("o.nowhere", BIGINT)
 KEYS = (Named(UID, "uid"),)

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from service.spec.query import JoinKind
-from service.spec.scalar import column
-from service.spec.types import INT
+from service.contract.query import JoinKind
+from service.sql.expressions.scalar import column
+from service.sql.statements.join_hints import Side
+from service.sql.types.data_types import INT
 from tests.support.joined import call, col, joined, scan, text
 from workers.engine.plan.explain import text_of
-from workers.engine.plan.joined_aggregate import Side, all_of, is_not_null, joined_aggregate, stands_over_a_join
+from workers.engine.plan.joined_aggregate import all_of, is_not_null, joined_aggregate, stands_over_a_join
 from workers.engine.plan.nodes import Filter, Limit, Named, Project
 
 LEFT_ONLY, RIGHT_ONLY = text("l.i > 0", "l.i"), text("r.i > 0", "r.i")

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from service.spec.query import AggregateFunction, JoinKind
-from service.spec.scalar import column
-from service.spec.types import BIGINT, DOUBLE, INT, STRING, TINYINT, Field
+from service.contract.query import AggregateFunction, JoinKind
+from service.sql.expressions.scalar import column
+from service.sql.types.data_types import BIGINT, DOUBLE, INT, STRING, TINYINT, Field
 from tests.support.scalars import scalar
-from workers.engine.plan.keys import columns_below, columns_of, scanned_columns
-from workers.engine.plan.nodes import Aggregate, Call, Join, Named, Project, Scan, Union
-from workers.engine.plan.statistics_keys import statistics_keys, summed_columns
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Call,
+    Join,
+    Named,
+    Project,
+    Scan,
+    Union,
+    columns_below,
+    columns_of,
+    scanned_columns,
+)
+from workers.engine.rules.required_statistics import statistics_keys, summed_columns
 
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.category", STRING), "category")))
 USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "uid"), (Field("u.city", STRING), "city")))

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from service.spec.types import (
+from service.sql.types.data_types import (
     BIGINT,
     BINARY,
     BOOLEAN,
@@ -21,7 +21,7 @@ from service.spec.types import (
     TypeName,
     decimal,
 )
-from workers.engine.plan.literals import MAX_LENGTH, NULL_LITERAL, identity_of, literal, typed_null
+from workers.engine.plan.expressions import MAX_LENGTH, NULL_LITERAL, identity_of, literal, typed_null
 
 NOON = datetime(2013, 1, 2, 12, 0, 0, 5)  # noqa: DTZ001 - as files have it
 NESTED = DataType(TypeName.OTHER, text="ARRAY<INT>")

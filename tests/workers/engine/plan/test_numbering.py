@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from service.spec.query import JoinKind
-from service.spec.strategies import JoinSkew
-from service.spec.types import BIGINT, Field
+from service.contract.options import JoinSkew
+from service.contract.query import JoinKind
+from service.sql.types.data_types import BIGINT, Field
 from workers.engine.plan.nodes import Join, JoinStrategy, Limit, Scan, Union
-from workers.engine.plan.numbering import NodeIds, id_of, with_ids
-from workers.engine.plan.transform import walk_up
+from workers.engine.plan.traversal import NodeIds, id_of, walk_up, with_ids
 
 A = Scan("a", "a", ((Field("a.x", BIGINT), "x"),))
 JOIN = Join(A, A, JoinKind.CROSS, ())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from service.spec.options import AggPhase
-from service.spec.scalar import column
-from service.spec.types import BIGINT, Field
+from service.contract.options import AggPhase
+from service.sql.expressions.scalar import column
+from service.sql.types.data_types import BIGINT, Field
+from workers.engine.plan.aggregates import final_of, key_columns, partial_of
 from workers.engine.plan.explain import line_of
 from workers.engine.plan.nodes import Aggregate, Named, Scan
-from workers.engine.plan.partial_final import final_of, key_columns, partial_of
 
 A = column("t.a", BIGINT)
 WHOLE = Aggregate(Scan("t", "t", ((Field("t.a", BIGINT), "a"),)), (Named(A, "k"),), ())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from service.spec.scalar import column
-from service.spec.tree import Connective
-from service.spec.types import BIGINT, BOOLEAN
+from service.sql.expressions.nodes import Connective
+from service.sql.expressions.scalar import column
+from service.sql.types.data_types import BIGINT, BOOLEAN
 from tests.support.scalars import scalar
-from workers.engine.plan.scalars import compose, conjunction, fresh_name
+from workers.engine.plan.expressions import compose, conjunction, fresh_name
 
 A, B = column("t.a", BIGINT), column("t.b", BIGINT)
 

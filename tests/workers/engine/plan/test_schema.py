@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from service.spec.query import AggregateFunction, JoinKind
-from service.spec.scalar import column
-from service.spec.types import BIGINT, INT, STRING, Field
+from service.contract.query import AggregateFunction, JoinKind
+from service.sql.expressions.scalar import column
+from service.sql.types.data_types import BIGINT, INT, STRING, Field
 from tests.support.scalars import scalar
 from workers.engine.plan.nodes import (
+    UNKNOWN,
     Aggregate,
     Call,
     Deduplicate,
@@ -21,8 +22,9 @@ from workers.engine.plan.nodes import (
     Project,
     Scan,
     Sort,
+    names_of,
+    output_of,
 )
-from workers.engine.plan.schema import UNKNOWN, names_of, output_of
 
 UID, NAME = Field("o.uid", BIGINT), Field("u.name", STRING)
 ORDERS = Scan("orders", "o", ((UID, "uid"),))

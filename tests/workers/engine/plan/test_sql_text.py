@@ -7,10 +7,10 @@ from typing import get_args
 
 import pytest
 
-from service.spec.query import JoinKind, NullsOrder, SortDirection
-from service.spec.scalar import column
-from service.spec.strategies import JoinLocal, JoinShip
-from service.spec.types import BIGINT, BOOLEAN, INT, Field
+from service.contract.options import JoinLocal, JoinShip
+from service.contract.query import JoinKind, NullsOrder, SortDirection
+from service.sql.expressions.scalar import column
+from service.sql.types.data_types import BIGINT, BOOLEAN, INT, Field
 from tests.support.plan_parts import COUNT
 from tests.support.scalars import scalar
 from workers.engine.plan.nodes import (
@@ -33,7 +33,7 @@ from workers.engine.plan.nodes import (
     Windows,
     Within,
 )
-from workers.engine.plan.sql_text import sql_of
+from workers.engine.plan.sql import sql_of
 
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.x", BIGINT), "x")))
 USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "u`id"),))

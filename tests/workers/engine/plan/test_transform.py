@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from service.spec.query import JoinKind
-from service.spec.types import BIGINT, Field
+from service.contract.query import JoinKind
+from service.sql.types.data_types import BIGINT, Field
 from workers.engine.plan.nodes import Join, Limit, Node, Scan, Union
-from workers.engine.plan.transform import transform_up, walk_up, with_inputs
+from workers.engine.plan.traversal import transform_up, walk_up, with_inputs
 
 A = Scan("a", "a", ((Field("a.x", BIGINT), "x"),))
 B = Scan("b", "b", ((Field("b.x", BIGINT), "x"),))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.support.stream_queries import built
+from workers.engine.plan.builder import without_watermarks
 from workers.engine.plan.explain import text_of
-from workers.engine.plan.watermarks import without_watermarks
 
 NEAR = "JOIN t ON s.k = t.k AND s.ts >= t.ts AND s.ts < t.ts + INTERVAL '90' SECOND"
 

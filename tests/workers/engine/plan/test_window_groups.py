@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from service.spec.bound import BoundQuery
-from service.spec.compile import compile_job
-from service.spec.ddl import parse_schema
-from service.spec.job import JobSpec
-from service.spec.types import BIGINT, STRING, TIMESTAMP, TIMESTAMP_NTZ, Field
+from service.contract.job import JobSpec
+from service.sql.compile import compile_job
+from service.sql.ddl import parse_schema
+from service.sql.resolve.bound import BoundQuery
+from service.sql.types.data_types import BIGINT, STRING, TIMESTAMP, TIMESTAMP_NTZ, Field
 from workers.engine.plan.builder import build
 from workers.engine.plan.explain import text_of
-from workers.engine.plan.invariants import check
-from workers.engine.plan.nodes import Project
-from workers.engine.plan.schema import output_of
+from workers.engine.plan.nodes import Project, output_of
+from workers.engine.plan.validation import check
 
 SCHEMAS = {"s": parse_schema("k STRING, v BIGINT, ts TIMESTAMP, at TIMESTAMP_NTZ", "/x")}
 MINUTE = "INTERVAL '1' MINUTE"

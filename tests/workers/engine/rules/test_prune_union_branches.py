@@ -6,17 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from service.spec.options import JobSettings
+from service.contract.options import JobSettings
 from tests.support.applied_rules import matched, skipped
 from tests.support.compiled import compiled
 from workers.engine.plan.builder import build
-from workers.engine.plan.invariants import check
-from workers.engine.plan.nodes import Filter, Join, Node, Scan
-from workers.engine.plan.schema import output_of
-from workers.engine.plan.transform import walk_up
+from workers.engine.plan.nodes import Filter, Join, Node, Scan, output_of
+from workers.engine.plan.traversal import walk_up
+from workers.engine.plan.validation import check
 from workers.engine.rules.prune_union_branches import PruneUnionBranches, Requirement, without_excluded_branches
 from workers.engine.rules.rule import RuleContext
-from workers.engine.stats.statistics import Statistics
+from workers.engine.statistics.model import Statistics
 
 RULE = PruneUnionBranches()
 CONTEXT = RuleContext(JobSettings(), Statistics({}, {}, slots=2))

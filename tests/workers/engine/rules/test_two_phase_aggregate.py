@@ -7,22 +7,33 @@ from typing import Any
 
 import pytest
 
-from service.spec.options import JobSettings
-from service.spec.query import AggregateFunction as F
-from service.spec.query import JoinKind
-from service.spec.reports import HotKey
-from service.spec.scalar import column
-from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, DataType, Field, array
+from service.contract.options import JobSettings
+from service.contract.query import AggregateFunction as F
+from service.contract.query import JoinKind
+from service.contract.reports import HotKey
+from service.sql.expressions.scalar import column
+from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, STRING, DataType, Field, array
 from tests.support.applied_rules import matched, skipped
 from tests.support.plan_parts import USERS
 from tests.support.scalars import scalar
 from workers.engine.plan.explain import text_of
-from workers.engine.plan.invariants import check
-from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Filter, Join, Named, Node, Phases, Project, Scan
-from workers.engine.plan.schema import output_of
+from workers.engine.plan.nodes import (
+    Aggregate,
+    AggregateRole,
+    Call,
+    Filter,
+    Join,
+    Named,
+    Node,
+    Phases,
+    Project,
+    Scan,
+    output_of,
+)
+from workers.engine.plan.validation import check
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
-from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
+from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 RULE = TwoPhaseAggregate()
 ORDERS = Scan(

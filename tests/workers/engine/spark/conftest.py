@@ -9,9 +9,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.datasets.files import TableFiles
-from service.spec.job import ReadOptions, TableFormat, TableSource
-from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, DataType, Field, Schema, TypeName
+from service.contract.job import ReadOptions, TableFormat, TableSource
+from service.data.files import TableFiles
+from service.sql.types.data_types import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INT,
+    STRING,
+    TIMESTAMP,
+    DataType,
+    Field,
+    Schema,
+    TypeName,
+)
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.sources import TableInput
 

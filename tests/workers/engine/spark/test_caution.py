@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from service.spec.query import JoinKind
-from service.spec.strategies import JoinLocal, JoinShip
+from service.contract.options import JoinLocal, JoinShip
+from service.contract.query import JoinKind
 from tests.support.joined import col, scan
 from workers.engine.plan.nodes import Join, JoinStrategy, Limit, Node
-from workers.engine.spark.caution import cautious_session, hashed_joins, may_hash_while_it_runs
+from workers.engine.spark.session_options import cautious_session, hashed_joins, may_hash_while_it_runs
 
 PLAN = """== Physical Plan ==
 AdaptiveSparkPlan (20)

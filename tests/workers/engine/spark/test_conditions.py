@@ -10,11 +10,11 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
-from service.spec.tree import Expression
-from service.spec.types import BIGINT, BOOLEAN, DATE, DOUBLE, STRING, DataType, TypeName, decimal
+from service.sql.expressions.nodes import Expression
+from service.sql.types.data_types import BIGINT, BOOLEAN, DATE, DOUBLE, STRING, DataType, TypeName, decimal
 from tests.support.scalars import scalar
-from workers.engine.spark import conditions
-from workers.engine.spark.conditions import MAX_PATTERN_LENGTH, MAX_PATTERNS, PATTERN_ROWS, share_kept, typed
+from workers.engine.spark import predicate_evaluation
+from workers.engine.spark.predicate_evaluation import MAX_PATTERN_LENGTH, MAX_PATTERNS, PATTERN_ROWS, share_kept, typed
 
 SAMPLE = {
     "t.i": pa.chunked_array([[1, 2, 3, 4], [5, 6, None, -7]]),
@@ -123,7 +123,9 @@ def test_a_long_condition_is_given_up_within() -> None:
     ticks = count()
     long = tree(" OR ".join(f"`t.i` + {number} = 4" for number in range(500)))
     terms = [tree("`t.i` > 2"), long, tree("`t.i` < 3")]
-    assert share_kept(terms, SAMPLE, 8, is_whole=True, clock=lambda: next(ticks) * conditions.SECONDS / 100) == (0.5, 2)
+    assert share_kept(
+        terms, SAMPLE, 8, is_whole=True, clock=lambda: next(ticks) * predicate_evaluation.SECONDS / 100
+    ) == (0.5, 2)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.rows import difference
-from workers.engine.spark.distinct_rows import rows_once
+from workers.engine.spark.lowering import rows_once
 
 pytestmark = pytest.mark.spark
 

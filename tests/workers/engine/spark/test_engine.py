@@ -14,19 +14,20 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from service.spec.binding import bind
-from service.spec.bound import BoundQuery
-from service.spec.compile import compile_job
-from service.spec.job import JobSpec, TableFormat
-from service.spec.options import JobSettings
-from service.spec.query import Query
-from service.spec.reports import RuleOutcome
-from service.spec.types import BIGINT, STRING, Field
+from service.contract.job import JobSpec, TableFormat
+from service.contract.options import JobSettings
+from service.contract.query import Query
+from service.contract.reports import RuleOutcome
+from service.sql.compile import compile_job
+from service.sql.resolve.binder import bind
+from service.sql.resolve.bound import BoundQuery
+from service.sql.types.data_types import BIGINT, STRING, Field
 from tests.support.tables import on_disk
-from workers.engine.spark.engine import Engine, PlannedQuery, TableInput
-from workers.engine.spark.errors import is_lack_of_memory, problem_of_spark_error
-from workers.engine.spark.sinks import result_files
-from workers.engine.stats.needs import NOT_READ, READ_IN_PART
+from workers.engine.rules.required_statistics import NOT_READ, READ_IN_PART
+from workers.engine.spark.engine import Engine, PlannedQuery
+from workers.engine.spark.error_mapping import is_lack_of_memory, problem_of_spark_error
+from workers.engine.spark.result_writer import result_files
+from workers.engine.spark.sources import TableInput
 
 pytestmark = pytest.mark.spark
 

@@ -11,14 +11,14 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from service.datasets.files import TableFiles
-from service.datasets.reading import UriFile
-from service.spec.job import TableFormat
-from service.spec.problem import Problem
-from service.spec.types import BIGINT, STRING, Field, Schema
+from service.contract.job import TableFormat
+from service.contract.problems import Problem
+from service.data.file_io import UriFile
+from service.data.files import TableFiles
+from service.sql.types.data_types import BIGINT, STRING, Field, Schema
 from tests.support.tables import on_disk
 from workers.engine.plan.nodes import Scan
-from workers.engine.spark.errors import problem_of_spark_error
+from workers.engine.spark.error_mapping import problem_of_spark_error
 from workers.engine.spark.sources import TableInput, read_scan
 
 pytestmark = pytest.mark.spark

@@ -1,11 +1,11 @@
-"""Statistics beside a run. What they are for is in `tests/workers/test_runner.py`."""
+"""Statistics beside a run. What they are for is in `tests/workers/process/test_runner.py`."""
 
 from __future__ import annotations
 
 import threading
 
-from workers.engine.spark.late_statistics import LateStatistics
-from workers.engine.stats.statistics import Statistics
+from workers.engine.spark.engine import LateStatistics
+from workers.engine.statistics.model import Statistics
 
 KNOWN = Statistics({}, {}, slots=3)
 

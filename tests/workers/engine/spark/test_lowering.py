@@ -10,9 +10,9 @@ from decimal import Decimal
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from service.spec.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
-from service.spec.scalar import Scalar, column
-from service.spec.types import BIGINT, BOOLEAN, DOUBLE, INT, STRING, TIMESTAMP, Field
+from service.contract.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
+from service.sql.expressions.scalar import Scalar, column
+from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, INT, STRING, TIMESTAMP, Field
 from tests.support.plan_parts import call
 from tests.support.scalars import scalar
 from workers.engine.plan.nodes import (
@@ -34,8 +34,9 @@ from workers.engine.plan.nodes import (
     Union,
     Watermark,
     Windows,
+    output_of,
+    window_type,
 )
-from workers.engine.plan.schema import output_of, window_type
 from workers.engine.spark.lowering import lower, physical_plan
 
 pytestmark = pytest.mark.spark

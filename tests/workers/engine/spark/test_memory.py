@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from workers.engine.spark.memory import is_in_driver, task_memory
+from workers.engine.spark.session_options import is_in_driver, task_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

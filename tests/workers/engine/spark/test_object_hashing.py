@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from service.spec.query import AggregateFunction
-from service.spec.scalar import column
-from service.spec.types import BIGINT, Field
+from service.contract.query import AggregateFunction
+from service.sql.expressions.scalar import column
+from service.sql.types.data_types import BIGINT, Field
 from workers.engine.plan.nodes import Aggregate, Call, Node, PlanFunction, Scan
-from workers.engine.spark.object_hashing import has_blocks, hash_blocks, may_hash_blocks
+from workers.engine.spark.session_options import has_blocks, hash_blocks, may_hash_blocks
 
 pytestmark = pytest.mark.spark
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from workers.engine.spark.operators import amount, operators_of
-from workers.engine.spark.sql_executions import MOST_OPERATORS, Execution
+from workers.engine.spark.monitor import amount, operators_of
+from workers.engine.spark.status_store import MOST_OPERATORS, Execution
 
 
 @pytest.mark.parametrize(

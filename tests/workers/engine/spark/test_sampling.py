@@ -9,13 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from service.data_settings import DataSettings
-from service.datasets.files import find_table_files
-from service.datasets.reading import UriFile
-from service.datasets.roots import StoreRoot, open_store
-from service.spec.job import TableFormat, TableSource
-from service.spec.locations import parse_root
-from service.spec.types import BIGINT, STRING, Field
+from service.config.data import DataSettings, parse_root
+from service.contract.job import TableFormat, TableSource
+from service.data.file_io import UriFile
+from service.data.files import find_table_files
+from service.data.roots import StoreRoot, open_store
+from service.sql.types.data_types import BIGINT, STRING, Field
 from tests.support.object_store import KEYS, ObjectStore
 from tests.support.tables import on_disk
 from workers.engine.spark.sampling import MAX_FILES, MAX_ROWS_PER_FILE, sample_parquet, sample_text, spread

@@ -10,17 +10,17 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from service.datasets.files import TableFiles, find_table_files
-from service.datasets.reading import UriFile
-from service.datasets.roots import DirectoryRoot
-from service.spec.errors import SpecError
-from service.spec.job import TableFormat
-from service.spec.query import JoinKind
-from service.spec.scalar import column
-from service.spec.types import BIGINT, STRING, Field
+from service.contract.job import TableFormat
+from service.contract.problems import SpecError
+from service.contract.query import JoinKind
+from service.data.file_io import UriFile
+from service.data.files import TableFiles, find_table_files
+from service.data.roots import DirectoryRoot
+from service.sql.expressions.scalar import column
+from service.sql.types.data_types import BIGINT, STRING, Field
 from tests.support.tables import on_disk
 from workers.engine.plan.nodes import Join, Scan
-from workers.engine.spark.errors import problem_of_spark_error
+from workers.engine.spark.error_mapping import problem_of_spark_error
 from workers.engine.spark.sources import TableInput, read_scan, read_scans, scans_of
 
 pytestmark = pytest.mark.spark

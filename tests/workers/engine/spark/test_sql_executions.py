@@ -10,11 +10,9 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from workers.engine.spark import sql_executions
-from workers.engine.spark.operators import operators_of
-from workers.engine.spark.sql_executions import SqlExecutions
-from workers.engine.spark.stage_metrics import SparkMonitor
-from workers.engine.spark.status_store import StatusStore
+from workers.engine.spark import status_store as sql_executions
+from workers.engine.spark.monitor import SparkMonitor, operators_of
+from workers.engine.spark.status_store import SqlExecutions, StatusStore
 
 pytestmark = pytest.mark.spark
 

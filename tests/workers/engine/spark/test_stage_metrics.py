@@ -11,8 +11,8 @@ import pytest
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
-from service.spec.reports import Progress
-from workers.engine.spark.stage_metrics import SparkMonitor
+from service.contract.reports import Progress
+from workers.engine.spark.monitor import SparkMonitor
 
 pytestmark = pytest.mark.spark
 

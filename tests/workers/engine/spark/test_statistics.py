@@ -12,19 +12,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from service.datasets.reading import UriFile
-from service.datasets.stores import Store
-from service.spec.job import TableFormat
-from service.spec.locations import Location
-from service.spec.scalar import Scalar
-from service.spec.types import BIGINT, BOOLEAN, DOUBLE, STRING, Field, Schema
+from service.config.data import Location
+from service.contract.job import TableFormat
+from service.data.file_io import UriFile
+from service.data.roots import Store
+from service.sql.expressions.scalar import Scalar
+from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, STRING, Field, Schema
 from tests.support.scalars import scalar
 from tests.support.tables import on_disk
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.sources import TableInput
-from workers.engine.spark.statistics import HOT_KEYS, Texts, gather_statistics, sizes_alone
 from workers.engine.spark.statistics_cache import StatisticsCache
-from workers.engine.stats.statistics import Statistics
+from workers.engine.spark.table_statistics import HOT_KEYS, Texts, gather_statistics, sizes_alone
+from workers.engine.statistics.model import Statistics
 
 Tables = Callable[..., TableInput]
 Scans = Callable[..., Scan]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from service.datasets.reading import UriFile, version_of
-from service.datasets.stores import Store
-from service.spec.job import ReadOptions
-from service.spec.locations import Location
+from service.config.data import Location
+from service.contract.job import ReadOptions
+from service.data.file_io import UriFile, version_of
+from service.data.roots import Store
 from tests.support.tables import on_disk
 from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import (
@@ -23,7 +23,7 @@ from workers.engine.spark.statistics_cache import (
     StatisticsCache,
     file_set_of,
 )
-from workers.engine.stats.statistics import KeySketch
+from workers.engine.statistics.model import KeySketch
 
 Tables = Callable[..., TableInput]
 

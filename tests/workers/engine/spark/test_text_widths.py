@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workers.engine.spark import text_widths
-from workers.engine.spark.text_widths import MARGIN, decoded_widths
-from workers.engine.spark.troubles import Troubles
+from workers.engine.spark import table_statistics
+from workers.engine.spark.sampling import Troubles
+from workers.engine.spark.table_statistics import MARGIN, decoded_widths
 
 ROWS = 20_000
 
@@ -57,7 +57,7 @@ def test_a_row_group_that_is_too_large_to_read_through_is_not_measured(
 ) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"s": ["ab"] * ROWS}), path)
-    monkeypatch.setattr(text_widths, "_MOST_BYTES", 10)
+    monkeypatch.setattr(table_statistics, "_MOST_BYTES", 10)
     assert widths(path) == {"s": None}
     # Of four files a beginning is enough.
     assert widths(*[path] * 4) == {"s": MARGIN * 2}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from service.datasets.stores import StoreUnavailableError
-from workers.engine.spark.troubles import Troubles
+from service.data.roots import StoreUnavailableError
+from workers.engine.spark.sampling import Troubles
 
 PATH = Path("/secret/place/b.parquet")
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workers.engine.spark.widths import width_of
+from workers.engine.spark.parquet_footers import width_of
 
 
 def test_bytes_of_a_value(tmp_path: Path) -> None:

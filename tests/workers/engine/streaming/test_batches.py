@@ -11,10 +11,9 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import DataFrame
 
-from service.spec.errors import SpecError
-from workers.engine.streaming.batches import BatchDone, BatchFunction
-from workers.engine.streaming.sinks.sink import FenceLostError, Staged
-from workers.engine.streaming.staging import Stage
+from service.contract.problems import SpecError
+from workers.engine.streaming.micro_batch import BatchDone, BatchFunction, Stage
+from workers.engine.streaming.sinks.base import FenceLostError, Staged
 
 
 @dataclass

@@ -9,12 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.spec.job import TableSource
-from service.spec.options import MiniBatchSettings
-from service.spec.types import STRING, Field, Schema
+from service.contract.job import TableSource
+from service.contract.options import MiniBatchSettings
+from service.sql.types.data_types import STRING, Field, Schema
 from workers.engine.plan.nodes import Scan
-from workers.engine.streaming.bounds import DEFAULT_ROWS, bound_of
-from workers.engine.streaming.sources import BatchBound, StreamInput, read_stream
+from workers.engine.streaming.sources import DEFAULT_ROWS, BatchBound, StreamInput, bound_of, read_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

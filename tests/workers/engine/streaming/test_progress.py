@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from workers.engine.streaming.progress import SourceProgress, StateProgress, progress_of
+from workers.engine.streaming.query import SourceProgress, StateProgress, progress_of
 
 RECORDED: dict[str, Any] = {
     "id": "4a7d1ea1-9a3b-4e5c-8a0e-6d3b2a1c0f11",

@@ -9,16 +9,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.spec.job import TableSource
-from service.spec.types import BIGINT, Field, Schema
+from service.contract.job import TableSource
+from service.sql.types.data_types import BIGINT, Field, Schema
 from workers.engine.plan.nodes import Scan
+from workers.engine.streaming.source_log import TakenFiles, logs_of
 from workers.engine.streaming.sources import Input, RateInput, SourceRead, StreamInput, read_inputs, reads_of
-from workers.engine.streaming.taken_files import TakenFiles, logs_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from workers.engine.streaming.progress import BatchProgress
+    from workers.engine.streaming.query import BatchProgress
 
 pytestmark = [pytest.mark.spark, pytest.mark.one_database]
 
@@ -41,7 +41,7 @@ def scanned(spark: SparkSession, alias: str, table: str, tables: dict[str, Input
 
 def progress_of(frame: DataFrame, checkpoint: Path) -> BatchProgress:
     """Spark's report of the only mini-batch."""
-    from workers.engine.streaming.progress import progress_of as read
+    from workers.engine.streaming.query import progress_of as read
 
     writer = frame.writeStream.option("checkpointLocation", f"file://{checkpoint}").trigger(availableNow=True)
     query = writer.foreachBatch(lambda rows, _: rows.write.format("noop").mode("overwrite").save()).start()

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from workers.engine.streaming.staging import Stage, run_for_its_state
+from workers.engine.streaming.micro_batch import Stage, run_for_its_state
 
 
 def left(directory: Path) -> list[str]:

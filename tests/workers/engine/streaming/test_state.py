@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from service.spec.options import StateProvider
-from service.spec.types import BIGINT, STRING, Field, Schema
+from service.contract.options import StateProvider
+from service.sql.types.data_types import BIGINT, STRING, Field, Schema
 from tests.conformance.stream_runs import StreamRun
 from workers.engine.streaming.state import StateOptions, prepare_session
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from workers.engine.streaming.state_changes import StateChanges, bytes_of_changes, changes_of
+from workers.engine.streaming.state import StateChanges, bytes_of_changes, changes_of
 
 
 def operator(checkpoint: Path, number: int, name: str) -> None:

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from service.spec.options import JobSettings
-from service.spec.reports import HotKey, RuleOutcome
-from service.spec.types import INT
+from service.contract.options import JobSettings
+from service.contract.reports import HotKey, RuleOutcome
+from service.sql.types.data_types import INT
 from tests.support.scalars import scalar
 from tests.support.stream_queries import STREAMS, planned
 from workers.engine.plan.explain import text_of
 from workers.engine.planner import Plan
-from workers.engine.stats.statistics import KeySketch, Statistics, TableSize
+from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 from workers.engine.streaming.static_joins import join_static_tables
 
 JOINED = "SELECT n.name, COUNT(*) AS c, COUNT(DISTINCT s.k) AS d FROM s JOIN n ON s.g = n.g GROUP BY n.name"

@@ -9,17 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.datasets.files import TableFiles
-from service.spec.job import TableFormat, TableSource
-from service.spec.options import JobSettings
+from service.contract.job import TableFormat, TableSource
+from service.contract.options import JobSettings
+from service.data.files import TableFiles
 from tests.support.stream_queries import SCHEMAS, STREAMS, planned
 from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import StatisticsCache
-from workers.engine.stats.statistics import Statistics
-from workers.engine.streaming import statistics
+from workers.engine.statistics.model import Statistics
+from workers.engine.streaming import table_statistics
 from workers.engine.streaming.sources import BatchBound, Input, RateInput, StreamInput
 from workers.engine.streaming.static_joins import static_joins
-from workers.engine.streaming.statistics import gather_for_joins
+from workers.engine.streaming.table_statistics import gather_for_joins
 
 SQL = "SELECT n.name, COUNT(*) AS c FROM s JOIN n ON s.g = n.g GROUP BY n.name"
 ROWS, FILES = 1000, 10
@@ -68,7 +68,7 @@ def test_a_bound_in_bytes_takes_a_file_at_least_and_no_more_than_there_is(tables
 
 
 def test_some_files_stand_for_all(tables: dict[str, Input], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "MOST_FILES", 4)
+    monkeypatch.setattr(table_statistics, "MOST_FILES", 4)
     assert gathered(tables, BatchBound(bytes=1 << 30)).tables["s"].rows == FILES * ROWS
 
 

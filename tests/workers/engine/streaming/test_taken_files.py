@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.engine.streaming.taken_files import TakenFiles, logs_of, taken_before
+from workers.engine.streaming.source_log import TakenFiles, logs_of, taken_before
 
 
 def line(entry: int) -> str:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from service.spec.compile import compile_job
-from service.spec.job import JobSpec
-from service.spec.options import JobSettings
-from service.spec.types import BIGINT, STRING, TIMESTAMP, Field, Schema
+from service.contract.job import JobSpec
+from service.contract.options import JobSettings
+from service.sql.compile import compile_job
+from service.sql.types.data_types import BIGINT, STRING, TIMESTAMP, Field, Schema
 from workers.engine.plan.builder import build
-from workers.engine.plan.stream_shape import stream_plan
-from workers.engine.streaming.traces import traces_of
+from workers.engine.streaming.engine import traces_of
+from workers.engine.streaming.stream_plan import stream_plan
 
 SCHEMA = Schema((Field("k", STRING), Field("v", BIGINT), Field("ts", TIMESTAMP)))
 COUNT = "SELECT k, COUNT(*) AS n FROM s GROUP BY k"

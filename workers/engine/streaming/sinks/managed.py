@@ -1,4 +1,6 @@
-"""The managed result of a streaming job: a Delta table that each mini-batch appends its changed rows to.
+"""When the log of a managed table is rewritten with the rows before it, and as what.
+
+The managed result of a streaming job: a Delta table that each mini-batch appends its changed rows to.
 
 Merging a mini-batch into the rows before it would rewrite most files of the table each time. As a log the table takes
 a mini-batch in milliseconds: its staged files become files of the table as they are. Who reads takes the newest row of
@@ -14,7 +16,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,13 +26,77 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from service.results.final_merge import check_mergeable
-from service.results.managed_files import ManagedFiles, files_of
-from service.spec.managed_table import DESCRIPTION, ManagedTable, described
-from workers.engine.streaming.sinks.compaction import compacted, is_due
-from workers.engine.streaming.sinks.fenced_table import FencedTable
-from workers.engine.streaming.sinks.sink import OfNothing, SinkError, SinkTarget, Staged
-from workers.engine.streaming.sinks.staged_rows import staged_schema
+from service.results.columns import arrow_schema
+from service.results.merge import check_mergeable, merged
+from service.results.stream_result import DESCRIPTION, ManagedFiles, ManagedTable, described, files_of
+from workers.engine.streaming.sinks.base import OfNothing, SinkError, SinkTarget, Staged, staged_schema
+from workers.engine.streaming.sinks.delta import FencedTable
+
+LEAST_ROWS = 200_000
+"""A log up to here costs readers next to nothing."""
+
+MOST_ROWS = 5_000_000
+"""Whoever reads or rewrites holds the log in memory."""
+
+LEAST_FILES = 64
+_ROWS_A_FILE = 50_000
+"""One more file for so many rows of the base: rewriting them takes as long as reading that many more files."""
+
+_FILE_ROWS = 1 << 20
+_GROUP_ROWS = 1 << 17
+_BATCH_ROWS = 1 << 20
+
+
+def is_due(files: ManagedFiles) -> bool:
+    """Whether rewriting pays: the log is large beside the base, too large for memory, or of too many files."""
+    base, log = sum(file.rows for file in files.base), sum(file.rows for file in files.log)
+    if files.table.keys is None:
+        return len(files.log) > LEAST_FILES
+    return log > min(max(LEAST_ROWS, base // 2), MOST_ROWS) or len(files.log) > LEAST_FILES + base // _ROWS_A_FILE
+
+
+def compacted(files: ManagedFiles, directory: Path, name: str) -> list[tuple[str, int]]:
+    """Writes the newest row of each key into files `<name>-<number>.parquet` of `directory`; gives their names and
+    rows.
+
+    The order is that of the base, with new keys behind. Holds the log's rows and 1 Mi rows of the base.
+    """
+    schema = arrow_schema(files.table.columns)
+    return list(_written(_rows(files), schema, directory, name))
+
+
+def _rows(files: ManagedFiles) -> Iterator[pa.Table]:
+    identity = files.table.identity
+    if identity is None:
+        for batch in files.rows_of(files.log).batches(batch_rows=_BATCH_ROWS):
+            yield pa.Table.from_batches([batch])
+        return
+    log = files.rows_of(files.log)
+    rows = pa.Table.from_batches(log.batches(batch_rows=_BATCH_ROWS), log.schema)
+    yield from merged(files.rows_of(files.base).batches(batch_rows=_BATCH_ROWS), rows, identity)
+
+
+def _written(tables: Iterable[pa.Table], schema: pa.Schema, directory: Path, name: str) -> Iterator[tuple[str, int]]:
+    writer: pq.ParquetWriter | None = None
+    rows = number = 0
+    file = ""
+    try:
+        for table in tables:
+            if writer is None:
+                file = f"{name}-{number:05}.parquet"
+                writer = pq.ParquetWriter(directory / file, schema, compression="zstd")
+            writer.write_table(table.cast(schema), row_group_size=_GROUP_ROWS)
+            rows += table.num_rows
+            if rows >= _FILE_ROWS:
+                writer.close()
+                yield file, rows
+                writer, rows, number = None, 0, number + 1
+    finally:
+        if writer is not None:
+            writer.close()
+    if rows:
+        yield file, rows
+
 
 _log = structlog.get_logger(__name__)
 

@@ -20,11 +20,20 @@ import structlog
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from service.results.json_values import json_value
-from service.spec.final_level import FinalLevel
-from service.spec.types import Field
-from workers.engine.streaming.sinks import postgres_statements as statements
-from workers.engine.streaming.sinks.postgres_tables import (
+from service.results.columns import json_value
+from service.sql.types.aggregates import FinalLevel
+from service.sql.types.data_types import Field
+from workers.engine.streaming.sinks import postgres_sql as statements
+from workers.engine.streaming.sinks.base import (
+    FenceLostError,
+    OfNothing,
+    SinkError,
+    SinkTarget,
+    Staged,
+    staged_rows,
+    staged_schema,
+)
+from workers.engine.streaming.sinks.postgres_sql import (
     LEAST_VERSION,
     TableName,
     check,
@@ -33,8 +42,6 @@ from workers.engine.streaming.sinks.postgres_tables import (
     make,
     wire_type,
 )
-from workers.engine.streaming.sinks.sink import FenceLostError, OfNothing, SinkError, SinkTarget, Staged
-from workers.engine.streaming.sinks.staged_rows import staged_rows, staged_schema
 
 T = TypeVar("T")
 

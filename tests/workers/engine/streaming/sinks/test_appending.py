@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 
-from service.spec.types import BIGINT, NULL, STRING, Field
+from service.sql.types.data_types import BIGINT, NULL, STRING, Field
 from tests.support.staged import staged
-from workers.engine.streaming.sinks.appending import AppendingSink
-from workers.engine.streaming.sinks.sink import FenceLostError, SinkError, SinkTarget, Staged
+from workers.engine.streaming.sinks.append import AppendingSink
+from workers.engine.streaming.sinks.base import FenceLostError, SinkError, SinkTarget, Staged
 
 COLUMNS = (Field("k", STRING), Field("n", BIGINT))
 

@@ -11,22 +11,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from service.spec.final_level import FinalLevel
-from service.spec.types import (
-    BIGINT,
-    DOUBLE,
-    INT,
-    STRING,
-    DataType,
-    Field,
-    array,
-    decimal,
-    struct,
-)
+from service.sql.types.aggregates import FinalLevel
+from service.sql.types.data_types import BIGINT, DOUBLE, INT, STRING, DataType, Field, array, decimal, struct
 from tests.support.every_type import EVERY_TYPE
 from tests.support.staged import staged
+from workers.engine.streaming.sinks.base import FenceLostError, SinkError, SinkTarget
 from workers.engine.streaming.sinks.delta import DeltaSink
-from workers.engine.streaming.sinks.sink import FenceLostError, SinkError, SinkTarget
 
 COLUMNS = (Field("k", STRING), Field("N", BIGINT))
 UTC = ZoneInfo("UTC")

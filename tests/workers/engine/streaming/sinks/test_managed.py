@@ -15,8 +15,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from service.results.stream_result import open_stream_result
-from service.spec.final_level import FinalColumn, FinalLevel, Merge, MergedColumn
-from service.spec.types import (
+from service.sql.types.aggregates import FinalColumn, FinalLevel, Merge, MergedColumn
+from service.sql.types.data_types import (
     BIGINT,
     BINARY,
     BOOLEAN,
@@ -38,9 +38,9 @@ from service.spec.types import (
     struct,
 )
 from tests.support.staged import staged
-from workers.engine.streaming.sinks import compaction
+from workers.engine.streaming.sinks import managed as compaction
+from workers.engine.streaming.sinks.base import FenceLostError, SinkError, SinkTarget
 from workers.engine.streaming.sinks.managed import ManagedSink
-from workers.engine.streaming.sinks.sink import FenceLostError, SinkError, SinkTarget
 
 APP = "evenkeel/job/1"
 UTC = ZoneInfo("UTC")

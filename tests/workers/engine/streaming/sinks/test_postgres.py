@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo
 import psycopg
 import pytest
 
-from service.spec.final_level import FinalColumn, FinalLevel, Merge, MergedColumn
-from service.spec.types import (
+from service.sql.types.aggregates import FinalColumn, FinalLevel, Merge, MergedColumn
+from service.sql.types.data_types import (
     BIGINT,
     BOOLEAN,
     DOUBLE,
@@ -31,8 +31,8 @@ from service.spec.types import (
 from tests.support.every_type import EVERY_TYPE
 from tests.support.staged import staged
 from workers.engine.streaming.sinks import postgres
+from workers.engine.streaming.sinks.base import FenceLostError, SinkError, SinkTarget
 from workers.engine.streaming.sinks.postgres import PostgresSink
-from workers.engine.streaming.sinks.sink import FenceLostError, SinkError, SinkTarget
 
 APP = "evenkeel/job/1"
 COLUMNS = (Field("k", STRING), Field("n", BIGINT))

@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from psycopg import sql
 
 from service.results.stream_result import open_stream_result
-from service.spec.final_level import FinalColumn, FinalLevel, Merge, MergedColumn
-from service.spec.types import BIGINT, STRING, Field
+from service.sql.types.aggregates import FinalColumn, FinalLevel, Merge, MergedColumn
+from service.sql.types.data_types import BIGINT, STRING, Field
 from tests.support.staged import staged
-from workers.engine.streaming.sinks import compaction
+from workers.engine.streaming.sinks import managed as compaction
+from workers.engine.streaming.sinks.base import FenceLostError, Sink, SinkTarget
 from workers.engine.streaming.sinks.delta import DeltaSink
 from workers.engine.streaming.sinks.managed import ManagedSink
 from workers.engine.streaming.sinks.postgres import PostgresSink
-from workers.engine.streaming.sinks.sink import FenceLostError, Sink, SinkTarget
 
 COLUMNS = (Field("k", STRING), Field("p", BIGINT), Field("n", BIGINT))
 FINAL = FinalLevel(

@@ -1,0 +1,311 @@
+"""`evenkeel submit`: posts a job, and waits for it where that is wanted.
+
+`evenkeel jobs` and `evenkeel job`: what there is, and how one stands.
+
+`evenkeel cancel`, `stop`, `resume` and `delete`: what is done to one job.
+
+`evenkeel workers` and `evenkeel whoami`: who runs jobs there, and who asks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli.options import (
+    AsJson,
+    CancelOnInterrupt,
+    JobFile,
+    JobId,
+    KeyFile,
+    Name,
+    ReadOptions,
+    Schemas,
+    Settings,
+    Sql,
+    Tables,
+    Url,
+    Wait,
+)
+from service.client.terminal import told_plainly
+
+if TYPE_CHECKING:
+    from service.client.responses import Document, Worker
+    from service.client.session import Session
+
+
+@told_plainly
+def submit(
+    file: JobFile = None,
+    sql: Sql = None,
+    table: Tables = None,
+    schema: Schemas = None,
+    read: ReadOptions = None,
+    settings: Settings = None,
+    name: Name = None,
+    wait: Wait = False,
+    cancel_on_interrupt: CancelOnInterrupt = False,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(
+            "--idempotency-key",
+            metavar="TEXT",
+            help="Submitting again with the same text is the same job, for 24 hours.",
+            show_default="one of its own",
+        ),
+    ] = None,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a job, as FILE or as SQL with tables; print its id."""
+    from service.client.display import tell_end
+    from service.client.job_input import Given, read_job
+    from service.client.operations import new_idempotency_key
+    from service.client.responses import Job
+    from service.client.responses import read as understood
+    from service.client.session import opened
+    from service.client.terminal import CliError, ExitCode
+    from service.client.waiting import wait as wait_for
+
+    job_input = read_job(Given(file, sql, settings or (), name, table or (), schema or (), read or ()))
+    key = idempotency_key or new_idempotency_key()
+    with opened(url, key_file, as_json=as_json) as session:
+        output = session.output
+        try:
+            document, was_there = session.service.submit(job_input.spec, source=job_input.source, idempotency_key=key)
+        except KeyboardInterrupt:
+            raise CliError(
+                "interrupted; the job may have been accepted",
+                f"To find out, submit it again with --idempotency-key {key}",
+                code=ExitCode.INTERRUPTED,
+            ) from None
+        except CliError as error:
+            if error.code is not ExitCode.UNREACHABLE:
+                raise
+            advice = f"{error.advice}\n  Should it have been accepted, --idempotency-key {key} makes it no second job."
+            raise CliError(error.message, advice.strip(), code=error.code) from None
+        job = understood(Job, document)
+        if was_there:
+            output.note("The same job was submitted with this key before.")
+        if not wait:
+            if as_json:
+                output.document(document)
+            else:
+                output.plain(job.id)
+                output.note(f"Wait for it:  evenkeel job {job.id} --wait")
+            return
+        if not as_json:
+            # At once: whoever is interrupted has it.
+            output.plain(job.id)
+        ended = wait_for(session, job.id, cancel_on_interrupt=cancel_on_interrupt)
+        tell_end(session, ended, job_input.source)
+
+
+@told_plainly
+def jobs(
+    status: Annotated[
+        list[str] | None,
+        typer.Option(help="Only jobs in this state, such as RUNNING. May be repeated.", show_default=False),
+    ] = None,
+    name: Annotated[str, typer.Option(help="Only jobs whose name begins so.", show_default=False)] = "",
+    queue: Annotated[
+        str | None, typer.Option(help="Only jobs of this queue: short, long or stream.", show_default=False)
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="How many at most; 0 for all.")] = 20,
+    cursor: Annotated[
+        str, typer.Option(help="Go on behind a list: `next_cursor` of its JSON.", show_default=False)
+    ] = "",
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, newest first."""
+    from service.client.display import show_jobs
+    from service.client.responses import JobPage, read
+    from service.client.session import opened
+
+    filters = {
+        **({"status": [one.upper() for one in status]} if status else {}),
+        **({"name": name} if name else {}),
+        **({"queue": queue.lower()} if queue else {}),
+    }
+    with opened(url, key_file, as_json=as_json) as session:
+        document = session.service.jobs(filters, limit, cursor)
+        if as_json:
+            session.output.document(document)
+            return
+        page = read(JobPage, document)
+        show_jobs(session.output, page.jobs)
+        if page.next_cursor:
+            session.output.note(f"There are more: --limit {limit * 5}, or --limit 0 for all.")
+
+
+@told_plainly
+def job(
+    job_id: JobId,
+    wait: Wait = False,
+    cancel_on_interrupt: CancelOnInterrupt = False,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a job stands, or wait for it."""
+    from service.client.display import show_job, tell_end
+    from service.client.responses import Job, read
+    from service.client.session import opened
+    from service.client.waiting import wait as wait_for
+
+    with opened(url, key_file, as_json=as_json) as session:
+        if wait:
+            tell_end(session, wait_for(session, job_id, cancel_on_interrupt=cancel_on_interrupt))
+            return
+        document = session.service.job(job_id)
+        if as_json:
+            session.output.document(document)
+        else:
+            show_job(session.output, read(Job, document))
+
+
+@told_plainly
+def cancel(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
+    """Cancel a job."""
+    from service.client.session import opened
+
+    with opened(url, key_file, as_json=as_json) as session:
+        _tell(session, session.service.cancel(job_id))
+
+
+@told_plainly
+def stop(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
+    """Lay a streaming job to rest.
+
+    It ends its mini-batch at hand first; `resume` goes on behind that.
+    """
+    from service.client.session import opened
+
+    with opened(url, key_file, as_json=as_json) as session:
+        _tell(session, session.service.stop(job_id))
+
+
+@told_plainly
+def resume(
+    job_id: JobId,
+    begin: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="checkpoint|scratch",
+            help="Go on behind the last mini-batch, or begin anew, without state.",
+        ),
+    ] = "checkpoint",
+    settings: Settings = None,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Queue a streaming job that rests."""
+    from service.client.job_input import given_settings
+    from service.client.session import opened
+
+    body = {"from": begin, "settings": given_settings(settings or ())}
+    with opened(url, key_file, as_json=as_json) as session:
+        _tell(session, session.service.resume(job_id, body))
+
+
+@told_plainly
+def delete(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
+    """Remove a job that has ended, with its result.
+
+    All else that is kept of it goes too: plan, metrics, events.
+    """
+    from service.client.session import opened
+
+    with opened(url, key_file, as_json=as_json) as session:
+        session.service.delete(job_id)
+        if as_json:
+            session.output.document({"deleted": job_id})
+        else:
+            session.output.note(f"Deleted {job_id}.")
+
+
+def _tell(session: Session, document: Document) -> None:
+    from service.client.responses import Job, read
+
+    if session.output.as_json:
+        session.output.document(document)
+        return
+    job = read(Job, document)
+    session.output.plain(job.status)
+    if not job.at_rest:
+        session.output.note(f"See how it goes:  evenkeel job {job.id} --wait")
+
+
+_STYLES = (("READY", "green"), ("UNAVAILABLE", "red"), ("SILENT", "red"), ("DRAINING", "yellow"), ("STARTING", "cyan"))
+
+
+@told_plainly
+def workers(url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
+    """List the workers of the service, with what each is at."""
+    from service.client.responses import WorkerList, read
+    from service.client.session import opened
+    from service.client.terminal import size
+
+    with opened(url, key_file, as_json=as_json) as session:
+        output = session.output
+        document = session.service.workers()
+        if as_json:
+            output.document(document)
+            return
+        found = read(WorkerList, document).workers
+        if not found:
+            output.note("No worker has given a sign of life within the last hour.")
+            return
+        output.table(
+            ("worker", "status", "queues", "jobs", "slots", "memory"),
+            [
+                (
+                    worker.id,
+                    worker.status,
+                    ",".join(worker.queues),
+                    _jobs(worker),
+                    worker.slots,
+                    None if worker.memory_bytes is None else size(worker.memory_bytes),
+                )
+                for worker in found
+            ],
+            numbers=("jobs", "slots", "memory"),
+            whole=("status",),
+            styles=_STYLES,
+        )
+        for worker in found:
+            if worker.fault:
+                output.say(f"{worker.id}: {worker.fault}", "red")
+
+
+@told_plainly
+def whoami(url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
+    """Tell which service is asked, and as whom."""
+    from service.client.responses import Me, read
+    from service.client.session import opened
+
+    with opened(url, key_file, as_json=as_json) as session:
+        document = session.service.me()
+        if as_json:
+            session.output.document(document)
+            return
+        me = read(Me, document)
+        session.output.pairs(
+            (
+                ("service", session.service.connection.url),
+                ("tenant", me.tenant),
+                ("scopes", " ".join(me.scopes)),
+                ("key", me.key_id or "none is asked for"),
+            )
+        )
+
+
+def _jobs(worker: Worker) -> str:
+    at_hand = len(worker.jobs) + worker.other_jobs
+    return str(at_hand) if worker.concurrency is None else f"{at_hand} of {worker.concurrency}"

@@ -1,0 +1,216 @@
+"""`evenkeel migrate`: brings the database's schema up to date, or back. `up` and `demo` bring it up by themselves.
+
+`evenkeel purge`: removes old jobs and results now. Workers do so every hour, as the retention settings say.
+
+`evenkeel openapi`: the API's own description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.client.terminal import CliError, ExitCode, told_plainly
+
+if TYPE_CHECKING:
+    from service.config.settings import Settings
+    from service.results.purge import Limits, Purged
+    from service.store.session import Database
+
+
+@told_plainly
+def migrate(
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit 1 where something is missing or differs.")
+    ] = False,
+    back_to: Annotated[
+        str, typer.Option("--downgrade", metavar="REVISION", help="Take back what came after REVISION; base: all.")
+    ] = "",
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With --downgrade: lose the data that it has no room for.")
+    ] = False,
+) -> None:
+    """Bring the database's schema up to date."""
+    from service.cli.startup import read_settings
+
+    if check and back_to:
+        raise CliError("--check changes nothing, and --downgrade does", "Give one of them.", code=ExitCode.USAGE)
+    settings = read_settings()
+    if check:
+        typer.echo(check_schema(settings))
+    elif back_to:
+        typer.echo(downgrade_database(settings, back_to, sure=yes))
+    else:
+        typer.echo(upgrade_database(settings))
+
+
+def upgrade_database(settings: Settings) -> str:
+    """Applies what is missing and says where the database is then. Raises CliError where it is away, or newer than
+    this code and of no use to it."""
+    from service.store.migrate import Standing, head_revision, upgrade
+
+    with opened_database(settings) as database:
+        found = upgrade(database)
+    if found.standing is Standing.SERVED:
+        return _newer(found.revision, head_revision())
+    return f"The database is at revision {head_revision()}."
+
+
+def downgrade_database(settings: Settings, revision: str, *, sure: bool) -> str:
+    """Takes back every later revision and says where the database is then. Raises CliError, also unless `sure`."""
+    from service.store.migrate import downgrade
+
+    if not sure:
+        raise CliError(
+            f"going back to {revision} loses what is stored only in later revisions"
+            + (", which is everything" if revision == "base" else ""),
+            "Stop the service, make a backup (`evenkeel backup`), and repeat this with --yes.",
+            code=ExitCode.USAGE,
+        )
+    with opened_database(settings) as database:
+        downgrade(database, revision)
+    return "The database is empty." if revision == "base" else f"The database is at revision {revision}."
+
+
+def check_schema(settings: Settings) -> str:
+    """Says that all is well. Raises CliError with what is missing or differs, and where the database is away."""
+    from service.store.migrate import SchemaMismatchError, Standing, check_drift, head_revision, read_schema
+    from service.store.migrate import require_current as require
+
+    with opened_database(settings) as database:
+        try:
+            require(database)
+        except SchemaMismatchError as error:
+            raise CliError(str(error), code=ExitCode.FAILED) from None
+        found = read_schema(database)
+        if found.standing is Standing.SERVED:
+            return _newer(found.revision, head_revision())
+        drift = check_drift(database)
+    if drift:
+        raise CliError(
+            f"the database is at revision {found.revision}, and yet its tables differ from what that makes",
+            "Somebody has changed them by hand. Change them back, or restore a backup.",
+            code=ExitCode.FAILED,
+            details="\n".join(drift),
+        )
+    return f"The database is at revision {found.revision}, and its tables are as they should be."
+
+
+def require_schema(settings: Settings) -> None:
+    """Raises CliError unless the database answers and has a schema that this code can work on."""
+    from service.store.migrate import require_current
+
+    with opened_database(settings) as database:
+        require_current(database)
+
+
+@contextmanager
+def opened_database(settings: Settings) -> Iterator[Database]:
+    """The database, closed at the end of the block. What is wrong with it there is raised as CliError."""
+    from service.cli.doctor_checks import WORTH_TELLING, explain
+    from service.store.session import Database
+
+    try:
+        with closing(Database(settings.database_url, settings=settings.database)) as database:
+            yield database
+    except WORTH_TELLING as error:
+        raise CliError(*explain(error), code=ExitCode.MISSING) from None
+
+
+def _newer(revision: str | None, head: str) -> str:
+    return (
+        f"The database is at revision {revision} of a newer version of Evenkeel, and serves this version ({head}) too: "
+        "nothing was changed."
+    )
+
+
+OlderThan = Annotated[
+    str | None,
+    typer.Option(help="Remove jobs that ended longer ago, such as 30d or 12h, instead of what is configured."),
+]
+ResultsOnly = Annotated[bool, typer.Option("--results-only", help="Remove results and keep the jobs.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what would be removed, and remove nothing.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object instead of a line.")]
+
+
+@told_plainly
+def purge(
+    older_than: OlderThan = None, results_only: ResultsOnly = False, dry_run: DryRun = False, as_json: AsJson = False
+) -> None:
+    """Remove finished jobs, results and expired keys that have been kept for long enough. Jobs that run are safe."""
+    import json
+    from dataclasses import asdict
+
+    from service.cli.startup import read_settings
+
+    settings = read_settings()
+    purged = run_purge(settings, _limits(settings, older_than, results_only), dry_run=dry_run)
+    if as_json:
+        typer.echo(json.dumps({**asdict(purged), "dry_run": dry_run}))
+    else:
+        typer.echo(_sentence(purged, "Would remove" if dry_run else "Removed"))
+
+
+def run_purge(settings: Settings, limits: Limits, *, dry_run: bool) -> Purged:
+    """Removes, or counts, and gives the sum. Raises CliError where the database is away or of another version."""
+    from service.results.purge import purge_politely, would_purge
+    from service.store.migrate import require_current
+
+    with opened_database(settings) as database:
+        require_current(database)
+        if dry_run:
+            return would_purge(database, settings.results_dir, settings.streams_dir, limits)
+        return purge_politely(database, settings.results_dir, settings.streams_dir, limits)
+
+
+def _limits(settings: Settings, older_than: str | None, results_only: bool) -> Limits:
+    from service.contract.model import parse_duration
+    from service.results.purge import Limits
+
+    configured = Limits.of(settings.retention)
+    if older_than is None:
+        return Limits(None, configured.results_ms) if results_only else configured
+    try:
+        milliseconds = round(parse_duration(older_than).total_seconds() * 1000)
+    except ValueError as error:
+        raise CliError(f"--older-than {older_than}: {error}", code=ExitCode.USAGE) from None
+    return Limits(None, milliseconds) if results_only else Limits(milliseconds, None)
+
+
+def _sentence(purged: Purged, verb: str) -> str:
+    from service.client.terminal import amount, size
+
+    return (
+        f"{verb} {amount(purged.jobs, 'job')}, {amount(purged.results, 'result')}, "
+        f"{amount(purged.leftovers, 'leftover directory', 'leftover directories')} ({size(purged.bytes)}) "
+        f"and {amount(purged.keys, 'expired key')}."
+    )
+
+
+@told_plainly
+def openapi(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; standard output by default.")
+    ] = None,
+) -> None:
+    """Print the OpenAPI document of the API, as openapi.yaml has it."""
+    text = openapi_yaml()
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+def openapi_yaml() -> str:
+    """The document as `openapi.yaml` holds it. Needs neither database nor configuration."""
+    import yaml
+
+    from service.api.app import create_app
+    from service.config.settings import Settings
+
+    text = yaml.safe_dump(create_app(Settings()).openapi(), sort_keys=False, allow_unicode=True, width=120)
+    return "# Exported by `evenkeel openapi`; a test fails when it differs from the application.\n" + text

@@ -1,0 +1,232 @@
+"""`evenkeel explain` and `evenkeel plan`: how a job would run, and how one ran.
+
+`evenkeel metrics` and `evenkeel skew`: what a run measured.
+
+`evenkeel profile`: how the keys of a table are spread, before any job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.cli.options import AsJson, JobFile, JobId, KeyFile, Name, ReadOptions, Schemas, Settings, Sql, Tables, Url
+from service.client.terminal import CliError, ExitCode, told_plainly
+
+if TYPE_CHECKING:
+    from service.client.responses import Document, Profile, ProfiledTable
+    from service.client.session import Output, Session
+
+ShowSql = Annotated[bool, typer.Option("--show-sql", help="Show the SQL before and after the rules.")]
+ShowPhysical = Annotated[bool, typer.Option("--show-physical", help="Show Spark's physical plan.")]
+
+
+@told_plainly
+def explain(
+    file: JobFile = None,
+    sql: Sql = None,
+    table: Tables = None,
+    schema: Schemas = None,
+    read: ReadOptions = None,
+    settings: Settings = None,
+    name: Name = None,
+    show_sql: ShowSql = False,
+    show_physical: ShowPhysical = False,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plan a job without running it.
+
+    Shows the rules with their reasons, what they weighed, and the plan that came of it.
+    """
+    from service.client.display import show_plan
+    from service.client.job_input import Given, read_job
+    from service.client.responses import read as understood
+    from service.client.session import opened
+    from service.contract.reports import PlanReport
+
+    job_input = read_job(Given(file, sql, settings or (), name, table or (), schema or (), read or ()))
+    with opened(url, key_file, as_json=as_json) as session:
+        document = session.service.explain(job_input.spec, job_input.source)
+        if as_json:
+            session.output.document(document)
+        else:
+            plan = understood(PlanReport, document)
+            show_plan(session.output, plan, with_sql=show_sql, with_physical=show_physical)
+
+
+@told_plainly
+def plan(
+    job_id: JobId,
+    show_sql: ShowSql = False,
+    show_physical: ShowPhysical = False,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a job was planned, as `explain` does before."""
+    from service.client.display import show_plan
+    from service.client.responses import read
+    from service.client.session import opened
+    from service.contract.reports import PlanReport
+
+    with opened(url, key_file, as_json=as_json) as session:
+        document = session.service.plan(job_id)
+        if as_json:
+            session.output.document(document)
+        else:
+            report = read(PlanReport, document)
+            show_plan(session.output, report, with_sql=show_sql, with_physical=show_physical)
+
+
+Slots = Annotated[
+    int | None,
+    typer.Option(min=1, help="Tell savings as of so many tasks at once.", show_default="those that it ran on"),
+]
+
+
+@told_plainly
+def metrics(
+    job_id: JobId, slots: Slots = None, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False
+) -> None:
+    """Show what was measured while a job ran."""
+    from service.client.display import show_metrics
+    from service.client.responses import RunMetrics, RunSavings, read
+    from service.client.session import opened
+
+    with opened(url, key_file, as_json=as_json) as session:
+        document = session.service.metrics(job_id, slots)
+        if as_json:
+            session.output.document(document)
+        else:
+            show_metrics(session.output, read(RunMetrics, document), read(RunSavings, document))
+
+
+@told_plainly
+def skew(
+    job_id: JobId, slots: Slots = None, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False
+) -> None:
+    """Tell whether a job was skewed, and what to change.
+
+    With the hot keys, the time lost and the setting.
+    """
+    from service.client.display import show_skew
+    from service.client.responses import RunSavings, read
+    from service.client.session import opened
+    from service.contract.reports import SkewReport
+
+    with opened(url, key_file, as_json=as_json) as session:
+        document = session.service.metrics(job_id, slots)
+        report = document.get("skew")
+        if as_json:
+            session.output.document(report)
+        else:
+            show_skew(session.output, read(SkewReport, report), read(RunSavings, document))
+
+
+@told_plainly
+def profile(
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help="FORMAT:PATH, or a path whose ending tells its format.")
+    ],
+    keys: Annotated[
+        list[str], typer.Argument(metavar="KEY[,KEY2]...", help="Columns of a key, separated by commas; several keys.")
+    ],
+    slots: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many tasks run at once where it matters.", show_default="those of the worker"),
+    ] = None,
+    schema: Annotated[str | None, typer.Option(metavar="DDL", help="Columns of a CSV or JSON table.")] = None,
+    read: Annotated[
+        list[str] | None, typer.Option(metavar="OPTION=VALUE", help="How it is read, such as header=true.")
+    ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Count all rows, in jobs of their own, in place of a sample.")
+    ] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many values of a key.")] = 10,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look for the hot keys of a table before any job.
+
+    A sample takes a moment; --exact counts all rows.
+    """
+    if exact and slots is not None:
+        raise CliError("--slots is for samples", "Counted rows are not told by task.", code=ExitCode.USAGE)
+    from service.client.exact_profile import exact_profile
+    from service.client.job_input import given_tables
+    from service.client.responses import Profile
+    from service.client.responses import read as understood
+    from service.client.session import opened
+
+    name = "t"
+    schemas = () if schema is None else (f"{name}={schema}",)
+    source = given_tables([f"{name}={table}"], schemas, [f"{name}.{option}" for option in read or ()])[name]
+    wanted = [_columns(key) for key in keys]
+    with opened(url, key_file, as_json=as_json) as session:
+        if exact:
+            document = exact_profile(session, source, wanted, limit)
+        else:
+            body = {"table": source, "keys": wanted, **({} if slots is None else {"slots": slots})}
+            document = _asked(session, body)
+        if as_json:
+            session.output.document(document)
+        else:
+            show_profile(session.output, table, understood(Profile, document), limit)
+
+
+def _asked(session: Session, body: dict[str, Any]) -> Document:
+    try:
+        return session.service.profile(body)
+    except CliError as error:
+        if error.code is not ExitCode.NOT_FOUND:
+            raise
+        # An older service, which has no such path.
+        raise CliError(error.message, "--exact counts by ordinary jobs.", code=error.code) from None
+
+
+def show_profile(output: Output, table: str, found: Profile, limit: int) -> None:
+    """The size of the table, and of each key its most frequent values and what to think of them."""
+    output.say(f"{table}: {_size(found.table)}" if found.table.rows is not None else table, "bold")
+    for key in found.keys:
+        about = "" if key.sampled_rows >= key.rows else "about "
+        nulls = f", {key.null_share:.1%} NULL" if key.null_share else ""
+        sampled = f"; from a sample of {key.sampled_rows:,} rows" if about else ""
+        if about and not key.sampled_rows:
+            output.heading(", ".join(key.columns))
+            output.say(key.advice)
+            continue
+        output.heading(f"{', '.join(key.columns)}: {about}{key.distinct_keys:,} values{nulls}{sampled}")
+        if key.hot_keys:
+            output.table(
+                ("value", "share", f"rows{about and ', about'}"),
+                [(hot.value, f"{hot.share:.1%}", f"{hot.estimated_rows:,}") for hot in key.hot_keys[:limit]],
+                numbers=("share", "rows", "rows, about"),
+                indent=2,
+            )
+        else:
+            output.say("  No value of it is frequent.")
+        if key.advice:
+            output.say(key.advice)
+
+
+def _columns(key: str) -> list[str]:
+    columns = [column.strip() for column in key.split(",")]
+    if not all(columns):
+        raise CliError(f"{key!r} is no key", "Write COLUMN, or COLUMN,COLUMN.", code=ExitCode.USAGE)
+    return columns
+
+
+def _size(table: ProfiledTable) -> str:
+    from service.client.terminal import amount, size
+
+    parts: Sequence[str] = (
+        f"{'' if table.rows_are_exact else 'about '}{amount(table.rows or 0, 'row')}",
+        "" if table.files is None else amount(table.files, "file"),
+        "" if table.bytes is None else size(table.bytes),
+    )
+    return ", ".join(part for part in parts if part)

@@ -1,0 +1,299 @@
+"""`evenkeel result`: the rows of a job.
+
+Server-sent events, read from the bytes of a stream as the standard says.
+
+`evenkeel events`: what happened to a job, and what happens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli.options import AsJson, JobId, KeyFile, Url
+from service.client.terminal import CliError, ExitCode, told_plainly
+
+if TYPE_CHECKING:
+    from service.client.connection import Patience
+    from service.client.operations import Service
+    from service.client.responses import Document, Event, ResultPage
+    from service.client.session import Output, Session
+
+MEDIA_TYPES = {
+    "csv": "text/csv",
+    "arrow": "application/vnd.apache.arrow.stream",
+    "parquet": "application/vnd.apache.parquet",
+}
+FORMATS = ("table", "json", *MEDIA_TYPES)
+_ROWS = 20
+
+
+@told_plainly
+def result(
+    job_id: JobId,
+    format: Annotated[  # noqa: A002 - what the option is called
+        str | None,
+        typer.Option(
+            metavar="|".join(FORMATS), help="`table` shows the first rows.", show_default="table, or as FILE ends"
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to FILE, whole or not at all.")
+    ] = None,
+    rows: Annotated[int, typer.Option("--rows", "-n", min=1, max=10_000, help="How many rows a table shows.")] = _ROWS,
+    keep_formulas: Annotated[
+        bool, typer.Option(help="CSV: leave texts as they are that a spreadsheet would run as formulas.")
+    ] = False,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the rows of a job, or write them to a file."""
+    from service.client.session import opened
+
+    form = _format(format, file, as_json=as_json)
+    with opened(url, key_file, as_json=as_json) as session:
+        if form == "table":
+            _show_result(session, job_id, rows)
+        else:
+            _load(session, job_id, form, file, {"csv_formulas": "keep"} if keep_formulas else {})
+
+
+def _format(given: str | None, file: Path | None, *, as_json: bool) -> str:
+    if given is not None and given.lower() not in FORMATS:
+        raise CliError(f"there is no format {given!r}", f"Formats are {', '.join(FORMATS)}.", code=ExitCode.USAGE)
+    form = given.lower() if given else None
+    if file is not None:
+        ending = file.suffix.lower().removeprefix(".")
+        form = form or (ending if ending in FORMATS else None)
+        if form in (None, "table"):
+            raise CliError(
+                "a file takes json, csv, arrow or parquet", "Give --format, or an ending of these.", code=ExitCode.USAGE
+            )
+        return str(form)
+    if as_json and form not in (None, "json"):
+        raise CliError(f"--json and --format {form} are two answers", "Leave one out, or give -o.", code=ExitCode.USAGE)
+    return "json" if as_json else form or "table"
+
+
+def _load(session: Session, job_id: str, form: str, file: Path | None, parameters: dict[str, str]) -> None:
+    from service.client.operations import chunks_of, json_chunks, pour, save
+    from service.client.terminal import size
+
+    service, output = session.service, session.output
+    begin = (
+        json_chunks(service, job_id)
+        if form == "json"
+        else chunks_of(service, job_id, MEDIA_TYPES[form], parameters if form == "csv" else {})
+    )
+    if file is None:
+        pour(service, begin, as_text=form in {"json", "csv"})
+        return
+    written = save(service, begin, file)
+    if output.as_json:
+        output.document({"file": str(file), "format": form, "bytes": written})
+    else:
+        output.note(f"Wrote {file} ({size(written)}).")
+
+
+def _show_result(session: Session, job_id: str, rows: int) -> None:
+    from service.client.responses import ResultPage, read
+
+    page = read(ResultPage, session.service.result_page(job_id, rows))
+    show_rows(session.output, page)
+    more = page.total_rows - len(page.rows)
+    if more > 0:
+        session.output.note(f"… and {more:,} more of {page.total_rows:,} rows: --rows, or -o FILE for all.")
+    elif not page.rows:
+        session.output.note("The result has no rows.")
+
+
+_NUMBERS = ("BIGINT", "INT", "SMALLINT", "TINYINT", "DOUBLE", "FLOAT", "DECIMAL")
+
+
+def show_rows(output: Output, page: ResultPage) -> None:
+    """Rows under the names of their columns, numbers to the right."""
+    numbers = [column.name for column in page.columns if str(column.type).upper().startswith(_NUMBERS)]
+    rows = [[_cell(value) for value in row] for row in page.rows]
+    output.table([column.name for column in page.columns], rows, numbers=numbers)
+
+
+def _cell(value: object) -> str:
+    import json
+
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+_LONGEST = 16 << 20
+
+
+def event_data(chunks: Iterable[bytes]) -> Iterator[str]:
+    """The `data` of each event, whole. What is cut off by the end of the stream is left out. Raises CliError for an
+    event without end."""
+    data: list[str] = []
+    size = 0
+    for line in _lines(chunks):
+        if not line:
+            if data:
+                yield "\n".join(data)
+            data, size = [], 0
+            continue
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            size += len(value)
+            if size > _LONGEST:
+                raise _too_long()
+            data.append(value.removeprefix(b" ").decode("utf-8", "replace"))
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    # Not `str.splitlines`: texts in events may hold what Unicode calls a line break.
+    held = b""
+    for chunk in chunks:
+        held += chunk
+        *lines, held = held.split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+        if len(held) > _LONGEST:
+            raise _too_long()
+
+
+def _too_long() -> CliError:
+    return CliError("the service sent an event without end", code=ExitCode.CRASHED)
+
+
+_SILENT_SECONDS = 30.0
+"""The service gives a sign of life every ten seconds; after so long without one it is asked anew."""
+
+_BETWEEN_SECONDS = 0.5
+
+_LASTED_SECONDS = 5.0
+"""A stream that was open for longer has not failed: proxies end what is silent."""
+
+
+@told_plainly
+def events(
+    job_id: JobId,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job has ended; a STOPPED one may be resumed.")
+    ] = False,
+    after: Annotated[int, typer.Option(min=0, metavar="EVENT", help="Only events behind this one.")] = 0,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what happened to a job, or follow it.
+
+    With --follow --json, an object a line.
+    """
+    from service.client.responses import Event, read
+    from service.client.session import opened
+
+    with opened(url, key_file, as_json=as_json) as session:
+        if follow:
+            for document in followed(session.service, job_id, after):
+                if as_json:
+                    session.output.json_line(document)
+                else:
+                    _show_event(session.output, read(Event, document))
+            return
+        found = _all(session.service, job_id, after)
+        if as_json:
+            session.output.document(found)
+            return
+        for document in found["events"]:
+            _show_event(session.output, read(Event, document))
+
+
+def followed(service: Service, job_id: str, after: int) -> Iterator[Document]:
+    """Every event behind `after` until the job has ended, each once, over as many connections as it takes.
+
+    Raises CliError where the service stays away.
+    """
+    import httpx
+
+    patience: Patience | None = None
+    while True:
+        before, opened_at = after, time.monotonic()
+        broken: Exception | None = None
+        try:
+            with service.event_stream(job_id, after, _SILENT_SECONDS) as answer:
+                for data in event_data(answer.iter_bytes()):
+                    event = _parsed(data)
+                    if event is not None and event["id"] > after:
+                        after = event["id"]
+                        yield event
+        except httpx.TransportError as error:
+            broken = error
+        if broken is None:
+            # It ends with the job, and with the service, which looks the same from here.
+            page, after = _rest(service, job_id, after)
+            yield from page["events"]
+            if page["complete"]:
+                return
+        # The first stream has begun by now: the service is there.
+        if patience is None or after > before or time.monotonic() - opened_at > _LASTED_SECONDS:
+            patience = service.connection.patience()
+        pause = patience.pause(_BETWEEN_SECONDS)
+        if pause is None:
+            raise service.connection.unreachable(broken or ConnectionError("the stream of events ends at once"))
+        service.connection.rest(pause, "The stream of events broke off")
+
+
+def _all(service: Service, job_id: str, after: int) -> Document:
+    found: list[Document] = []
+    while True:
+        page, last = _rest(service, job_id, after)
+        found += page["events"]
+        if page["complete"] or last == after:
+            return {"events": found, "last_event_id": last, "complete": bool(page["complete"])}
+        after = last
+
+
+def _rest(service: Service, job_id: str, after: int) -> tuple[Document, int]:
+    """A page behind `after`, checked, with the id of its last event."""
+    from service.client.responses import EventPage, read
+
+    document = service.events(job_id, after)
+    page = read(EventPage, document)
+    return document, max([after, *(event.id for event in page.events)])
+
+
+def _parsed(data: str) -> Document | None:
+    """The event, as a document; None for what is no event."""
+    import json
+
+    try:
+        event = json.loads(data)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("id"), int) else None
+
+
+def _show_event(output: Output, event: Event) -> None:
+    told = _words(event.data)
+    output.plain(f"{event.at.astimezone():%Y-%m-%d %H:%M:%S}  {event.type:<9} {told}".rstrip())
+
+
+def _words(data: object) -> str:
+    """`RUNNING`, `tasks_done=3 tasks_total=8`: a state alone, else names and values."""
+    if not isinstance(data, dict):
+        return "" if data is None else str(data)
+    status = data.get("status")
+    rest = {key: value for key, value in data.items() if key != "status" and value not in (None, "", [], {})}
+    flat = " ".join(f"{key}={_value(value)}" for key, value in rest.items())
+    return " ".join(part for part in (str(status) if status else "", flat) if part)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return _words(value) if isinstance(value, dict) else str(value)

@@ -1,0 +1,212 @@
+"""A child process that ends with its parent, however the parent ended: `kill -9` included.
+
+The parent sets `EVENKEEL_PARENT_PID` to its own process id; the child calls `die_with_parent()` first thing. Without
+the variable nothing happens: a worker or an API started by a service manager answers to that alone.
+
+Threads that do not delay the end of the process, unlike those of `ThreadPoolExecutor`.
+
+Finding the Java that Spark will use, without starting Spark.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+PARENT_PID = "EVENKEEL_PARENT_PID"
+"""Environment variable with the process id to outlive by nothing."""
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_POLL_SECONDS = 0.5
+
+
+def die_with_parent() -> None:
+    """Has this process killed (SIGKILL) as soon as the process named by `EVENKEEL_PARENT_PID` is gone.
+
+    To be called from the main thread of the child that was started by that very process. On Linux the kernel does it;
+    note that it watches the *thread* that started the child, so that thread must live as long as the child is wanted.
+    Elsewhere a thread looks twice a second. Calling it again does no harm.
+
+    Raises RuntimeError outside the main thread, where the kernel would forget the request with the thread, and
+    ValueError for a variable that is no process id.
+    """
+    text = os.environ.get(PARENT_PID)
+    if not text:
+        return
+    if not text.isdigit():
+        raise ValueError(f"{PARENT_PID} must be a process id, not {text!r}")
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("die_with_parent() must be called from the main thread")
+    parent = int(text)
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    else:
+        threading.Thread(target=_watch, args=(parent,), name="lifeline", daemon=True).start()
+    # The parent may have gone before the request was made.
+    _die_if_orphaned(parent)
+
+
+def _watch(parent: int) -> None:
+    while True:
+        _die_if_orphaned(parent)
+        time.sleep(_POLL_SECONDS)
+
+
+def _die_if_orphaned(parent: int) -> None:
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+T = TypeVar("T")
+
+_Call = tuple[Callable[[], Any], "Future[Any]"]
+
+
+class DaemonPool:
+    """Runs calls in at most `most` daemon threads, in order. Safe to share between threads."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most = most
+        self._name = name
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._threads = 0
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Runs the call as soon as a thread is free, and never once the pool is closed. Returns at once.
+
+        Raises RuntimeError where the pool has no thread and cannot start one. The call does not run then.
+        """
+        answer: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                answer.cancel()
+                return answer
+            if self._threads < self._most:
+                self._start_thread()
+            self._calls.put((call, answer))
+        return answer
+
+    def close(self) -> None:
+        """Drops the calls that have not begun. Waits for none: each thread ends after its call."""
+        with self._lock:
+            self._closed = True
+            with suppress(queue.Empty):
+                while True:
+                    dropped = self._calls.get_nowait()
+                    if dropped is not None:
+                        dropped[1].cancel()
+            for _ in range(self._threads):
+                self._calls.put(None)
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._run, name=f"{self._name}-{self._threads + 1}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            # The operating system has no thread to spare. Those that the pool has run the calls.
+            if not self._threads:
+                raise
+        else:
+            self._threads += 1
+
+    def _run(self) -> None:
+        while (taken := self._calls.get()) is not None:
+            _complete(*taken)
+            # While the thread waits, it keeps neither the call nor its result.
+            del taken
+
+
+def _complete(call: Callable[[], T], answer: Future[T]) -> None:
+    if answer.set_running_or_notify_cancel():
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001 - raised where the result is read
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)
+
+
+OLDEST_JAVA = 17
+_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+_ADVICE = f"Install a JDK or JRE of version {OLDEST_JAVA} or newer, or point JAVA_HOME at one."
+
+
+class JavaError(RuntimeError):
+    """No usable Java: what is wrong, and what to do about it."""
+
+    def __init__(self, message: str, advice: str) -> None:
+        self.message = message
+        self.advice = advice
+        super().__init__(f"{message}. {advice}")
+
+
+@dataclass(frozen=True)
+class Java:
+    """An executable and its major version."""
+
+    path: Path
+    version: int
+
+
+def find_java(environment: Mapping[str, str]) -> Java:
+    """The Java that Spark starts: `$JAVA_HOME/bin/java` where that is set, else `java` on PATH.
+
+    Raises JavaError where there is none, it cannot be run, or it is too old.
+    """
+    path = _locate(environment)
+    try:
+        answer = subprocess.run(  # noqa: S603 - the executable that Spark would start as well
+            [path, "-version"], capture_output=True, text=True, timeout=20, check=False, env=dict(environment)
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _missing(f"{path} cannot be run: {error}") from None
+    version = parse_version(answer.stderr + answer.stdout)
+    if answer.returncode != 0 or version is None:
+        raise _missing(f"{path} -version gave no version")
+    if version < OLDEST_JAVA:
+        raise _missing(f"{path} is Java {version}; Spark needs {OLDEST_JAVA} or newer")
+    return Java(path, version)
+
+
+def parse_version(text: str) -> int | None:
+    """The major version in what `java -version` prints: 8 for `1.8.0_392`, 17 for `17.0.15`, 21 for `21`."""
+    match = _VERSION.search(text)
+    if match is None:
+        return None
+    first, second = match.groups()
+    return int(second) if first == "1" and second is not None else int(first)
+
+
+def _locate(environment: Mapping[str, str]) -> Path:
+    home = environment.get("JAVA_HOME")
+    if home:
+        path = Path(home) / "bin" / "java"
+        if not path.is_file():
+            raise _missing(f"JAVA_HOME is {home}, and there is no bin/java in it")
+        return path
+    found = shutil.which("java", path=environment.get("PATH"))
+    if found is None:
+        raise _missing("there is no Java: JAVA_HOME is not set and PATH has no java")
+    return Path(found)
+
+
+def _missing(message: str) -> JavaError:
+    return JavaError(message, _ADVICE)

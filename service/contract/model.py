@@ -1,0 +1,226 @@
+"""The base of every value that crosses the wire.
+
+Values of one of several shapes, told apart by one field, with errors that point as if there were but one shape.
+
+Durations and sizes as people and Flink write them: `5s`, `500 ms`, `2 min`, `64MB`, `256mb`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    PlainSerializer,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+)
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, PydanticKnownError, core_schema
+
+
+class Frozen(BaseModel):
+    """An immutable model that refuses fields it does not know: a typing mistake is never ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
+
+
+def _no_number(value: Any) -> Any:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise PydanticKnownError("bool_type")
+    return value
+
+
+def refuse_flag(value: Any) -> Any:
+    """A value that is to be a whole number, as a validator before its type's own: true and false are none."""
+    if isinstance(value, bool):
+        raise PydanticKnownError("int_type")
+    return value
+
+
+Flag = Annotated[bool, BeforeValidator(_no_number)]
+"""True or false, also as the text that Flink writes; 0 and 1 are refused, as the specification says."""
+
+Whole = Annotated[int, BeforeValidator(refuse_flag)]
+"""A whole number, also as the text that Flink writes; true and false are refused, as the specification says."""
+
+
+def told_apart_by(field: str, shapes: Mapping[str, type[Frozen]]) -> WrapValidator:
+    """Reads an object as that of `shapes` which its `field` names; one without that field as the first of them.
+
+    Pydantic's own discriminated union would put the name of the shape into the place of every error.
+    """
+    first = next(iter(shapes.values()))
+
+    def read(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
+        if not isinstance(value, Mapping):
+            return value if isinstance(value, tuple(shapes.values())) else first.model_validate(value)
+        tag = value.get(field)
+        if tag is None:
+            return first.model_validate(value)
+        shape = shapes.get(tag) if isinstance(tag, str) else None
+        if shape is None:
+            *others, last = (f"'{name}'" for name in shapes)
+            expected = {"expected": f"{', '.join(others)} or {last}"}
+            wrong = InitErrorDetails(type="enum", loc=(field,), input=tag, ctx=expected)
+            raise ValidationError.from_exception_data(first.__name__, [wrong])
+        return shape.model_validate(value)
+
+    return WrapValidator(read)
+
+
+_UNITS_MS = {
+    "ms": 1,
+    "milli": 1,
+    "millis": 1,
+    "millisecond": 1,
+    "milliseconds": 1,
+    "s": 1000,
+    "sec": 1000,
+    "secs": 1000,
+    "second": 1000,
+    "seconds": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "minute": 60_000,
+    "minutes": 60_000,
+    "h": 3_600_000,
+    "hour": 3_600_000,
+    "hours": 3_600_000,
+    "d": 86_400_000,
+    "day": 86_400_000,
+    "days": 86_400_000,
+}
+_UNITS_BYTES = {
+    "": 1,
+    "b": 1,
+    "bytes": 1,
+    "k": 1 << 10,
+    "kb": 1 << 10,
+    "m": 1 << 20,
+    "mb": 1 << 20,
+    "g": 1 << 30,
+    "gb": 1 << 30,
+    "t": 1 << 40,
+    "tb": 1 << 40,
+}
+_QUANTITY = re.compile(r"\s*([0-9]{1,19})\s*([A-Za-z]*)\s*")
+_LONGEST = timedelta(days=3650)
+_LARGEST = 1 << 60
+_DURATION_PATTERN = rf"^\s*[0-9]{{1,19}}\s*({'|'.join(_UNITS_MS)})\s*$"
+"""Any case is taken, which patterns of JSON Schema can only tell at length."""
+_SIZE_PATTERN = r"^\s*[0-9]{1,19}\s*([bB]([yY][tT][eE][sS])?|[kKmMgGtT][bB]?)?\s*$"
+
+
+def parse_duration(value: Any) -> timedelta:
+    """A duration from text with a unit, or from a `timedelta`. A bare number is refused: its unit is a guess.
+
+    Raises ValueError, with the accepted forms.
+    """
+    if isinstance(value, timedelta):
+        duration = value
+    else:
+        match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+        unit = _UNITS_MS.get(match.group(2).lower()) if match else None
+        if match is None or unit is None:
+            raise ValueError("a duration is a whole number and a unit, for example '500ms', '5s', '10min', '1h'")
+        milliseconds = int(match.group(1)) * unit
+        if milliseconds > _LONGEST / timedelta(milliseconds=1):
+            raise ValueError("a duration is at most 3650 days")
+        duration = timedelta(milliseconds=milliseconds)
+    if not timedelta() <= duration <= _LONGEST:
+        raise ValueError("a duration is between 0 and 3650 days")
+    return duration
+
+
+def format_duration(duration: timedelta) -> str:
+    """The shortest exact text: `500ms`, `5s`, `2min`, `1h`, `3d`."""
+    milliseconds = round(duration / timedelta(milliseconds=1))
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if milliseconds and milliseconds % size == 0:
+            return f"{milliseconds // size}{unit}"
+    return f"{milliseconds}ms"
+
+
+def parse_bytes(value: Any) -> int:
+    """A number of bytes from an integer or from text such as `64MB` (powers of 1024, as Flink and Spark count).
+
+    Raises ValueError, with the accepted forms.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        size = value
+    else:
+        match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+        unit = _UNITS_BYTES.get(match.group(2).lower()) if match else None
+        if match is None or unit is None:
+            raise ValueError("a size is a whole number and a unit, for example '512kb', '64MB', '1GB'")
+        size = int(match.group(1)) * unit
+    if not 0 <= size <= _LARGEST:
+        raise ValueError("a size is between 0 and 2^60 bytes")
+    return size
+
+
+def format_bytes(size: int) -> str:
+    """The shortest exact text: `64MB`, `1GB`, `1000b`."""
+    for unit, scale in (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
+        if size and size % scale == 0:
+            return f"{size // scale}{unit}"
+    return f"{size}b"
+
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": _DURATION_PATTERN, "examples": ["5s", "500ms", "1h"]}),
+]
+"""A `timedelta` written as `5s`; the unit is required."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Stands beside `Duration` where it is at least `ge`, and at most `le`. Refuses as pydantic's own bounds do, but in
+    the units that durations are written in.
+    """
+
+    ge: timedelta
+    le: timedelta | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """See pydantic."""
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def _checked(self, duration: timedelta) -> timedelta:
+        if duration < self.ge:
+            told = {"ge": format_duration(self.ge)}
+            raise PydanticCustomError("greater_than_equal", "Input should be at least {ge}", told)
+        if self.le is not None and duration > self.le:
+            raise PydanticCustomError(
+                "less_than_equal", "Input should be at most {le}", {"le": format_duration(self.le)}
+            )
+        return duration
+
+
+ByteSize = Annotated[
+    int,
+    BeforeValidator(parse_bytes),
+    PlainSerializer(format_bytes, return_type=str),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": _SIZE_PATTERN},
+                {"type": "integer", "minimum": 0, "maximum": _LARGEST},
+            ],
+            "examples": ["64MB"],
+        }
+    ),
+]
+"""Bytes, written as `64MB` (powers of 1024)."""

@@ -1,0 +1,289 @@
+"""The columns of a table: from Parquet footers, or as declared for text files."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from service.contract.job import TableFormat, TableSource
+from service.contract.problems import SpecError
+from service.data.file_io import (
+    COMPRESSED,
+    DataFile,
+    differing_breaks,
+    first_values,
+    for_each,
+    opened,
+    read_first_row,
+    size_of,
+)
+from service.data.files import TableFiles, pointer_of, unreadable
+from service.sql.ddl import MAX_COLUMNS, parse_schema
+from service.sql.types.data_types import (
+    BIGINT,
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    DataType,
+    Field,
+    Schema,
+    TypeName,
+    array,
+    decimal,
+    mapping,
+    struct,
+)
+
+FOOTERS_COMPARED = 64
+"""So many files of a table, spread evenly over it and with the first and last among them, must agree."""
+
+RATE_SCHEMA = Schema((Field("timestamp", TIMESTAMP), Field("value", BIGINT)))
+"""The columns of a table with the format `rate`."""
+
+_MAX_HEADER = 1 << 20
+_INT96 = "INT96"
+_MAX_FOOTER = 32 << 20
+"""Bytes: read whole, and taken apart into some twenty times as many."""
+_MAX_PARTS = 100_000
+"""Of any list in a footer: row groups, columns of one, columns and their parts."""
+_MAX_PATH = 4096
+_TOLD = 2000
+_TAIL = 8
+
+
+def read_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
+    """The columns of `table`, as Spark 4.3 reads them.
+
+    Raises SpecError `unreadable_file`, `corrupt_file`, `schema_mismatch`, `invalid_schema`, `duplicate_column`,
+    `line_breaks_differ`, and StoreUnavailableError.
+    """
+    at = pointer_of(table)
+    if source.format is TableFormat.PARQUET:
+        return _parquet(files, f"{at}/path")
+    schema = parse_schema(source.declared_schema or "", f"{at}/schema")
+    if source.format is TableFormat.CSV and (source.options.header or source.options.multi_line):
+        _check_csv(source, files, schema, f"{at}/path")
+    return schema
+
+
+def spread(files: Sequence[DataFile], most: int) -> list[DataFile]:
+    """At most `most` of `files`, evenly spread: the first, and the last where there may be two."""
+    if len(files) <= most:
+        return list(files)
+    return [files[round(index * (len(files) - 1) / max(most - 1, 1))] for index in range(most)]
+
+
+def _name(file: DataFile, files: TableFiles) -> str:
+    base, path = files.directory_or_file, file if isinstance(file, Path) else Path(file.path)
+    if not isinstance(base, Path):
+        base = Path(base.path)
+    return str(path.relative_to(base)) if base in path.parents else path.name
+
+
+def _parquet(files: TableFiles, pointer: str) -> Schema:
+    chosen = spread(files.files, FOOTERS_COMPARED)
+    footers = for_each(chosen, lambda file: _footer(file, files, pointer))
+    first = next(footers)
+    for file, footer in zip(chosen[1:], footers, strict=True):
+        _compare(first, footer, _name(chosen[0], files), _name(file, files), pointer)
+    seen: dict[str, str] = {}
+    for field in first.fields:
+        folded = field.name.casefold()
+        if folded in seen:
+            raise SpecError.of(
+                "duplicate_column",
+                f"The columns {seen[folded]} and {field.name} differ in case alone, which Spark cannot read.",
+                pointer=pointer,
+            )
+        seen[folded] = field.name
+    return first
+
+
+def _footer(file: DataFile, files: TableFiles, pointer: str) -> Schema:
+    name = _name(file, files)
+    try:
+        with opened(file) as stream:
+            _check_length(stream, name, size_of(file), pointer)
+            with pq.ParquetFile(stream, thrift_container_size_limit=_MAX_PARTS) as parquet:
+                metadata = parquet.metadata
+        arrow = metadata.schema.to_arrow_schema()
+    except OSError as error:
+        # Arrow raises plain OSErrors, without a number, for files that do not make sense.
+        if error.errno is not None:
+            raise unreadable(name, error, pointer) from None
+        raise _corrupt(name, pointer) from None
+    except (pa.ArrowException, ValueError, RuntimeError):
+        raise _corrupt(name, pointer) from None
+    leaves = _leaves(metadata.schema, name, pointer)
+    # What is nested has the path of its parts: `tags.list.element`.
+    instants = {leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == _INT96}
+    physical = dict.fromkeys(instants, _INT96) | {leaf.path: leaf.physical_type for leaf in leaves}
+    return Schema(tuple(Field(field.name, data_type(field.type, physical.get(field.name, ""))) for field in arrow))
+
+
+def _leaves(schema: pq.ParquetSchema, name: str, pointer: str) -> list[pq.ColumnSchema]:
+    """The atomic columns, and those that nested ones are made of; with names that can be told and stored."""
+    if len(schema) > MAX_COLUMNS:
+        raise _too_large(f"'{name}' has {len(schema)} columns; at most {MAX_COLUMNS}", pointer)
+    leaves = [schema.column(index) for index in range(len(schema))]
+    if not leaves:
+        raise _unsupported(f"'{name}' has no column.", pointer)
+    if any("\0" in leaf.path or len(leaf.path) > _MAX_PATH for leaf in leaves):
+        what = f"the character U+0000 in its name, or one of more than {_MAX_PATH} characters"
+        raise _unsupported(f"A column of '{name}' has {what}: rename it.", pointer)
+    return leaves
+
+
+def _check_length(stream: BinaryIO, name: str, size: int, pointer: str) -> None:
+    """Before a footer that is as long as its file is read."""
+    if size > _MAX_FOOTER:
+        stream.seek(-_TAIL, os.SEEK_END)
+        length = int.from_bytes(stream.read(_TAIL)[:4], "little")
+        stream.seek(0)
+        if length > _MAX_FOOTER:
+            raise _too_large(f"The footer of '{name}' has {length >> 20} MB; at most {_MAX_FOOTER >> 20}", pointer)
+
+
+def _too_large(what: str, pointer: str) -> SpecError:
+    return _unsupported(f"{what}. Write the table with fewer columns.", pointer)
+
+
+def _unsupported(detail: str, pointer: str) -> SpecError:
+    return SpecError.of("unsupported_construct", detail, pointer=pointer)
+
+
+def _corrupt(name: str, pointer: str) -> SpecError:
+    return SpecError.of(
+        "corrupt_file", f"'{name}' is not a Parquet file, or it is truncated or damaged.", pointer=pointer
+    )
+
+
+def _compare(first: Schema, other: Schema, first_name: str, other_name: str, pointer: str) -> None:
+    known, found = ({field.name: field.type for field in schema.fields} for schema in (first, other))
+    for name, type_ in known.items():
+        if name not in found:
+            raise _mismatch(f"'{other_name}' has no column {name}, which '{first_name}' has.", pointer)
+        if found[name] != type_:
+            raise _mismatch(
+                f"The column {name} is {type_} in '{first_name}' and {found[name]} in '{other_name}'.", pointer
+            )
+    for name in found:
+        if name not in known:
+            raise _mismatch(f"'{other_name}' has the column {name}, which '{first_name}' has not.", pointer)
+
+
+def told(names: Sequence[str]) -> str:
+    """The first of these names, for messages."""
+    return ", ".join(names[:50])[:_TOLD]
+
+
+def _mismatch(detail: str, pointer: str) -> SpecError:
+    return SpecError.of("schema_mismatch", detail, pointer=pointer)
+
+
+_PLAIN: dict[pa.DataType, DataType] = {
+    pa.bool_(): BOOLEAN,
+    pa.int8(): DataType(TypeName.TINYINT),
+    pa.int16(): DataType(TypeName.SMALLINT),
+    pa.int32(): INT,
+    pa.int64(): BIGINT,
+    # Spark widens unsigned integers to the next signed type.
+    pa.uint8(): DataType(TypeName.SMALLINT),
+    pa.uint16(): INT,
+    pa.uint32(): BIGINT,
+    pa.uint64(): decimal(20, 0),
+    pa.float32(): FLOAT,
+    pa.float64(): DOUBLE,
+    pa.string(): STRING,
+    pa.large_string(): STRING,
+    pa.string_view(): STRING,
+    pa.binary(): BINARY,
+    pa.large_binary(): BINARY,
+    pa.binary_view(): BINARY,
+    pa.date32(): DATE,
+    pa.date64(): DATE,
+}
+
+
+def data_type(arrow: pa.DataType, physical: str = "") -> DataType:
+    """The type that Spark 4.3 reads a Parquet column of Arrow type `arrow` as.
+
+    `physical` is the Parquet type: INT96 timestamps are instants although Arrow shows them without a zone; that of a
+    nested column is INT96 where any of its parts is. Nested columns, times of day and timestamps in nanoseconds are
+    OTHER.
+    """
+    plain = _PLAIN.get(arrow)
+    if plain is not None:
+        return plain
+    if pa.types.is_decimal(arrow) and arrow.precision <= 38:
+        return decimal(arrow.precision, arrow.scale)
+    if pa.types.is_timestamp(arrow) and physical == _INT96:
+        return TIMESTAMP
+    if pa.types.is_timestamp(arrow) and arrow.unit in {"ms", "us"}:
+        return TIMESTAMP if arrow.tz is not None else TIMESTAMP_NTZ
+    if pa.types.is_dictionary(arrow):
+        return data_type(arrow.value_type, physical)
+    if pa.types.is_fixed_size_binary(arrow):
+        return BINARY
+    return _nested(arrow, physical) or DataType(TypeName.OTHER, text=str(arrow).upper())
+
+
+def _nested(arrow: pa.DataType, physical: str) -> DataType | None:
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
+        return array(data_type(arrow.value_type, physical))
+    if pa.types.is_struct(arrow):
+        return struct([Field(field.name, data_type(field.type, physical)) for field in arrow])
+    if pa.types.is_map(arrow):
+        return mapping(data_type(arrow.key_type, physical), data_type(arrow.item_type, physical))
+    return None
+
+
+def _check_csv(source: TableSource, files: TableFiles, schema: Schema, pointer: str) -> None:
+    """Of a table whose values may hold line breaks, several files are looked at: each may have its own."""
+    options = source.options
+    chosen = spread(files.files, FOOTERS_COMPARED if options.multi_line else 1)
+    for index, head in enumerate(for_each(chosen, lambda file: _first_row(file, source, files, pointer))):
+        name, is_text = _name(chosen[index], files), chosen[index].suffix.lower() not in COMPRESSED
+        if options.multi_line and is_text and differing_breaks(head, options):
+            raise SpecError.of(
+                "line_breaks_differ",
+                f"'{name}' begins with a row in which a value holds another line break than the one after the row. "
+                "Spark would take it for that of all rows: write both alike, or the value without.",
+                pointer=pointer,
+            )
+        if options.header and index == 0:
+            _check_header(name, head, source, schema, pointer)
+
+
+def _first_row(file: DataFile, source: TableSource, files: TableFiles, pointer: str) -> str:
+    try:
+        with opened(file) as stream:
+            return read_first_row(stream, source.options, _MAX_HEADER)
+    except OSError as error:
+        raise unreadable(_name(file, files), error, pointer) from None
+
+
+def _check_header(name: str, head: str, source: TableSource, schema: Schema, pointer: str) -> None:
+    try:
+        names = first_values(head, source.options)
+    except UnicodeDecodeError:
+        raise SpecError.of("corrupt_file", f"'{name}' is not UTF-8 text.", pointer=pointer) from None
+    except csv.Error:
+        raise _mismatch(f"The header of '{name}' cannot be read.", pointer) from None
+    if [own.casefold() for own in names] != [declared.casefold() for declared in schema.names]:
+        raise _mismatch(
+            f"The header of '{name}' names {told(names) or 'nothing'}; the schema declares {told(schema.names)}.",
+            pointer,
+        )

@@ -1,1 +1,0 @@
-"""The files behind a job's tables: which they are, and which columns they have. No Spark needed."""

@@ -1,0 +1,269 @@
+"""A job beside the earlier one that it names: may it name that one, and what has become of both.
+
+How long stages would take on a number of slots, as their tasks were and had they been even: numbers in, numbers out.
+
+A stage is over when the last of its tasks is. Tasks given out longest first, each to the slot that is free first (LPT),
+end at most (4/3 - 1/(3 slots)) times as late as in the best order (R. L. Graham, "Bounds on multiprocessing timing
+anomalies", SIAM J. Appl. Math. 17(2), 1969). Tasks do not wait for each other here, so that more slots never make it
+later. Sparklens reckons alike what a Spark application would take on another cluster.
+
+Reads the plan report of a job.
+
+Reads what was measured while a job ran.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from service.contract.enums import JobStatus, Mode
+from service.contract.errors import MetricsNotReadyError, PlanNotReadyError
+from service.contract.options import JobSettings
+from service.contract.problems import SpecError
+from service.contract.reports import (
+    Comparison,
+    EstimateReport,
+    MetricsReport,
+    OperatorReport,
+    PlanReport,
+    Quantiles,
+    RunFigures,
+    SavingsReport,
+    SimulatedSaving,
+    SkewReport,
+    StageMetrics,
+    StageSaving,
+    task_times,
+    work,
+)
+from service.jobs.views import is_job_id, require_job
+from service.store import jobs, publication
+from service.store.session import Database
+from service.store.tables import JobRow, PlanRow
+
+_POINTER = "/compare_with"
+
+
+def require_comparable(session: Session, tenant: str, job_id: str | None) -> None:
+    """Raises SpecError `unknown_job` where the tenant has no such job, `job_not_comparable` for one that streams."""
+    if job_id is None:
+        return
+    other = _other(session, tenant, job_id)
+    if other is None:
+        detail = "No job has this id; it may have been deleted. Name another job of yours, or remove 'compare_with'."
+        raise SpecError.of("unknown_job", detail, pointer=_POINTER)
+    if Mode(other.mode).is_streaming:
+        detail = "The job is a streaming one, which has no one time to compare with: name a batch job."
+        raise SpecError.of("job_not_comparable", detail, pointer=_POINTER)
+
+
+def compare(session: Session, row: JobRow, plan: PlanRow) -> Comparison | None:
+    """`row`, read with its spec, and how it ran, beside the job that it names.
+
+    None where it names none, or that is gone.
+    """
+    named = row.spec.get("compare_with")
+    other = _other(session, row.tenant, named) if isinstance(named, str) else None
+    if other is None:
+        return None
+    before_plan = publication.latest_plan(session, other.id)
+    both = other.status == row.status == JobStatus.SUCCEEDED.value
+    before = after = None
+    if both and before_plan is not None:
+        before, after = publication.queries_ms(before_plan), publication.queries_ms(plan)
+    return Comparison(
+        job_id=other.id,
+        status=other.status,
+        before_ms=before,
+        after_ms=after,
+        saved_ms=None if before is None or after is None else before - after,
+        ratio=round(after / before, 4) if before and after is not None else None,
+        same_query=all(other.spec.get(part) == row.spec.get(part) for part in ("sql", "query", "tables")),
+        settings_changed=dict(_changes(other.spec, row.spec)),
+    )
+
+
+def _other(session: Session, tenant: str, job_id: str) -> JobRow | None:
+    return jobs.find_job(session, tenant=tenant, job_id=job_id, with_spec=True) if is_job_id(job_id) else None
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    defaults = dict(_flat(JobSettings().model_dump(mode="json", by_alias=True)))
+    old, new = (defaults | dict(_flat(spec.get("settings") or {})) for spec in (before, after))
+    for key in sorted({*old, *new}):
+        values = [_text(settings.get(key)) for settings in (old, new)]
+        if values[0] != values[1]:
+            yield key, values
+
+
+def _flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def _text(value: object) -> str:
+    """As the table of settings spells it."""
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+MOST_TASKS = 100_000
+"""Tasks that are given out one by one for one answer. Stages beyond take their work over the slots, or their slowest
+task: of so many tasks the order hardly matters."""
+
+_COMPLETE = "COMPLETE"
+
+
+def simulate(stages: Sequence[StageMetrics], slots: int) -> SimulatedSaving:
+    """The completed stages on `slots`, 1 or more, and their sum."""
+    left = MOST_TASKS
+    found = []
+    for stage in stages:
+        if stage.duration_ms is None or stage.status != _COMPLETE or stage.tasks < 1:
+            continue
+        as_is, even = stage_times(stage.duration_ms, stage.tasks, slots, one_by_one=stage.tasks <= left)
+        left -= stage.tasks if stage.tasks <= left else 0
+        found.append(
+            StageSaving(
+                stage_id=stage.stage_id,
+                stage_attempt=stage.stage_attempt,
+                as_is_ms=round(as_is),
+                even_ms=round(even),
+                saved_ms=round(as_is) - round(even),
+            )
+        )
+    return SimulatedSaving(
+        slots=slots,
+        as_is_ms=sum(stage.as_is_ms for stage in found),
+        even_ms=sum(stage.even_ms for stage in found),
+        saved_ms=sum(stage.saved_ms for stage in found),
+        stages=tuple(found),
+    )
+
+
+def stage_times(times: Quantiles, tasks: int, slots: int, *, one_by_one: bool = True) -> tuple[float, float]:
+    """Milliseconds of a stage of so many tasks on `slots`: as they were, and had they been even.
+
+    Even are n tasks of W / n each, W being the work of all: ceil(n / slots) of them follow each other, which ends no
+    later than the tasks as they were, or else counts as these.
+    """
+    if one_by_one:
+        durations = list(task_times(times, tasks))
+        total, as_is = sum(durations), makespan(durations, slots)
+    else:
+        total = work(times, tasks)
+        as_is = max(total / slots, times.max)
+    even = -(-tasks // slots) * total / tasks
+    return as_is, min(even, as_is)
+
+
+def makespan(durations: Sequence[float], slots: int) -> float:
+    """When the last task ends, given out longest first, each to the slot that is free first.
+
+    >>> makespan([3, 3, 2, 2, 2], 2), makespan([5, 1], 9), makespan([], 4)
+    (7.0, 5, 0.0)
+    """
+    if len(durations) <= slots:
+        return max(durations, default=0.0)
+    free = [0.0] * slots
+    for duration in sorted(durations, reverse=True):
+        heapq.heapreplace(free, free[0] + duration)
+    return max(free)
+
+
+def get_plan(database: Database, tenant: str, job_id: str) -> PlanReport:
+    """The plan of the job's newest planned attempt. Raises JobNotFoundError and PlanNotReadyError."""
+    with database.read() as session:
+        row = require_job(session, tenant, job_id)
+        plan = publication.latest_plan(session, row.id)
+        if plan is None:
+            raise PlanNotReadyError(f"The job is {row.status} and has not been planned.")
+        return publication.report_of(plan)
+
+
+def get_metrics(database: Database, tenant: str, job_id: str, slots: int | None = None) -> MetricsReport:
+    """Stages, operators, skew and savings of the attempt that ended the job; what even tasks would save at `slots`, by
+    default those that it ran on. Raises JobNotFoundError and MetricsNotReadyError.
+    """
+    with database.read() as session:
+        row = require_job(session, tenant, job_id, with_spec=True)
+        plan = publication.latest_plan(session, row.id)
+        if plan is None or plan.skew is None or plan.execution_ms is None:
+            raise MetricsNotReadyError(_reason(row.status, Mode(row.mode)))
+        # A worker of the version after may tell more.
+        stages = tuple(
+            StageMetrics.model_validate(stage.metrics, extra="ignore")
+            for stage in publication.stage_metrics(session, row.id, plan.fence)
+        )
+        figures = None if plan.figures is None else RunFigures.model_validate(plan.figures, extra="ignore")
+        comparison = compare(session, row, plan)
+        told = _Told(
+            skew=SkewReport.model_validate(plan.skew, extra="ignore"),
+            estimates=_estimates(plan.estimates),
+            planning_ms=plan.planning_ms,
+            execution_ms=plan.execution_ms,
+            result_rows=row.result_rows,
+            result_bytes=row.result_bytes,
+        )
+    return _report(stages, figures, comparison, told, slots)
+
+
+@dataclass(frozen=True)
+class _Told:
+    skew: SkewReport
+    estimates: EstimateReport | None
+    planning_ms: int
+    execution_ms: int
+    result_rows: int | None
+    result_bytes: int | None
+
+
+def _report(
+    stages: tuple[StageMetrics, ...],
+    figures: RunFigures | None,
+    comparison: Comparison | None,
+    told: _Told,
+    slots: int | None,
+) -> MetricsReport:
+    ran_on = None if figures is None else figures.slots
+    at = ran_on if slots is None else slots
+    run_by = OperatorReport() if figures is None else figures.run_by
+    return MetricsReport(
+        stages=stages,
+        operators=run_by.operators,
+        operators_cut=run_by.is_cut,
+        nodes=run_by.nodes,
+        skew=told.skew,
+        estimates=told.estimates,
+        slots=ran_on,
+        savings=SavingsReport(
+            simulated=None if at is None else simulate(stages, at),
+            estimated=() if figures is None else figures.estimated,
+        ),
+        comparison=comparison,
+        planning_ms=told.planning_ms,
+        execution_ms=told.execution_ms,
+        result_rows=told.result_rows,
+        result_bytes=told.result_bytes,
+    )
+
+
+def _estimates(stored: dict[str, Any] | None) -> EstimateReport | None:
+    return None if stored is None else EstimateReport.model_validate(stored, extra="ignore")
+
+
+def _reason(status: str, mode: Mode) -> str:
+    if mode.is_streaming:
+        return "A streaming job is measured by mini-batch: see /stream and /batches of the job."
+    if status == JobStatus.SUCCEEDED.value:
+        return "The job SUCCEEDED, but Spark did not tell its worker what the stages took."
+    return f"The job is {status} and no attempt of it has run to its end."

@@ -1,0 +1,162 @@
+"""SQL to the structured query, with the places in the text from which each of its parts came.
+
+Names are qualified here, against the tables' schemas; types and grouping are left to `service.sql.resolve.binder`,
+whose errors `CompiledSql.locate` leads back into the text.
+
+A job's query, given as SQL or as a structure, in its bound form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from sqlglot import exp
+
+from service.contract.job import JobSpec
+from service.contract.problems import Issue, SpecError
+from service.contract.query import CODE, NESTING, Query
+from service.sql.checks.settings import check_settings
+from service.sql.checks.streaming import refuse_streaming
+from service.sql.expressions.reader import position
+from service.sql.parser import Text, parse_query, tokens_of
+from service.sql.resolve.binder import bind
+from service.sql.resolve.bound import BoundQuery
+from service.sql.resolve.event_time import EventTimes
+from service.sql.resolve.from_clause import check_work
+from service.sql.statements.query import QueryCompiler
+from service.sql.statements.select import Origins, check_expansion
+from service.sql.types.data_types import Schema
+
+_STATEMENTS = frozenset(
+    word
+    for words in (
+        "ALTER ANALYZE CACHE CALL CLEAR COMMENT COPY CREATE DECLARE DELETE DESC DESCRIBE DROP EXECUTE EXPLAIN EXPORT",
+        "GRANT INSERT KILL LOAD MERGE MSCK OPTIMIZE PRAGMA REFRESH REPAIR REPLACE RESET REVOKE SET SHOW TABLE TRUNCATE",
+        "UNCACHE UNLOCK UPDATE USE VACUUM",
+    )
+    for word in words.split()
+)
+
+_POINTER = "/query"
+"""The pointer with which a compiled query is bound."""
+
+
+@dataclass(frozen=True)
+class CompiledSql:
+    """A query, and where each of its parts was written in the SQL `text`.
+
+    `unused` are common table expressions that it does not read, below `/unused/<index>`: to be checked, no more.
+    """
+
+    query: Query
+    text: str
+    origins: Origins
+    unused: tuple[Query, ...] = ()
+    is_accepted: bool = False
+
+    def text_of(self, text: str, pointer: str) -> Text:
+        """The `Text` of an expression of `query`, which is not read again, since its tree is known."""
+        tree = self.origins.trees.get(pointer.removeprefix(_POINTER))
+        return Text(text, pointer, tree, self.text, self.is_accepted)
+
+    def locate(self, issue: Issue) -> Issue:
+        """An issue of `query`, bound with `text_of`, as one of the SQL text."""
+        if issue.line is not None:
+            return issue.model_copy(update={"pointer": "/sql"})
+        place = self.origins.place_of((issue.pointer or "").removeprefix(_POINTER))
+        line = column = None
+        if place is not None:
+            line = self.text.count("\n", 0, place) + 1
+            column = place - self.text.rfind("\n", 0, place)
+        return issue.model_copy(update={"pointer": "/sql", "line": line, "column": column})
+
+
+def compile_sql(text: str, schemas: Mapping[str, Schema], *, is_accepted: bool = False) -> CompiledSql:
+    """The structured query that `text` means over the tables of `schemas`; `is_accepted` as for `Text`.
+
+    Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`, `unsupported_function`, `unknown_table`,
+    `unknown_column`, `ambiguous_column`, `duplicate_table`, at `/sql` with line and column.
+    """
+    source = Text(text, "/sql", is_accepted=is_accepted)
+    _check_statement(source)
+    compiler = QueryCompiler(source, schemas)
+    tree = _query_of(source)
+    if not is_accepted:
+        # Earlier versions counted fewer nodes. `compiler` still counts the queries of an accepted text.
+        check_expansion(tree, source)
+    query = compiler.query(tree, {})
+    unused = compiler.unused()
+    return CompiledSql(query, text, compiler.origins, unused, is_accepted)
+
+
+def _check_statement(source: Text) -> None:
+    tokens = tokens_of(source)
+    if tokens and tokens[0].text.upper() in _STATEMENTS:
+        raise source.unsupported(f"The statement {tokens[0].text.upper()}", at=tokens[0].start, hint="Write a SELECT.")
+
+
+def _query_of(source: Text) -> exp.Expr:
+    tree = parse_query(source)
+    if not isinstance(tree, exp.Query):
+        raise source.unsupported(tree.key.upper(), at=position(tree), hint="Write a SELECT.")
+    return tree
+
+
+def compile_job(
+    spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bool = False, has_new_settings: bool = False
+) -> BoundQuery:
+    """The bound query of `spec`; `schemas` are those of its tables, by name.
+
+    `is_accepted`: the job was accepted, maybe by a version that refused less. Limits that earlier versions did not have
+    do not apply to it, and settings that the query cannot follow are left to the rules, which note them in the trace,
+    unless it `has_new_settings`.
+
+    Raises SpecError with pointers below `/query`, or at `/sql` with line and column in the SQL text, or at another part
+    of the job that the query cannot follow.
+    """
+    try:
+        return _compiled(spec, schemas, is_accepted=is_accepted, checks_settings=has_new_settings or not is_accepted)
+    except RecursionError:
+        # The limits should prevent this; it covers shapes that they miss.
+        raise SpecError.of(CODE, NESTING.detail(), pointer="/sql" if spec.query is None else "/query") from None
+
+
+def _compiled(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bool, checks_settings: bool) -> BoundQuery:
+    event_times = event_times_of(spec)
+    if spec.query is not None:
+        if not is_accepted:
+            check_work(spec.query, schemas, "/query", is_read=True)
+        query = bind(spec.query, schemas, event_times=event_times, text_of=partial(Text, is_accepted=is_accepted))
+        if checks_settings:
+            _check(spec, query)
+        return query
+    compiled = compile_sql(spec.sql or "", schemas, is_accepted=is_accepted)
+    try:
+        if not is_accepted:
+            check_work(compiled.query, schemas, "/query", is_read=False)
+        query = bind(compiled.query, schemas, event_times=event_times, text_of=compiled.text_of)
+        for index, unused in enumerate(compiled.unused):
+            bind(unused, schemas, f"/query/unused/{index}", event_times=event_times, text_of=compiled.text_of)
+        if checks_settings:
+            _check(spec, query)
+        return query
+    except SpecError as error:
+        raise SpecError([_located(compiled, issue) for issue in error.issues]) from None
+
+
+def event_times_of(spec: JobSpec) -> EventTimes | None:
+    """The event times of the tables that `spec` reads as streams; None for a batch job."""
+    return {name: spec.tables[name].event_time for name in spec.streams} if spec.mode.is_streaming else None
+
+
+def _check(spec: JobSpec, query: BoundQuery) -> None:
+    check_settings(query, spec.settings)
+    if spec.mode.is_streaming:
+        refuse_streaming(spec, query)
+
+
+def _located(compiled: CompiledSql, issue: Issue) -> Issue:
+    """An issue of the compiled query as one of the SQL text; one of another part of the job as it is."""
+    return compiled.locate(issue) if (issue.pointer or "/query").startswith("/query") else issue

@@ -1,0 +1,153 @@
+"""A table's declared schema: `uid BIGINT, name STRING, price DECIMAL(10,2)`."""
+
+from __future__ import annotations
+
+from sqlglot.tokenizer_core import Token, TokenType
+
+from service.contract.problems import SpecError, did_you_mean, nearest_names
+from service.sql.expressions.scalar import quoted
+from service.sql.parser import Text, tokens_of
+from service.sql.types.data_types import MAX_PRECISION, DataType, Field, Schema, TypeName, decimal
+
+MAX_COLUMNS = 10_000
+
+_NAMES = {
+    **{name.value: name for name in TypeName if name not in {TypeName.NULL, TypeName.OTHER}},
+    "BYTE": TypeName.TINYINT,
+    "SHORT": TypeName.SMALLINT,
+    "INTEGER": TypeName.INT,
+    "LONG": TypeName.BIGINT,
+    "REAL": TypeName.FLOAT,
+    "DEC": TypeName.DECIMAL,
+    "NUMERIC": TypeName.DECIMAL,
+    "TIMESTAMP_LTZ": TypeName.TIMESTAMP,
+}
+_NESTED = frozenset({"ARRAY", "MAP", "STRUCT"})
+
+
+def parse_schema(text: str, pointer: str) -> Schema:
+    """The columns that `text` declares, in Spark's DDL with atomic types; `NOT NULL` and `COMMENT '…'` are accepted.
+
+    Raises SpecError `invalid_schema`.
+    """
+    source = Text(text, pointer)
+    try:
+        tokens = tokens_of(source)
+    except SpecError as error:
+        issue = error.issues[0]
+        raise SpecError([issue.model_copy(update={"code": "invalid_schema"})]) from None
+    return _Reader(source, tokens).schema()
+
+
+def schema_text(schema: Schema) -> str:
+    """The DDL of a schema, in one spelling: `parse_schema` reads it as that schema again."""
+    return ", ".join(f"{_spelled(field.name)} {field.type}" for field in schema.fields)
+
+
+def _spelled(name: str) -> str:
+    return name if name.isascii() and name.isidentifier() else quoted(name)
+
+
+class _Reader:
+    def __init__(self, source: Text, tokens: list[Token]) -> None:
+        self._source = source
+        self._tokens = tokens
+        self._next = 0
+
+    def schema(self) -> Schema:
+        if not self._tokens:
+            raise self._error("The schema is empty: declare at least one column.", None)
+        fields: list[Field] = []
+        seen: set[str] = set()
+        while True:
+            start = self._peek()
+            field = self._field()
+            if field.name.casefold() in seen:
+                raise self._error(f"The column {field.name} is declared twice (case does not count).", start)
+            seen.add(field.name.casefold())
+            fields.append(field)
+            if len(fields) > MAX_COLUMNS:
+                raise self._error(f"A schema has at most {MAX_COLUMNS} columns.", start)
+            if self._peek() is None:
+                return Schema(tuple(fields))
+            self._expect(TokenType.COMMA, "a comma")
+
+    def _field(self) -> Field:
+        token = self._take("a column name")
+        quoted = token.token_type is TokenType.IDENTIFIER
+        if (
+            token.token_type is TokenType.STRING
+            or not token.text
+            or not (quoted or token.text.replace("_", "a").isalnum())
+        ):
+            raise self._error(f"'{token.text}' is not a column name; enclose it in back-quotes.", token)
+        self._skip(TokenType.COLON)
+        type_ = self._type()
+        if self._skip(TokenType.NOT):
+            self._expect(TokenType.NULL, "NULL")
+        if self._peek_text() == "COMMENT":
+            self._next += 1
+            self._expect(TokenType.STRING, "a string")
+        return Field(token.text, type_)
+
+    def _type(self) -> DataType:
+        token = self._take("a type")
+        spelled = token.text.upper()
+        name = _NAMES.get(spelled) if token.token_type not in {TokenType.STRING, TokenType.IDENTIFIER} else None
+        if name is None and spelled in _NESTED:
+            raise self._error(f"{spelled} is not an atomic type. Declare the column as STRING.", token)
+        if name is None:
+            suggestions = nearest_names(spelled, sorted(_NAMES))
+            raise self._error(
+                f"{token.text} is not an atomic type.{did_you_mean(suggestions)}", token, suggestions=suggestions
+            )
+        parameters: list[int] = []
+        if self._skip(TokenType.L_PAREN):
+            parameters.append(self._number())
+            if self._skip(TokenType.COMMA):
+                parameters.append(self._number())
+            self._expect(TokenType.R_PAREN, ")")
+        if name is not TypeName.DECIMAL:
+            if parameters:
+                raise self._error(f"{spelled} takes no parameters.", token)
+            return DataType(name)
+        precision, scale = [*parameters, *(10, 0)[len(parameters) :]]
+        if not 1 <= precision <= MAX_PRECISION or scale > precision:
+            raise self._error(f"DECIMAL({precision},{scale}) has no such precision: at most {MAX_PRECISION}.", token)
+        return decimal(precision, scale)
+
+    def _number(self) -> int:
+        token = self._expect(TokenType.NUMBER, "a number")
+        if not (token.text.isascii() and token.text.isdigit()) or len(token.text) > 3:
+            raise self._error(f"'{token.text}' is not a precision or scale.", token)
+        return int(token.text)
+
+    def _peek(self) -> Token | None:
+        return self._tokens[self._next] if self._next < len(self._tokens) else None
+
+    def _peek_text(self) -> str:
+        token = self._peek()
+        return token.text.upper() if token is not None else ""
+
+    def _skip(self, type_: TokenType) -> bool:
+        token = self._peek()
+        matches = token is not None and token.token_type is type_
+        self._next += matches
+        return matches
+
+    def _take(self, wanted: str) -> Token:
+        token = self._peek()
+        if token is None:
+            raise self._error(f"The schema ends where {wanted} should stand.", None)
+        self._next += 1
+        return token
+
+    def _expect(self, type_: TokenType, wanted: str) -> Token:
+        token = self._take(wanted)
+        if token.token_type is not type_:
+            raise self._error(f"'{token.text}' stands where {wanted} should.", token)
+        return token
+
+    def _error(self, detail: str, token: Token | None, suggestions: tuple[str, ...] = ()) -> SpecError:
+        at = token.start if token is not None else None
+        return self._source.error("invalid_schema", detail, at=at, suggestions=suggestions)

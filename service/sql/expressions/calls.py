@@ -1,0 +1,368 @@
+"""Group windows as SQL calls them, as Flink does: TUMBLE and HOP in GROUP BY, their start and end in SELECT.
+
+Aggregate calls as they are written: DISTINCT, an order inside or behind (WITHIN GROUP), and other names for them.
+
+What is told of a function that is not taken: what to write instead where there is something, else the nearest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from decimal import Decimal
+from enum import StrEnum
+
+from sqlglot import exp
+
+from service.contract.problems import SpecError, did_you_mean, nearest_names
+from service.contract.query import AggregateFunction
+from service.sql.expressions.functions import FUNCTIONS
+from service.sql.expressions.nodes import Aggregate, Call, Expression, Interval, Name, Number, walk
+from service.sql.parser import Text
+
+MAX_WINDOWS_PER_ROW = 144
+"""Sliding windows that a row may be in. It is written out once for each, by an expression for each in the plan, which
+is made anew for every mini-batch: with 288 that took twenty seconds on two busy cores."""
+
+SESSIONS = frozenset({"session", "session_start", "session_end", "session_window"})
+"""Windows that are refused, by Flink's names and by Spark's."""
+
+
+class Part(StrEnum):
+    """What of its window a query may ask for."""
+
+    START = "start"
+    END = "end"
+
+
+WINDOWS = {"tumble": 1, "hop": 2}
+"""What GROUP BY may hold, in lower case, and how many intervals it takes."""
+
+PARTS = {f"{window}_{part}": (window, part) for window in WINDOWS for part in Part}
+"""What SELECT, HAVING and ORDER BY may hold then."""
+
+_UNITS = {"WEEK": 604_800_000, "DAY": 86_400_000, "HOUR": 3_600_000, "MINUTE": 60_000, "SECOND": 1000}
+_FORMS = {
+    "tumble": "TUMBLE(ts, INTERVAL '10' MINUTE)",
+    "hop": "HOP(ts, INTERVAL '1' MINUTE, INTERVAL '10' MINUTE), of which the first interval is the slide",
+}
+
+
+@dataclass(frozen=True)
+class GroupWindow:
+    """Windows over an event-time column, as the query names it: of `size` each, one beginning every `slide`."""
+
+    column: Name
+    size: timedelta
+    slide: timedelta
+
+
+def is_window(tree: Expression) -> bool:
+    """Whether `tree` is a window, as GROUP BY holds it."""
+    return isinstance(tree, Call) and tree.name in WINDOWS
+
+
+def part_of(tree: Expression) -> Part | None:
+    """What of a window `tree` is; None where it is no such thing."""
+    return PARTS[tree.name][1] if isinstance(tree, Call) and tree.name in PARTS else None
+
+
+def column_of(part: Part) -> str:
+    """The column of a window's start or end, where the query gives it no name."""
+    return f"window_{part}"
+
+
+def parts_in(tree: Expression) -> bool:
+    """Whether `tree` asks for the start or the end of a window."""
+    return any(part_of(node) is not None for node in walk(tree))
+
+
+def window_of(call: Call, source: Text) -> GroupWindow:
+    """The window that a call of WINDOWS or PARTS is, or is a part of. Raises SpecError `unsupported_construct`."""
+    kind = call.name if call.name in WINDOWS else PARTS[call.name][0]
+    told = call.name.upper()
+    hint = f"Write {_FORMS[kind].replace(kind.upper(), told, 1)}."
+    if len(call.arguments) != 1 + WINDOWS[kind]:
+        raise source.unsupported(f"{told} with {len(call.arguments)} arguments", at=call.at, hint=hint)
+    column, *intervals = call.arguments
+    if not isinstance(column, Name):
+        hint = "Name the column that is the event time of its stream."
+        raise source.unsupported(f"{told} over anything but a column", at=call.at, hint=hint)
+    lengths = [_length(interval, told, hint, call.at, source) for interval in intervals]
+    return GroupWindow(column, size=lengths[-1], slide=lengths[0])
+
+
+def milliseconds_of(interval: Interval) -> Decimal | None:
+    """How long an interval is; None for months and years, of which not all are as long."""
+    length = _UNITS.get(interval.unit)
+    return None if length is None else Decimal(interval.value) * length
+
+
+def misplaced(name: str, at: int | None, source: Text) -> SpecError:
+    """The error where a window, or a part of one, stands where it cannot."""
+    if source.pointer != "/sql":
+        hint = "A group window is the query's `window`, whose `start` and `end` are columns of `select`."
+    elif name in WINDOWS:
+        hint = f"It stands alone in GROUP BY; SELECT has {name.upper()}_START and {name.upper()}_END."
+    else:
+        window = PARTS[name][0].upper()
+        hint = f"It stands in SELECT, HAVING and ORDER BY, outside of aggregates; GROUP BY has {window}."
+    return source.unsupported(name.upper(), at=at, hint=hint)
+
+
+def session_refused(name: str, at: int | None, source: Text) -> SpecError:
+    """The error for a session window."""
+    detail = (
+        f"{name.upper()}: a session window grows and joins others as rows come, so that what was emitted would have to "
+        "be taken back, which Spark cannot. Use TUMBLE or HOP."
+    )
+    return source.error("session_window", detail, at=at)
+
+
+def _length(tree: Expression, told: str, hint: str, at: int | None, source: Text) -> timedelta:
+    if not isinstance(tree, Interval):
+        raise source.unsupported(f"{told} with anything but an interval behind its column", at=at, hint=hint)
+    milliseconds = milliseconds_of(tree)
+    if milliseconds is None:
+        detail = f"{told} with an interval of {tree.unit}"
+        raise source.unsupported(detail, at=at, hint="Not all of them are as long: use DAY, or shorter units.")
+    if milliseconds != int(milliseconds) or not 1 <= milliseconds <= _LONGEST // timedelta(milliseconds=1):
+        hint = "A window, and a slide, are whole milliseconds, and at most 3650 days."
+        raise source.unsupported(f"{told} with the interval '{tree.value}' {tree.unit}", at=at, hint=hint)
+    return timedelta(milliseconds=int(milliseconds))
+
+
+_LONGEST = timedelta(days=3650)
+
+
+SYNONYMS = {
+    "VARIANCE": AggregateFunction.VAR_SAMP,
+    "STDDEV": AggregateFunction.STDDEV_SAMP,
+    "STD": AggregateFunction.STDDEV_SAMP,
+    "STRING_AGG": AggregateFunction.LISTAGG,
+    "MEAN": AggregateFunction.AVG,
+    "PERCENTILE_CONT": AggregateFunction.PERCENTILE,
+    "MEDIAN": AggregateFunction.PERCENTILE,
+}
+"""Other names of the aggregate functions; the last two are written differently too."""
+
+WITHIN_GROUP = frozenset({"LISTAGG", "STRING_AGG", "PERCENTILE_CONT"})
+"""Functions whose order stands behind them."""
+
+
+def function_named(name: str) -> AggregateFunction | None:
+    """The aggregate function that is called `name` or has it as another name; case does not count."""
+    upper = name.upper()
+    return AggregateFunction[upper] if upper in AggregateFunction.__members__ else SYNONYMS.get(upper)
+
+
+@dataclass(frozen=True)
+class AggregateReader:
+    """Reads aggregate calls of one text. `read` and `check` are those of the expressions inside them, `refuse` makes
+    the error for a node, a construct and a hint.
+    """
+
+    source: Text
+    read: Callable[[exp.Expr], Expression]
+    check: Callable[[exp.Expr], None]
+    refuse: Callable[[exp.Expr, str, str], SpecError]
+
+    def call(self, function: AggregateFunction, node: exp.Anonymous, at: int | None) -> Aggregate:
+        """The call without what stands behind it. Raises SpecError."""
+        if node.name.upper() == "PERCENTILE_CONT" and not isinstance(node.parent, exp.WithinGroup):
+            hint = "Write PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY x), or PERCENTILE(x, 0.5)."
+            raise self.refuse(node, "PERCENTILE_CONT without WITHIN GROUP", hint)
+        raw = list(node.expressions)
+        distinct = len(raw) == 1 and isinstance(raw[0], exp.Distinct)
+        if distinct:
+            self.check(raw[0])
+            raw = list(raw[0].expressions)
+        order: exp.Order | None = None
+        if raw and isinstance(raw[-1], exp.Order):
+            order = raw[-1]
+            raw[-1] = order.this
+            if not distinct and isinstance(raw[-1], exp.Distinct) and len(raw) == 1:
+                self.check(raw[-1])
+                distinct, raw = True, list(raw[-1].expressions)
+        counts_all = function is AggregateFunction.COUNT and not distinct and len(raw) == 1
+        if counts_all and isinstance(raw[0], exp.Star):
+            self.check(raw[0])
+            raw = []
+        elif not raw and function is not AggregateFunction.GROUPING_ID:
+            raise self.source.error("unsupported_function", f"{node.name.upper()} needs an argument.", at=at)
+        arguments = tuple(self.read(argument) for argument in raw)
+        if node.name.upper() == "MEDIAN":
+            arguments = (*arguments, Number("0.5"))
+        call = Aggregate(function, arguments, distinct, None, None, at)
+        return call if order is None else self._ordered(call, order)
+
+    def within_group(self, call: Aggregate, node: exp.WithinGroup) -> Aggregate:
+        """`call` with the order that stands behind it. Raises SpecError."""
+        name = node.this.name.upper()
+        order = node.expression
+        if name not in WITHIN_GROUP or not isinstance(order, exp.Order) or call.order_by is not None:
+            raise self.refuse(node, f"WITHIN GROUP behind {name}", f"It belongs to {', '.join(sorted(WITHIN_GROUP))}.")
+        ordered = self._ordered(call, order)
+        if name != "PERCENTILE_CONT":
+            return ordered
+        if ordered.descending or ordered.order_by is None:
+            raise self.refuse(node, "A descending order in PERCENTILE_CONT", "Use 1 - p with an ascending one.")
+        return replace(call, arguments=(ordered.order_by, *call.arguments))
+
+    def _ordered(self, call: Aggregate, order: exp.Order) -> Aggregate:
+        self.check(order)
+        keys, function = order.expressions, call.function
+        if len(keys) != 1 or not isinstance(keys[0], exp.Ordered):
+            raise self.refuse(order, f"More than one order in {function}", "")
+        descending = bool(keys[0].args.get("desc"))
+        if descending and function in {AggregateFunction.FIRST_VALUE, AggregateFunction.LAST_VALUE}:
+            other = "LAST_VALUE" if function is AggregateFunction.FIRST_VALUE else "FIRST_VALUE"
+            raise self.refuse(order, f"A descending order in {function}", f"Use {other} with an ascending one.")
+        self.check(keys[0])
+        if bool(keys[0].args.get("nulls_first")) is descending:
+            place = "FIRST" if descending else "LAST"
+            hint = "Rows whose order is NULL never count."
+            if function is AggregateFunction.LISTAGG:
+                hint = "NULLs come first ascending and last descending; order by COALESCE to place them."
+            raise self.refuse(order, f"NULLS {place} in {function}", hint)
+        return replace(call, order_by=self.read(keys[0].this), descending=descending)
+
+
+_BOOLEAN = "{} of CASE WHEN condition THEN 1 ELSE 0 END, and compare it with 1."
+_ORDERED = "Without an order its result would be arbitrary."
+_LIST = "LISTAGG(x, ',') WITHIN GROUP (ORDER BY t), which makes a string."
+_SECONDS = "(unix_timestamp(b) - unix_timestamp(a)) DIV 3600 for hours, and so on, or datediff(b, a) for days."
+_AGGREGATES = {
+    "first": f"FIRST_VALUE(x ORDER BY t). {_ORDERED}",
+    "last": f"LAST_VALUE(x ORDER BY t). {_ORDERED}",
+    "any_value": f"MIN(x) or FIRST_VALUE(x ORDER BY t). {_ORDERED}",
+    "min_by": "FIRST_VALUE(x ORDER BY t).",
+    "max_by": "LAST_VALUE(x ORDER BY t).",
+    "count_if": "COUNT(*) FILTER (WHERE condition).",
+    "countif": "COUNT(*) FILTER (WHERE condition).",
+    "approx_percentile": "PERCENTILE(x, p), which is exact.",
+    "percentile_approx": "PERCENTILE(x, p), which is exact.",
+    "percentile_disc": "PERCENTILE(x, p), which interpolates.",
+    "quantile": "PERCENTILE(x, p).",
+    "array_agg": _LIST,
+    "collect_list": _LIST,
+    "group_concat": _LIST,
+    "wm_concat": _LIST,
+    "collect_set": "LISTAGG(DISTINCT x, ',') WITHIN GROUP (ORDER BY x), which makes a string.",
+    "count_distinct": "COUNT(DISTINCT x).",
+    "approx_distinct": "APPROX_COUNT_DISTINCT(x).",
+    **dict.fromkeys(("any", "some", "bool_or"), _BOOLEAN.format("MAX")),
+    **dict.fromkeys(("every", "bool_and"), _BOOLEAN.format("MIN")),
+    **dict.fromkeys(
+        ("bit_and", "bit_or", "bit_xor", "corr", "covar_pop", "covar_samp", "kurtosis", "mode", "skewness"), ""
+    ),
+}
+"""Aggregate functions that are not taken, and what to write in place of them."""
+
+_SCALARS = {
+    "iif": "if(condition, x, y).",
+    "decode": "CASE x WHEN 1 THEN 'a' ELSE 'b' END.",
+    "zeroifnull": "coalesce(x, 0).",
+    "nullifzero": "nullif(x, 0).",
+    "len": "length(x).",
+    "charindex": "instr(text, part).",
+    "strpos": "instr(text, part).",
+    "split": "split_part(text, ',', 1) for one of the parts.",
+    "substring_index": "split_part(text, ',', 1).",
+    "regexp_like": "x RLIKE 'pattern'.",
+    "regexp": "x RLIKE 'pattern'.",
+    "rlike": "x RLIKE 'pattern'.",
+    "like": "x LIKE 'pattern'.",
+    "ilike": "x ILIKE 'pattern'.",
+    "try_divide": "x / nullif(y, 0).",
+    "convert": "CAST(x AS STRING).",
+    "safe_cast": "TRY_CAST(x AS INT).",
+    "to_number": "CAST(x AS DECIMAL(10,2)).",
+    "to_char": "date_format(t, 'yyyy-MM-dd'), or CAST(x AS STRING).",
+    "to_varchar": "date_format(t, 'yyyy-MM-dd'), or CAST(x AS STRING).",
+    "strftime": "date_format(t, 'yyyy-MM-dd').",
+    "date_part": "EXTRACT(YEAR FROM t).",
+    "datepart": "EXTRACT(YEAR FROM t).",
+    "timestampdiff": _SECONDS,
+    "timestampadd": "t + INTERVAL '1' HOUR.",
+    "make_interval": "INTERVAL '1' DAY, or date_add(d, n).",
+    **dict.fromkeys(("getdate", "sysdate", "localtimestamp"), "current_timestamp()."),
+    **dict.fromkeys(("curdate", "today"), "current_date()."),
+    **dict.fromkeys(
+        ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "binary"),
+        "CAST(x AS …).",
+    ),
+    "timestamp": "CAST(x AS TIMESTAMP).",
+    **dict.fromkeys(
+        ("window", "window_time", "cumulate"),
+        "TUMBLE(t, INTERVAL '10' MINUTE) in GROUP BY over a stream, else GROUP BY date_trunc('hour', t).",
+    ),
+    **dict.fromkeys(
+        (f"{window}_{time}" for window in ("tumble", "hop") for time in ("rowtime", "proctime")),
+        "TUMBLE_END or HOP_END.",
+    ),
+}
+"""Scalar functions of Spark and others that are not taken, and what to write in place of them."""
+
+_KINDS = (
+    (
+        "is a window function, and there is no OVER here. Aggregate in a derived table and join it back; the first of "
+        "a group is FIRST_VALUE(x ORDER BY t).",
+        "row_number rank dense_rank percent_rank cume_dist ntile lag lead nth_value",
+    ),
+    (
+        "makes several rows of one, which no expression does here. Write a row for each element into the files.",
+        "explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple flatten unnest",
+    ),
+    (
+        "is about nested values or documents, which can be read but not computed with. Keep their parts in columns of "
+        "their own.",
+        "array map struct named_struct array_append array_compact array_contains array_distinct array_except "
+        "array_insert array_intersect array_join array_max array_min array_position array_prepend array_remove "
+        "array_repeat array_size array_sort array_union arrays_overlap arrays_zip size cardinality element_at get "
+        "sort_array slice sequence transform filter aggregate reduce exists forall zip_with map_concat "
+        "map_contains_key map_entries map_filter map_from_arrays map_from_entries map_keys map_values map_zip_with "
+        "str_to_map transform_keys transform_values from_json to_json get_json_object schema_of_json "
+        "json_array_length json_object_keys json_extract json_value parse_json variant_get from_csv to_csv "
+        "schema_of_csv from_xml to_xml xpath xpath_string",
+    ),
+    (
+        "gives another value each time that a task runs, and one may run twice. Compute it from a key, for example by "
+        "xxhash64(k).",
+        "rand random randn uuid shuffle monotonically_increasing_id spark_partition_id input_file_name "
+        "input_file_block_start input_file_block_length newid gen_random_uuid",
+    ),
+)
+_KIND_OF = {name: kind for kind, names in _KINDS for name in names.split()}
+
+
+def unknown_function(name: str) -> tuple[str, tuple[str, ...]]:
+    """What is told of the function `name`, in lower case, and the nearest names that there are."""
+    if name in _AGGREGATES:
+        detail = f"The aggregate function {name} is not supported"
+        instead = _AGGREGATES[name]
+        return f"{detail}. Write {instead}" if instead else f"{detail}; there are {', '.join(AggregateFunction)}.", ()
+    if name in _SCALARS:
+        return f"There is no function {name} here. Write {_SCALARS[name]}", ()
+    if name in _KIND_OF:
+        return f"The function {name} {_KIND_OF[name]}", ()
+    aggregates = {item.lower() for item in (*AggregateFunction, *SYNONYMS)}
+    suggestions = nearest_names(name, sorted({*FUNCTIONS, *aggregates}), alike=0.65)
+    return f"There is no function {name[:60]} here.{did_you_mean(suggestions)}", suggestions
+
+
+_ARITY = {
+    "datediff": f"For other units write {_SECONDS}",
+    "date_diff": f"For other units write {_SECONDS}",
+    "dateadd": "Write date_add(d, n), add_months(d, n) or t + INTERVAL '1' HOUR.",
+    "date_add": "Write date_add(d, n), add_months(d, n) or t + INTERVAL '1' HOUR.",
+    "isnull": "Write coalesce(x, 0).",
+}
+
+
+def wrong_arity(name: str, count: int) -> str:
+    """What is told of a call of the function `name` with `count` arguments, which it does not take."""
+    arity = FUNCTIONS[name].arity
+    told = f"{name} takes {arity} argument{'' if arity.removeprefix('at least ') == '1' else 's'}, not {count}."
+    return f"{told} {_ARITY[name]}" if name in _ARITY else told

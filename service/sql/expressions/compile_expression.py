@@ -1,0 +1,221 @@
+"""Which columns a name may mean, and finding the one it does mean.
+
+A scalar expression's text, checked against the allow-list, resolved and typed: the way to a `Scalar`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from service.contract.problems import SpecError, did_you_mean, nearest_names
+from service.sql.expressions.functions import conditions_in, expanded, longest
+from service.sql.expressions.inference import Typing
+from service.sql.expressions.nodes import Call, Column, Expression, Name, map_children
+from service.sql.expressions.reader import read_expression
+from service.sql.expressions.regular_expressions import check_patterns
+from service.sql.expressions.scalar import Scalar
+from service.sql.parser import Text
+from service.sql.types.data_types import Field, Schema, TypeName, known
+
+_WITHOUT_PARENTHESES = frozenset({"current_date", "current_timestamp"})
+
+_LISTED = 12
+"""So many columns of a table are told where none is spelled alike."""
+
+
+def full_name(alias: str, column: str) -> str:
+    """The name under which a scan emits a column."""
+    return f"{alias}.{column}"
+
+
+@dataclass(frozen=True)
+class TableScope:
+    """The columns of the tables in sight, each emitted as `alias.column`; names match without regard to case.
+
+    `hidden` are tables that a semi or anti join has consumed: told apart from unknown ones in messages. `plan_names`
+    are the aliases under which the plan knows tables, where they differ from the caller's; `longest` bounds the bytes
+    of computed columns, and `sizes` are the nodes of their expressions, by full name; `unnamed` are queries in FROM to
+    which the caller gave no name, so that no name can be qualified by theirs.
+    """
+
+    tables: Mapping[str, Schema]
+    hidden: frozenset[str] = frozenset()
+    plan_names: Mapping[str, str] = field(default_factory=dict)
+    longest: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    unnamed: frozenset[str] = frozenset()
+
+    def with_tables(self, other: TableScope) -> TableScope:
+        """This scope and the tables of another."""
+        return TableScope(
+            {**self.tables, **other.tables},
+            self.hidden | other.hidden,
+            {**self.plan_names, **other.plan_names},
+            {**self.longest, **other.longest},
+            {**self.sizes, **other.sizes},
+            self.unnamed | other.unnamed,
+        )
+
+    def without(self, alias: str) -> TableScope:
+        """This scope after a semi or anti join with the table `alias`."""
+        left = {name: schema for name, schema in self.tables.items() if name != alias}
+        return replace(self, tables=left, hidden=self.hidden | {alias})
+
+    def full_name(self, alias: str, column: str) -> str:
+        """The name under which the plan knows a column of the table `alias`."""
+        return full_name(self.plan_names.get(alias, alias), column)
+
+    def find(self, name: Name, source: Text) -> Column:
+        """The column that `name` means. Raises SpecError as `locate` does."""
+        alias, found = self.locate(name, source)
+        full = self.full_name(alias, found.name)
+        return Column(full, known(found.type), name.at, self.longest.get(full), self.sizes.get(full, 1))
+
+    def locate(self, name: Name, source: Text) -> tuple[str, Field]:
+        """The alias and the field that `name` means.
+
+        Raises SpecError `unknown_table`, `unknown_column`, `ambiguous_column`, `unsupported_construct`.
+        """
+        if name.qualifier is None:
+            return self._unqualified(name, source)
+        alias = matching(name.qualifier, self.tables)
+        if alias is None:
+            raise self._unknown_table(name, source)
+        found = _field(self.tables[alias], name, source)
+        if found is None:
+            raise _unknown_column(f"{name.qualifier}.{name.name}", name, self.tables[alias].names, source, alias)
+        return alias, found
+
+    def has_column(self, name: str) -> bool:
+        """Whether a table has a column that is called `name`, in whatever case."""
+        return any(schema.alike(name) for schema in self.tables.values())
+
+    def call_by_name(self, name: Name, source: Text) -> Call | None:
+        """The call of a function that needs no parentheses, where `name` is that of one and of no column.
+
+        Raises SpecError `ambiguous_column`.
+        """
+        function = name.name.lower()
+        if name.qualifier is not None or function not in _WITHOUT_PARENTHESES:
+            return None
+        is_column = any(_field(schema, name, source) is not None for schema in self.tables.values())
+        return None if is_column else Call(function, (), name.at)
+
+    def _unqualified(self, name: Name, source: Text) -> tuple[str, Field]:
+        found = [
+            (alias, column)
+            for alias, schema in self.tables.items()
+            if (column := _field(schema, name, source)) is not None
+        ]
+        if len(found) > 1:
+            choices = [full_name(alias, column.name) for alias, column in found if alias not in self.unnamed]
+            ways = [f"write {' or '.join(choices)}"] if choices else []
+            if len(choices) < len(found):
+                ways.append("give the query in FROM a name with AS")
+            raise source.error(
+                "ambiguous_column",
+                f"{name.name} is a column of several tables: {', or '.join(ways)}.",
+                at=name.at,
+                suggestions=choices,
+            )
+        if not found:
+            names = [column for schema in self.tables.values() for column in schema.names]
+            raise _unknown_column(name.name, name, names, source, None)
+        return found[0]
+
+    def _unknown_table(self, name: Name, source: Text) -> SpecError:
+        qualifier = name.qualifier or ""
+        if matching(qualifier, self.hidden) is not None:
+            return source.error(
+                "unknown_table",
+                f"{qualifier} cannot be seen here: a semi or anti join keeps no column of it.",
+                at=name.at,
+            )
+        nested = Name(None, qualifier)
+        for schema in self.tables.values():
+            outer = schema.find(nested.name)
+            if outer is not None and outer.type.name is TypeName.OTHER:
+                hint = "Nested values can be read but not computed with: keep their parts in columns of their own."
+                return source.unsupported(f"Access to a field of {outer.name}", at=name.at, hint=hint)
+        named = [alias for alias in self.tables if alias not in self.unnamed]
+        suggestions = nearest_names(qualifier, named)
+        others = f", only {', '.join(named[:8])}" if named and not suggestions else ""
+        return source.error(
+            "unknown_table",
+            f"There is no table or alias {qualifier} here{others}.{did_you_mean(suggestions)}",
+            at=name.at,
+            suggestions=suggestions,
+        )
+
+
+def resolve(node: Expression, scope: TableScope, source: Text) -> Expression:
+    """`node` with every name replaced by what it means. Raises SpecError as `TableScope.find` does."""
+    if isinstance(node, Name):
+        return scope.call_by_name(node, source) or scope.find(node, source)
+    return map_children(node, lambda child: resolve(child, scope, source))
+
+
+def matching(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate called `name`: the exact spelling first, else one that differs in case alone."""
+    candidates = list(candidates)
+    if name in candidates:
+        return name
+    return next((candidate for candidate in candidates if candidate.casefold() == name.casefold()), None)
+
+
+def _field(schema: Schema, name: Name, source: Text) -> Field | None:
+    found = schema.find(name.name)
+    if found is None:
+        alike = [other.name for other in schema.alike(name.name)]
+        if alike:
+            raise source.error(
+                "ambiguous_column",
+                f"{name.name} could be any of {', '.join(alike)}, which differ in case alone.",
+                at=name.at,
+                suggestions=alike,
+            )
+    return found
+
+
+def _unknown_column(
+    told: str, name: Name, candidates: list[str] | tuple[str, ...], source: Text, table: str | None
+) -> SpecError:
+    suggestions = nearest_names(name.name, candidates)
+    if table is not None:
+        suggestions = tuple(f"{name.qualifier}.{suggestion}" for suggestion in suggestions)
+    hint = did_you_mean(suggestions)
+    if not suggestions and 0 < len(candidates) <= _LISTED:
+        # As where a CSV file was read without its header.
+        hint = f" There are {', '.join(candidates)}."
+    return source.error(
+        "unknown_column",
+        f"There is no column {told}.{hint}",
+        at=name.at,
+        suggestions=suggestions,
+    )
+
+
+def compile_expression(text: str, scope: TableScope, pointer: str) -> Scalar:
+    """The scalar that `text` means over the columns of `scope`.
+
+    `pointer` is the JSON pointer of the text, for errors. Raises SpecError `sql_syntax`, `query_too_deep`,
+    `unsupported_construct`, `unsupported_function`, `unknown_table`, `unknown_column`, `ambiguous_column`,
+    `type_mismatch`.
+    """
+    source = Text(text, pointer)
+    tree = resolve(read_expression(source), scope, source)
+    return scalar_of(tree, source)
+
+
+def scalar_of(tree: Expression, source: Text) -> Scalar:
+    """A resolved tree as a value for the engine.
+
+    Raises SpecError `type_mismatch`, and `unsupported_construct` for values that could grow too long and for patterns
+    that could take too long, and `query_too_deep` for what grows too large once derived tables are merged.
+    """
+    type_ = Typing(source).type_of(tree)
+    scalar = Scalar(tree, type_, longest(tree, source), expanded(tree, source))
+    conditions_in(tree, source)
+    check_patterns(tree, source)
+    return scalar

@@ -1,0 +1,352 @@
+"""Scalar expressions as values: what `service.sql.expressions.reader` accepts, and nothing else.
+
+A tree that was read has `Name` leaves; resolving it (`service.sql.expressions.compile_expression`) puts a `Column` in
+the place of each. Nodes compare by value, without regard to where they stood in the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from service.contract.query import AggregateFunction
+from service.sql.types.data_types import DataType
+
+
+def _position() -> int | None:
+    return field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Name:
+    """A column as the caller wrote it: `qualifier.name` or `name`; `at` is its offset in the text."""
+
+    qualifier: str | None
+    name: str
+    at: int | None = _position()
+
+
+@dataclass(frozen=True)
+class Column:
+    """A resolved column under its full output name. `type` is None where only Spark knows it.
+
+    `longest` bounds its values in bytes where it is computed; None for a table's. `size` is how many nodes the
+    expression has that it stands for.
+    """
+
+    name: str
+    type: DataType | None
+    at: int | None = _position()
+    longest: int | None = field(default=None, compare=False)
+    size: int = field(default=1, compare=False)
+
+
+@dataclass(frozen=True)
+class Null:
+    """NULL."""
+
+
+@dataclass(frozen=True)
+class Boolean:
+    """TRUE or FALSE."""
+
+    value: bool
+
+
+@dataclass(frozen=True)
+class Number:
+    """An unsigned number as Spark reads it: `12`, `1.50`, `1e3`; `suffix` is Spark's L, S or Y, or nothing. Rules write
+    D and BD too.
+    """
+
+    text: str
+    suffix: str = ""
+
+    @property
+    def is_integer(self) -> bool:
+        """Digits alone."""
+        return self.text.isascii() and self.text.isdigit()
+
+
+@dataclass(frozen=True)
+class String:
+    """A string by its value, escapes undone."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Bytes, as an even number of hexadecimal digits."""
+
+    digits: str
+
+
+@dataclass(frozen=True)
+class Interval:
+    """`INTERVAL '<value>' <unit>`; stands beside `+` and `-` only."""
+
+    value: str
+    unit: str
+
+
+@dataclass(frozen=True)
+class Negation:
+    """Arithmetic minus."""
+
+    operand: Expression
+
+
+@dataclass(frozen=True)
+class Not:
+    """Logical NOT."""
+
+    operand: Expression
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """`+ - * / % DIV ||`; rules write `&` and `|` too."""
+
+    operator: str
+    left: Expression
+    right: Expression
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`= <> < <= > >= <=>`."""
+
+    operator: str
+    left: Expression
+    right: Expression
+
+
+@dataclass(frozen=True)
+class Connective:
+    """AND or OR over two or more terms; a chain of one operator is a single node."""
+
+    operator: str
+    terms: tuple[Expression, ...]
+
+
+@dataclass(frozen=True)
+class Test:
+    """`operand IS NULL`, `IS TRUE` or `IS FALSE`; rules write `IS NOT NULL` too."""
+
+    operand: Expression
+    what: str
+
+
+@dataclass(frozen=True)
+class InList:
+    """`operand IN (items)`."""
+
+    operand: Expression
+    items: tuple[Expression, ...]
+
+
+@dataclass(frozen=True)
+class Between:
+    """`operand BETWEEN low AND high`."""
+
+    operand: Expression
+    low: Expression
+    high: Expression
+
+
+@dataclass(frozen=True)
+class Like:
+    """LIKE, ILIKE or RLIKE; `escape` is a single character."""
+
+    operator: str
+    operand: Expression
+    pattern: Expression
+    escape: str | None
+
+
+@dataclass(frozen=True)
+class Case:
+    """CASE with conditions, or, with an operand, with values to compare it with."""
+
+    operand: Expression | None
+    branches: tuple[tuple[Expression, Expression], ...]
+    default: Expression | None
+
+
+@dataclass(frozen=True)
+class Cast:
+    """CAST, or TRY_CAST where `tries`."""
+
+    operand: Expression
+    type: DataType
+    tries: bool
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of `service.sql.expressions.functions`, by its canonical lower-case name."""
+
+    name: str
+    arguments: tuple[Expression, ...]
+    at: int | None = _position()
+
+
+@dataclass(frozen=True)
+class Extract:
+    """`EXTRACT(part FROM operand)`."""
+
+    part: str
+    operand: Expression
+
+
+@dataclass(frozen=True)
+class GetField:
+    """`operand.name`: a field of a structure. Only rules write it."""
+
+    operand: Expression
+    name: str
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """An aggregate call in a SELECT; no part of a scalar expression. COUNT(*) has no arguments."""
+
+    function: AggregateFunction
+    arguments: tuple[Expression, ...]
+    distinct: bool
+    filter: Expression | None
+    order_by: Expression | None
+    at: int | None = _position()
+    descending: bool = False
+
+
+Expression = (
+    Name
+    | Column
+    | Null
+    | Boolean
+    | Number
+    | String
+    | Binary
+    | Interval
+    | Negation
+    | Not
+    | Arithmetic
+    | Comparison
+    | Connective
+    | Test
+    | InList
+    | Between
+    | Like
+    | Case
+    | Cast
+    | Call
+    | Extract
+    | GetField
+    | Aggregate
+)
+
+
+def map_children(node: Expression, change: Callable[[Expression], Expression]) -> Expression:
+    """`node` with `change` applied to each of its direct parts, in order of appearance."""
+    match node:
+        case Negation() | Not() | Test() | Cast() | GetField() | Extract():
+            return replace(node, operand=change(node.operand))
+        case Arithmetic(_, left, right) | Comparison(_, left, right):
+            return replace(node, left=change(left), right=change(right))
+        case Connective(_, terms):
+            return replace(node, terms=tuple(change(term) for term in terms))
+        case InList(operand, items):
+            return replace(node, operand=change(operand), items=tuple(change(item) for item in items))
+        case Between(operand, low, high):
+            return replace(node, operand=change(operand), low=change(low), high=change(high))
+        case Like(_, operand, pattern, _):
+            return replace(node, operand=change(operand), pattern=change(pattern))
+        case Case(operand, branches, default):
+            return Case(
+                change(operand) if operand is not None else None,
+                tuple((change(when), change(then)) for when, then in branches),
+                change(default) if default is not None else None,
+            )
+        case Call(_, arguments):
+            return replace(node, arguments=tuple(change(argument) for argument in arguments))
+        case Aggregate():
+            return replace(
+                node,
+                arguments=tuple(change(argument) for argument in node.arguments),
+                filter=change(node.filter) if node.filter is not None else None,
+                order_by=change(node.order_by) if node.order_by is not None else None,
+            )
+        case _:
+            return node
+
+
+def children(node: Expression) -> tuple[Expression, ...]:
+    """The direct parts of `node`, in the order in which `map_children` takes them."""
+    match node:
+        case Negation() | Not() | Test() | Cast() | GetField() | Extract():
+            return (node.operand,)
+        case Arithmetic(_, left, right) | Comparison(_, left, right) | Like(_, left, right):
+            return (left, right)
+        case Connective(_, terms):
+            return terms
+        case InList(operand, items):
+            return (operand, *items)
+        case Between(operand, low, high):
+            return (operand, low, high)
+        case Case(operand, branches, default):
+            parts = (operand, *(part for branch in branches for part in branch), default)
+            return tuple(part for part in parts if part is not None)
+        case Call(_, arguments):
+            return arguments
+        case Aggregate(_, arguments):
+            return tuple(part for part in (*arguments, node.filter, node.order_by) if part is not None)
+        case _:
+            return ()
+
+
+def walk(node: Expression) -> Iterator[Expression]:
+    """`node` and everything below it, parents first, left to right."""
+    yield node
+    for child in children(node):
+        yield from walk(child)
+
+
+def conjuncts(condition: Expression) -> Iterator[Expression]:
+    """The terms of an AND, also of those inside it; the whole condition where it is none."""
+    if isinstance(condition, Connective) and condition.operator == "AND":
+        for term in condition.terms:
+            yield from conjuncts(term)
+    else:
+        yield condition
+
+
+class NodeCounter:
+    """Counts the nodes of trees that share parts, as they are once written out; it visits each shared part once."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, tuple[Expression, int]] = {}
+
+    def count(self, tree: Expression) -> int:
+        """The nodes of `tree`."""
+        known = self._sizes.get(id(tree))
+        if known is not None:
+            return known[1]
+        size = 1 + sum(map(self.count, children(tree)))
+        # With the tree, so that no other one gets its id.
+        self._sizes[id(tree)] = (tree, size)
+        return size
+
+
+def position_of(node: Expression) -> int | None:
+    """Where in the text the first name or call of `node` stood."""
+    for part in walk(node):
+        if isinstance(part, Name | Column | Call | Aggregate) and part.at is not None:
+            return part.at
+    return None
+
+
+def columns_of(node: Expression) -> tuple[str, ...]:
+    """Names of the resolved columns in order of first appearance."""
+    return tuple(dict.fromkeys(part.name for part in walk(node) if isinstance(part, Column)))

@@ -1,0 +1,407 @@
+"""sqlglot trees to expression trees: the allow-list of scalar expressions. What is not named here is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from sqlglot import exp
+
+from service.contract.problems import SpecError
+from service.contract.query import AggregateFunction
+from service.sql.constructs import (
+    ARGUMENTS,
+    ARITHMETIC,
+    COMPARISONS,
+    CONSTRUCTS,
+    EXTRACT_PARTS,
+    HEX,
+    HINTS,
+    INTERVAL_HINT,
+    INTERVAL_UNITS,
+    INTERVAL_VALUE,
+    LIKES,
+    LOST,
+    NESTED,
+    NUMBER,
+    PARAMETER_SIGNS,
+    PREDICATES,
+    QUANTIFIED,
+    SUFFIXED,
+    SUFFIXES,
+    TYPES,
+)
+from service.sql.expressions.calls import (
+    PARTS,
+    SESSIONS,
+    WINDOWS,
+    AggregateReader,
+    function_named,
+    misplaced,
+    session_refused,
+    unknown_function,
+    wrong_arity,
+)
+from service.sql.expressions.functions import FUNCTIONS
+from service.sql.expressions.nodes import (
+    Aggregate,
+    Arithmetic,
+    Between,
+    Binary,
+    Boolean,
+    Call,
+    Case,
+    Cast,
+    Comparison,
+    Connective,
+    Expression,
+    Extract,
+    GetField,
+    InList,
+    Interval,
+    Like,
+    Name,
+    Negation,
+    Not,
+    Null,
+    Number,
+    String,
+    Test,
+)
+from service.sql.parser import FIRST, Text, parse_expression, tokens_of
+from service.sql.types.data_types import MAX_PRECISION, DataType, TypeName, decimal
+
+_SPARK_NUMBER = re.compile(r"(?<![\w`.])(\d+(?:\.\d+)?(?:E[+-]?\d+)?)(BD|D)\b")
+
+
+def read_expression(source: Text) -> Expression:
+    """The tree of a scalar expression's text: the one that the text was written from, where there is one.
+
+    Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`, `unsupported_function`.
+    """
+    if source.tree is not None:
+        return source.tree
+    return ExpressionReader(source, aggregates=False).read(parse_expression(source))
+
+
+def read_template(text: str) -> Expression:
+    """The tree of an expression that a rule wrote: it may call any function, and use `&`, `|`, `a.field`, D and BD.
+
+    Raises SpecError where it is no expression; that is a mistake in the rule.
+    """
+    numbers: dict[str, Number] = {}
+
+    def named(match: re.Match[str]) -> str:
+        name = f"{match[1]}{match[2]}"
+        numbers[name] = Number(match[1], match[2])
+        return f"`{name}`"
+
+    source = Text(_SPARK_NUMBER.sub(named, text), "")
+    return _TemplateReader(source, numbers).read(parse_expression(source))
+
+
+def position(node: exp.Expr) -> int | None:
+    """Offset in the text of the first part of `node` that knows its own."""
+    if FIRST in node.meta:
+        return int(node.meta[FIRST])
+    starts = [part.meta["start"] for part in node.walk() if "start" in part.meta]
+    return min(starts) if starts else None
+
+
+class ExpressionReader:
+    """Turns sqlglot nodes of one text into expression trees; aggregate calls only where `aggregates`, and of group
+    windows and their parts those that `windows` names.
+    """
+
+    def __init__(self, source: Text, *, aggregates: bool, windows: Collection[str] = ()) -> None:
+        self._source = source
+        self._aggregates = aggregates
+        self._windows = windows
+
+    def read(self, node: exp.Expr | None) -> Expression:
+        """The tree of `node`. Raises SpecError naming what is not supported, and where."""
+        if node is None:
+            raise self._source.error("sql_syntax", "An operand is missing.")
+        self.check_clauses(node)
+        kind = type(node)
+        if kind in ARITHMETIC:
+            return Arithmetic(ARITHMETIC[kind], self.read(node.this), self.read(node.expression))
+        if kind in COMPARISONS:
+            return Comparison(COMPARISONS[kind], self._operand(node.this), self._operand(node.expression))
+        if kind in LIKES:
+            like = Like(LIKES[kind], self._operand(node.this), self._operand(node.expression), None)
+            return Not(like) if node.args.get("negate") else like
+        if isinstance(node, exp.And | exp.Or):
+            return Connective(node.key.upper(), tuple(self.read(term) for term in _terms(node)))
+        return self._other(node)
+
+    def _other(self, node: exp.Expr) -> Expression:
+        match node:
+            case exp.Paren():
+                return self.read(node.this)
+            case exp.Column():
+                return self._name(node)
+            case exp.Literal() | exp.RawString():
+                return self._literal(node)
+            case exp.Null():
+                return Null()
+            case exp.Boolean():
+                return Boolean(bool(node.this))
+            case exp.HexString() if HEX.fullmatch(str(node.this)):
+                return Binary(str(node.this).upper())
+            case exp.Concat() if all(isinstance(part, exp.Literal) and part.is_string for part in node.expressions):
+                # Literals that stand side by side.
+                return String("".join(part.this for part in node.expressions))
+            case exp.Neg():
+                return self._negation(node)
+            case exp.Not():
+                return Not(self.read(node.this))
+            case exp.NullSafeNEQ():
+                return Not(Comparison("<=>", self._operand(node.this), self._operand(node.expression)))
+            case exp.Is():
+                return self._test(node)
+            case exp.In(expressions=[]):
+                raise self._source.error("sql_syntax", "IN lists no value.", at=position(node))
+            case exp.In():
+                return InList(self._operand(node.this), tuple(self.read(item) for item in node.expressions))
+            case exp.Between():
+                low, high = node.args["low"], node.args["high"]
+                return Between(self._operand(node.this), self._operand(low), self._operand(high))
+            case exp.Escape(this=exp.Like() | exp.ILike()):
+                return self._escape(node)
+            case _:
+                return self._compound(node)
+
+    def _compound(self, node: exp.Expr) -> Expression:
+        match node:
+            case exp.Case():
+                return self._case(node)
+            case exp.Cast():
+                return self._cast(node)
+            case exp.Interval():
+                return self._interval(node)
+            case exp.Extract():
+                part = str(node.this.name).upper()
+                if part not in EXTRACT_PARTS:
+                    hint = f"Write {', '.join(sorted(EXTRACT_PARTS))}, or unix_timestamp(t) for seconds since 1970."
+                    raise self._unsupported(node, f"EXTRACT({part} …)", hint)
+                return Extract(part, self.read(node.expression))
+            case exp.Filter():
+                call = self._filtered(node)
+                if call is not None:
+                    return call
+            case exp.WithinGroup():
+                call = self._within_group(node)
+                if call is not None:
+                    return call
+            case exp.Anonymous():
+                return self._call(node)
+        raise self._refused(node)
+
+    def _refused(self, node: exp.Expr) -> SpecError:
+        construct = CONSTRUCTS.get(type(node), f"The construct {node.key.upper()}")
+        hint = HINTS.get(type(node), "")
+        at = position(node)
+        if isinstance(node, exp.Any | exp.All) and isinstance(node.this, exp.Query):
+            hint = QUANTIFIED
+        if isinstance(node, exp.Placeholder | exp.Parameter) and at is None:
+            signs = (token.start for token in tokens_of(self._source) if token.text in PARAMETER_SIGNS)
+            at = next(signs, None)
+        return self._source.unsupported(construct, at=at, hint=hint)
+
+    def _unsupported(self, node: exp.Expr, construct: str, hint: str = "") -> SpecError:
+        return self._source.unsupported(construct, at=position(node), hint=hint)
+
+    def check_clauses(self, node: exp.Expr) -> None:
+        """Raises SpecError `unsupported_construct` where `node` holds more than is looked at."""
+        allowed = ARGUMENTS.get(type(node))
+        for key, value in node.args.items() if allowed is not None else ():
+            if key not in (allowed or ()) and value not in (None, False, []):
+                if key == "query":
+                    raise self._unsupported(node, "A subquery", HINTS[exp.Subquery])
+                construct, hint = LOST.get((type(node), key), (f"{node.key.upper()} with {key.upper()}", ""))
+                raise self._unsupported(node, construct, hint)
+
+    def _operand(self, node: exp.Expr) -> Expression:
+        if isinstance(node, PREDICATES):
+            hint = "Join two with AND, or put the inner one in parentheses."
+            raise self._unsupported(node, "A comparison of a comparison", hint)
+        return self.read(node)
+
+    def _name(self, node: exp.Column) -> Name:
+        if not isinstance(node.this, exp.Identifier):
+            raise self._unsupported(node, "*", "Name the columns; COUNT(*) counts rows.")
+        if node.args.get("db"):
+            raise self._unsupported(node, "A name of more than two parts", "Write alias.column. " + NESTED)
+        return Name(node.table or None, node.name, position(node))
+
+    def _literal(self, node: exp.Expr, *, negative: bool = False) -> Expression:
+        text = str(node.this)
+        if isinstance(node, exp.RawString) or node.is_string:
+            return String(text)
+        at, suffixed = position(node), SUFFIXED.fullmatch(text)
+        if suffixed is None:
+            return self._number(text, at)
+        number, suffix = self._number(suffixed.group(1), at), suffixed.group(2).upper()
+        type_, bits = SUFFIXES[suffix]
+        # The least value of each integer type exists with its sign alone.
+        fits = int(number.text) < (1 << bits) + negative
+        return Number(number.text, suffix) if fits else Cast(number, DataType(type_), tries=False)
+
+    def _number(self, text: str, at: int | None) -> Number:
+        if not NUMBER.fullmatch(text):
+            raise self._source.error("sql_syntax", f"'{text[:40]}' is not a number.", at=at)
+        if "e" in text.lower():
+            if float(text) == float("inf"):
+                raise self._source.error("sql_syntax", f"The number {text[:40]} is too large.", at=at)
+        elif len(text.replace(".", "").lstrip("0")) > MAX_PRECISION or len(text.partition(".")[2]) > MAX_PRECISION:
+            raise self._source.error("sql_syntax", f"A number has at most {MAX_PRECISION} digits.", at=at)
+        return Number(text)
+
+    def _negation(self, node: exp.Neg) -> Expression:
+        inner = node.this
+        return Negation(self._literal(inner, negative=True) if isinstance(inner, exp.Literal) else self.read(inner))
+
+    def _test(self, node: exp.Is) -> Expression:
+        what = {exp.Null: "NULL", exp.Boolean: str(node.expression.this).upper()}.get(type(node.expression))
+        if what is None:
+            raise self._unsupported(node, "IS with anything but NULL, TRUE and FALSE")
+        return Test(self._operand(node.this), what)
+
+    def _escape(self, node: exp.Escape) -> Expression:
+        inner = self.read(node.this)
+        like = inner.operand if isinstance(inner, Not) else inner
+        escape = node.expression
+        if not isinstance(like, Like) or not escape.is_string or len(escape.name) != 1:
+            raise self._unsupported(node, "ESCAPE with anything but one character")
+        escaped = Like(like.operator, like.operand, like.pattern, escape.name)
+        return Not(escaped) if isinstance(inner, Not) else escaped
+
+    def _case(self, node: exp.Case) -> Case:
+        operand, default = node.this, node.args.get("default")
+        return Case(
+            self.read(operand) if operand else None,
+            tuple((self.read(branch.this), self.read(branch.args["true"])) for branch in node.args["ifs"]),
+            self.read(default) if default else None,
+        )
+
+    def _cast(self, node: exp.Cast) -> Cast:
+        tries = isinstance(node, exp.TryCast) and bool(node.args.get("safe"))
+        return Cast(self.read(node.this), self._type(node.to, position(node)), tries)
+
+    def _type(self, node: exp.DataType, at: int | None) -> DataType:
+        told = f"The type {node.sql()[:60]}"
+        name = TYPES.get(node.this) if isinstance(node.this, exp.DType) else None
+        parameters = [str(part.this.name) for part in node.expressions if isinstance(part, exp.DataTypeParam)]
+        if name is None or node.args.get("nested") or (node.expressions and name is not TypeName.DECIMAL):
+            raise self._source.unsupported(told, at=at, hint="Use an atomic type.")
+        if name is not TypeName.DECIMAL:
+            return DataType(name)
+        if len(parameters) > 2 or not all(part.isascii() and part.isdigit() and len(part) <= 3 for part in parameters):
+            raise self._source.unsupported(told, at=at)
+        precision, scale = [*map(int, parameters), *(10, 0)[len(parameters) :]]
+        if not 1 <= precision <= MAX_PRECISION or scale > precision:
+            hint = f"The precision is from 1 to {MAX_PRECISION}, the scale at most the precision."
+            raise self._source.unsupported(f"DECIMAL({precision},{scale})", at=at, hint=hint)
+        return decimal(precision, scale)
+
+    def _interval(self, node: exp.Interval) -> Interval:
+        value, unit = node.this, node.args.get("unit")
+        name = str(unit.this).upper().removesuffix("S") if isinstance(unit, exp.Var) else ""
+        if not isinstance(value, exp.Literal) or not INTERVAL_VALUE.fullmatch(value.name) or name not in INTERVAL_UNITS:
+            raise self._unsupported(node, "This interval", INTERVAL_HINT)
+        return Interval(value.name, name)
+
+    def _filtered(self, node: exp.Filter) -> Expression | None:
+        call = self.read(node.this)
+        if not isinstance(call, Aggregate) or not isinstance(node.expression, exp.Where):
+            return None
+        condition = self._inside_aggregate().read(node.expression.this)
+        return replace(call, filter=condition)
+
+    def _inside_aggregate(self) -> ExpressionReader:
+        return ExpressionReader(self._source, aggregates=False)
+
+    def _call(self, node: exp.Anonymous) -> Expression:
+        at = position(node)
+        if not isinstance(node.this, str):
+            raise self._unsupported(node, f"The quoted function name {node.name}")
+        name = node.this.lower()
+        aggregate = function_named(name)
+        if aggregate is not None:
+            return self._aggregate(aggregate, node, at)
+        if name in SESSIONS:
+            raise session_refused(name, at, self._source)
+        if name in WINDOWS or name in PARTS:
+            return self._window(name, node, at)
+        function = FUNCTIONS.get(name)
+        if function is None:
+            detail, suggestions = unknown_function(name)
+            raise self._source.error("unsupported_function", detail, at=at, suggestions=suggestions)
+        arguments = tuple(self.read(argument) for argument in node.expressions)
+        if not function.accepts(len(arguments)):
+            raise self._source.error("unsupported_function", wrong_arity(name, len(arguments)), at=at)
+        return Call(name, arguments, at)
+
+    def _window(self, name: str, node: exp.Anonymous, at: int | None) -> Call:
+        if name not in self._windows:
+            raise misplaced(name, at, self._source)
+        return Call(name, tuple(self.read(argument) for argument in node.expressions), at)
+
+    def _aggregate(self, function: AggregateFunction, node: exp.Anonymous, at: int | None) -> Aggregate:
+        if not self._aggregates:
+            where = "SELECT, HAVING and ORDER BY"
+            if self._source.pointer != "/sql":
+                where = "the query's `aggregates`, whose names `select`, `having` and `order_by` use"
+            hint = f"Aggregates stand in {where}, and not inside each other."
+            raise self._source.unsupported(f"The aggregate {function}", at=at, hint=hint)
+        return self._aggregate_reader().call(function, node, at)
+
+    def _within_group(self, node: exp.WithinGroup) -> Aggregate | None:
+        call = self.read(node.this)
+        return self._aggregate_reader().within_group(call, node) if isinstance(call, Aggregate) else None
+
+    def _aggregate_reader(self) -> AggregateReader:
+        inner = self._inside_aggregate()
+        return AggregateReader(self._source, inner.read, self.check_clauses, self._unsupported)
+
+
+def _terms(node: exp.And | exp.Or) -> list[exp.Expr]:
+    # Iteratively: chains of thousands of terms are one level.
+    terms: list[exp.Expr] = []
+    pending: list[exp.Expr] = [node]
+    while pending:
+        part = pending.pop()
+        if type(part) is type(node):
+            pending.extend((part.expression, part.this))
+        else:
+            terms.append(part)
+    return terms
+
+
+class _TemplateReader(ExpressionReader):
+    """Reads what rules write; `numbers` are those with a suffix, by the names that the text has in their place."""
+
+    def __init__(self, source: Text, numbers: Mapping[str, Number]) -> None:
+        super().__init__(source, aggregates=False)
+        self._numbers = numbers
+
+    def read(self, node: exp.Expr | None) -> Expression:
+        match node:
+            case exp.BitwiseAnd() | exp.BitwiseOr():
+                operator = "&" if isinstance(node, exp.BitwiseAnd) else "|"
+                return Arithmetic(operator, self.read(node.this), self.read(node.expression))
+            case exp.Anonymous():
+                return Call(node.name.lower(), tuple(self.read(argument) for argument in node.expressions))
+            case exp.Column() if node.table:
+                return GetField(Name(None, node.table), node.name)
+            case exp.Column() if node.name in self._numbers:
+                return self._numbers[node.name]
+        match tree := super().read(node):
+            case Not(Test(operand, "NULL")):
+                return Test(operand, "NOT NULL")
+        return tree
+
+
+__all__ = ["ExpressionReader", "position", "read_expression", "read_template"]

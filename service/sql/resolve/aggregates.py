@@ -1,0 +1,330 @@
+"""Aggregate calls of a structured query, bound: their shape, their arguments and their types.
+
+What can be seen after GROUP BY: the keys, the aggregates, and expressions that are group keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from service.contract.problems import SpecError, did_you_mean, nearest_names
+from service.contract.query import AggregateCall, AggregateFunction, NamedExpression
+from service.sql.expressions.compile_expression import TableScope, resolve, scalar_of
+from service.sql.expressions.inference import Typing
+from service.sql.expressions.nodes import (
+    Column,
+    Expression,
+    Name,
+    Negation,
+    Number,
+    String,
+    children,
+    map_children,
+    walk,
+)
+from service.sql.expressions.reader import read_expression
+from service.sql.expressions.scalar import Scalar
+from service.sql.parser import Text, TextOf
+from service.sql.resolve.bound import BoundCall
+from service.sql.types.aggregates import IDEMPOTENT, OF_GROUPING_SETS, ORDERED, result_type, takes
+from service.sql.types.data_types import UNKNOWN, Field, TypeName, known
+
+
+def bind_call(call: AggregateCall, pointer: str, scope: TableScope, text_of: TextOf = Text) -> BoundCall:
+    """The call over the columns of `scope`; `pointer` is its JSON pointer, `text_of` makes the texts of its parts.
+
+    Raises SpecError `unsupported_construct`, `type_mismatch`, and what expressions raise.
+    """
+    refused = _refusal(call)
+    if refused is not None:
+        raise SpecError.of("unsupported_construct", refused, pointer=pointer)
+    arguments = []
+    for index, text in enumerate(call.arguments):
+        source = text_of(text, f"{pointer}/arguments/{index}")
+        tree = resolve(read_expression(source), scope, source)
+        if index and call.function in _PARAMETERS:
+            _check_parameter(call.function, tree, source)
+        else:
+            _check_type(call, text, tree, source)
+        arguments.append(scalar_of(tree, source))
+    type_ = result_type(call.function, arguments[0].type if arguments else None)
+    return BoundCall(
+        function=call.function,
+        arguments=tuple(arguments),
+        distinct=call.distinct and call.function not in IDEMPOTENT,
+        filter=condition(text_of(call.filter, f"{pointer}/filter"), scope, "FILTER")
+        if call.filter is not None
+        else None,
+        order_by=_order(text_of(call.order_by, f"{pointer}/order_by"), scope) if call.order_by is not None else None,
+        output=Field(call.name, type_ or UNKNOWN),
+        descending=call.descending,
+    )
+
+
+def condition(source: Text, scope: TableScope, what: str) -> Scalar:
+    """A condition over `scope`; `what` names the clause for errors. Raises SpecError as expressions do."""
+    tree = resolve(read_expression(source), scope, source)
+    Typing(source).require_condition(tree, what)
+    return scalar_of(tree, source)
+
+
+def _order(source: Text, scope: TableScope) -> Scalar:
+    tree = resolve(read_expression(source), scope, source)
+    Typing(source).computable(tree)
+    return scalar_of(tree, source)
+
+
+def _check_type(call: AggregateCall, text: str, tree: Expression, source: Text) -> None:
+    type_ = Typing(source).type_of(tree)
+    counted = call.function is AggregateFunction.COUNT and not call.distinct
+    if type_ is not None and not counted and not takes(call.function, type_):
+        function = f"{call.function}(DISTINCT x)" if call.distinct else call.function
+        raise Typing(source).mismatch(f"{function} does not take {text.replace('`', '')}, which is {type_}.", tree)
+    if call.distinct:
+        Typing(source).groupable(tree)
+    if call.function is not AggregateFunction.LISTAGG or type_ is None:
+        return
+    if type_.name is TypeName.BINARY and len(call.arguments) > 1:
+        raise Typing(source).mismatch("LISTAGG puts no delimiter between BINARY values: cast them.", tree)
+    if call.distinct and type_.name in _NOT_ONE_TEXT:
+        raise Typing(source).mismatch(f"LISTAGG(DISTINCT x) does not take a {type_}: cast it to STRING.", tree)
+
+
+_NOT_ONE_TEXT = frozenset({TypeName.FLOAT, TypeName.DOUBLE, TypeName.TIMESTAMP})
+"""Types of which equal values may be written differently, or the reverse."""
+
+_PARAMETERS = frozenset({AggregateFunction.LISTAGG, AggregateFunction.PERCENTILE})
+"""Functions whose second argument is the same for all rows."""
+
+
+def _check_parameter(function: AggregateFunction, tree: Expression, source: Text) -> None:
+    if function is AggregateFunction.LISTAGG and not isinstance(tree, String):
+        raise source.unsupported("A delimiter that is no string literal", hint="Write it like LISTAGG(x, ', ').")
+    if function is AggregateFunction.PERCENTILE and not (isinstance(tree, Number) and 0 <= float(tree.text) <= 1):
+        raise source.unsupported(
+            "A percentage that is no number literal from 0 to 1", hint="Write it like PERCENTILE(x, 0.9)."
+        )
+
+
+_ARITY = {
+    AggregateFunction.LISTAGG: (1, 2),
+    AggregateFunction.PERCENTILE: (2, 2),
+    AggregateFunction.GROUPING_ID: (0, 16),
+}
+_NEEDED = {1: "one argument", 2: "two arguments: the values and the percentage"}
+
+
+def _refusal(call: AggregateCall) -> str | None:
+    """What is wrong with the shape of the call, as a sentence."""
+    function, count = call.function, len(call.arguments)
+    order = _refused_order(call)
+    if order is not None:
+        return order
+    if function in OF_GROUPING_SETS and (call.distinct or call.filter is not None):
+        return f"{function} has neither DISTINCT nor FILTER."
+    if function is AggregateFunction.COUNT:
+        if call.distinct and not count:
+            return "COUNT(DISTINCT *) is not supported: name the columns."
+        return "COUNT takes several arguments with DISTINCT alone." if count > 1 and not call.distinct else None
+    least, most = _ARITY.get(function, (1, 1))
+    if function is AggregateFunction.LISTAGG and count > most:
+        return "LISTAGG takes the values and a delimiter."
+    return None if least <= count <= most else f"{function} takes {_NEEDED[least]}, not {count}."
+
+
+def _refused_order(call: AggregateCall) -> str | None:
+    function = call.function
+    if function is AggregateFunction.LISTAGG:
+        if call.order_by is None:
+            return (
+                "LISTAGG needs an order, for example LISTAGG(x, ',') WITHIN GROUP (ORDER BY t): "
+                "without one its result would be arbitrary."
+            )
+        if call.distinct and call.arguments[:1] != (call.order_by,):
+            return "LISTAGG(DISTINCT x) can be ordered by x alone."
+        return None
+    if call.descending:
+        return f"The order of {function} is an ascending one."
+    if function in ORDERED:
+        if call.order_by is None:
+            return (
+                f"{function} needs an order, for example {function}(x ORDER BY t): "
+                "without one its result would be arbitrary."
+            )
+        return f"{function} has no DISTINCT." if call.distinct else None
+    return f"{function} does not depend on an order: remove it." if call.order_by is not None else None
+
+
+@dataclass(frozen=True)
+class Key:
+    """A group key: the name of its column and its expression over the tables."""
+
+    name: str
+    tree: Expression
+    scalar: Scalar
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """The scope of HAVING, ORDER BY and SELECT of an aggregate query."""
+
+    keys: tuple[Key, ...]
+    calls: tuple[BoundCall, ...]
+    tables: TableScope
+    has_sets: bool = False
+    """Whether there are grouping sets: a key is NULL outside of its own then, a constant too."""
+    window: tuple[Field, ...] = ()
+    """The columns that have the start and the end of a window, where there is one."""
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """What the aggregation emits: the window's start and end, keys, then aggregates."""
+        return (
+            *(Column(field.name, field.type) for field in self.window),
+            *(_column(key) for key in self.keys),
+            *(
+                Column(call.output.name, known(call.output.type), longest=_longest(call.arguments))
+                for call in self.calls
+            ),
+        )
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Names of the columns, case-folded."""
+        return frozenset(self._by_folded_name)
+
+    @cached_property
+    def _by_folded_name(self) -> dict[str, Column]:
+        return {column.name.casefold(): column for column in reversed(self.columns)}
+
+    def resolve(self, tree: Expression, source: Text) -> Expression:
+        """`tree` over keys and aggregates: by name, else as an expression that equals a group key.
+
+        Raises SpecError `not_grouped`, `unknown_column` and what `TableScope.find` raises.
+        """
+        return self._over(tree, self._over_tables(tree, source), source)
+
+    def _over(self, tree: Expression, over_tables: Expression, source: Text) -> Expression:
+        """`tree` over keys and aggregates; `over_tables` is `tree` with the names of columns of tables resolved."""
+        if isinstance(tree, Column):
+            return tree
+        if isinstance(tree, Name) and tree.qualifier is None:
+            column = self._by_folded_name.get(tree.name.casefold())
+            if column is not None:
+                return replace(column, at=tree.at)
+        key = self._key_that_equals(tree, over_tables)
+        if key is not None:
+            return key
+        if isinstance(tree, Name):
+            call = self.tables.call_by_name(tree, source)
+            if call is None:
+                raise self._not_grouped(tree, source)
+            return call
+        if isinstance(tree, Negation) and isinstance(tree.operand, Number):
+            # To Spark a negative number is one literal: the key 5 is no part of -5.
+            return tree
+        parts = iter(children(over_tables))
+        return map_children(tree, lambda child: self._over(child, next(parts), source))
+
+    def _over_tables(self, tree: Expression, source: Text) -> Expression:
+        """`tree` with its names resolved; a name that is no column of a table stays, and equals no part of a key."""
+        if isinstance(tree, Name):
+            # Resolving it would build an error with suggestions, which takes long.
+            if tree.qualifier is None and tree.name.casefold() in self.names and not self.tables.has_column(tree.name):
+                return tree
+            try:
+                return resolve(tree, self.tables, source)
+            except SpecError:
+                return tree
+        return map_children(tree, lambda child: self._over_tables(child, source))
+
+    def _key_that_equals(self, tree: Expression, over_tables: Expression) -> Column | None:
+        key = next((key for key in self.keys if key.tree == over_tables), None)
+        # A constant is itself, whether it is a key or not.
+        is_constant = key is not None and not any(isinstance(part, Name) for part in walk(tree))
+        return None if key is None or (is_constant and not self.has_sets) else _column(key)
+
+    def _not_grouped(self, name: Name, source: Text) -> SpecError:
+        told = f"{name.qualifier}.{name.name}" if name.qualifier is not None else name.name
+        try:
+            self.tables.find(name, source)
+        except SpecError as error:
+            if error.code != "unknown_column" or name.qualifier is not None:
+                return error
+            suggestions = nearest_names(name.name, [column.name for column in self.columns]) or (
+                error.issues[0].suggestions
+            )
+            return source.error(
+                "unknown_column",
+                f"There is no column {told} here.{did_you_mean(suggestions)}",
+                at=name.at,
+                suggestions=suggestions,
+            )
+        return source.error(
+            "not_grouped",
+            f"{told} is neither a group key nor an aggregate: add it to GROUP BY or put it into an aggregate.",
+            at=name.at,
+        )
+
+
+def over_keys(call: BoundCall, keys: Sequence[Key], has_sets: bool, pointer: str) -> BoundCall:
+    """GROUPING of a group key, or GROUPING_ID of all of them, which needs no arguments then.
+
+    Raises SpecError `unsupported_construct`.
+    """
+    if not has_sets:
+        detail = f"{call.function} needs ROLLUP, CUBE or GROUPING SETS."
+        raise SpecError.of("unsupported_construct", detail, pointer=pointer)
+    wanted = [key.scalar for key in keys]
+    if call.function is AggregateFunction.GROUPING:
+        if call.arguments[0] not in wanted:
+            detail = "GROUPING takes one of the group keys."
+            raise SpecError.of("unsupported_construct", detail, pointer=pointer)
+        return call
+    if call.arguments and list(call.arguments) != wanted:
+        detail = "GROUPING_ID takes all group keys in the order of GROUP BY, or no argument, which is the same."
+        raise SpecError.of("unsupported_construct", detail, pointer=pointer)
+    return replace(call, arguments=())
+
+
+def check_keys(keys: Sequence[Key], pointer: str) -> None:
+    """Raises SpecError `unsupported_construct` where a key of grouping sets stands twice, under two names.
+
+    It would be NULL in the sets of one name and not in those of the other, but both are one expression to GROUPING and
+    to SELECT.
+    """
+    for index, key in enumerate(keys):
+        first = next(other for other in keys if other.tree == key.tree)
+        if first is not key:
+            detail = f"{key.name} is the same key as {first.name}: grouping sets have each once, SELECT may repeat it."
+            raise SpecError.of("unsupported_construct", detail, pointer=f"{pointer}/group_by/{index}/expression")
+
+
+def positions_of(
+    sets: Sequence[Sequence[str]], keys: Sequence[NamedExpression], pointer: str
+) -> tuple[tuple[int, ...], ...]:
+    """Grouping sets, given as names of keys, as positions in `keys`. Raises SpecError `unknown_column`."""
+    names = [key.name.casefold() for key in keys]
+    found = []
+    for index, one in enumerate(sets):
+        for name in one:
+            if name.casefold() not in names:
+                suggestions = nearest_names(name, [key.name for key in keys])
+                detail = f"{name} is no name of group_by.{did_you_mean(suggestions)}"
+                at = f"{pointer}/grouping_sets/{index}"
+                raise SpecError.of("unknown_column", detail, pointer=at, suggestions=suggestions)
+        found.append(tuple(dict.fromkeys(names.index(name.casefold()) for name in one)))
+    if sets and not keys:
+        detail = "grouping_sets needs group_by."
+        raise SpecError.of("unsupported_construct", detail, pointer=f"{pointer}/grouping_sets")
+    return tuple(found)
+
+
+def _column(key: Key) -> Column:
+    return Column(key.name, key.scalar.type, longest=key.scalar.longest, size=key.scalar.size)
+
+
+def _longest(arguments: Iterable[Scalar]) -> int | None:
+    return max((argument.longest or 0 for argument in arguments), default=0) or None

@@ -1,0 +1,427 @@
+"""The names under which a plan knows its tables: each once, however many queries a name is used in.
+
+A structured query over tables of known schemas: every name resolved, every expression checked and typed.
+
+A table keeps the columns that the query uses, in file order; one of which it uses none (`COUNT(*)`) keeps its first
+column, so that its rows can still be counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from service.contract.problems import SpecError, did_you_mean, nearest_names
+from service.contract.query import (
+    CONDITIONS,
+    JoinKind,
+    NullsOrder,
+    Query,
+    QueryRef,
+    SortDirection,
+    Source,
+    TableRef,
+    UnionRef,
+)
+from service.sql.expressions.compile_expression import TableScope, full_name, resolve, scalar_of
+from service.sql.expressions.functions import check_replaced, conditions_in
+from service.sql.expressions.inference import Typing
+from service.sql.expressions.nodes import Cast, Expression, Name, columns_of, map_children, position_of
+from service.sql.expressions.reader import read_expression
+from service.sql.expressions.scalar import Scalar
+from service.sql.parser import Text, TextOf
+from service.sql.resolve.aggregates import Grouped, Key, bind_call, check_keys, condition, over_keys, positions_of
+from service.sql.resolve.bound import (
+    BoundJoin,
+    BoundName,
+    BoundQuery,
+    BoundSort,
+    BoundSource,
+    BoundTable,
+    BoundWindow,
+    pruned,
+    queries_of,
+    sources_of,
+)
+from service.sql.resolve.event_time import EventTimes, bind_window, with_time_bounds
+from service.sql.resolve.from_clause import (
+    Derived,
+    Step,
+    check_name,
+    check_size,
+    derived_table,
+    united,
+    with_equalities,
+)
+from service.sql.types import data_types
+from service.sql.types.aggregates import OF_GROUPING_SETS
+from service.sql.types.data_types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Schema
+
+
+class Aliases:
+    """Gives aliases out, the caller's own where no other table has it yet; shared by a query and all in it.
+
+    >>> aliases = Aliases()
+    >>> aliases.claim("o", ""), aliases.claim("o", "x"), aliases.claim("O", "x"), aliases.claim("u", "x")
+    ('o', 'x/o', 'x/O_2', 'u')
+    >>> aliases.claim("a.b", "")
+    'a_b'
+    """
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def claim(self, wanted: str, within: str) -> str:
+        """A name for the table that its query calls `wanted`; `within` is that of the derived table around it.
+
+        Names that differ in case alone are the same. None has a dot: columns are `alias.column`, and `a.b` with `c`
+        would be `a` with `b.c`.
+        """
+        wanted = wanted.replace(".", "_")
+        stem = wanted if wanted.casefold() not in self._taken or not within else f"{within}/{wanted}"
+        name, number = stem, 1
+        while name.casefold() in self._taken:
+            number += 1
+            name = f"{stem}_{number}"
+        self._taken.add(name.casefold())
+        return name
+
+
+_ONE_SIDED = {JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
+
+
+def bind(
+    query: Query,
+    schemas: Mapping[str, Schema],
+    pointer: str = "/query",
+    *,
+    event_times: EventTimes | None = None,
+    text_of: TextOf = Text,
+) -> BoundQuery:
+    """The bound form of `query`; `schemas` are those of the job's tables, by name, and `event_times` those of its
+    streams, None for a batch job, which has none. `text_of` makes the `Text` of an expression and its pointer.
+
+    Raises SpecError `unknown_table`, `unknown_column`, `ambiguous_column`, `duplicate_column`, `duplicate_table`,
+    `not_grouped`, `type_mismatch`, `unsupported_construct`, `unsupported_function`, `sql_syntax`, `query_too_deep`,
+    `window_without_stream`, `watermark_required`, `session_window`, with a pointer below `pointer` and, where an
+    expression is at fault, line and column in its text.
+    """
+    check_size(query, pointer)
+    binder = _Binder(query, schemas, pointer, Aliases(), "", event_times, text_of)
+    bound = pruned(binder.bind())
+    source = text_of("", pointer)
+    if binder.conditions > CONDITIONS.most and not source.is_accepted:
+        raise source.beyond(CONDITIONS, binder.conditions)
+    _check_columns(bound, pointer)
+    return bound
+
+
+def _check_columns(query: BoundQuery, pointer: str) -> None:
+    """Raises SpecError where a column that is read has a name that Spark would read more into."""
+    for inner in queries_of(query):
+        for index, source in enumerate(sources_of(inner)):
+            at = "" if inner is not query else "/joins" if index else "/source"
+            for _, name in source.columns if isinstance(source, BoundTable) else ():
+                check_name(name, pointer + at)
+
+
+class _Binder:
+    """Binds one query. `within` is the plan's alias of the derived table that it is, empty for the outermost."""
+
+    def __init__(
+        self,
+        query: Query,
+        schemas: Mapping[str, Schema],
+        pointer: str,
+        aliases: Aliases,
+        within: str,
+        event_times: EventTimes | None,
+        text_of: TextOf,
+    ) -> None:
+        self._query = query
+        self._schemas = schemas
+        self._pointer = pointer
+        self._aliases = aliases
+        self._within = within
+        self._event_times = event_times
+        self._text_of = text_of
+        self._own_conditions = 0
+        self._conditions_below = 0
+        self._plan_names: dict[str, str] = {}
+        self._sources: dict[str, BoundSource] = {}
+
+    def bind(self) -> BoundQuery:
+        """The query with every column of its tables; `pruned` leaves out those that nothing reads."""
+        query = self._query
+        self._claim_aliases()
+        scope = self._scope(query.source, "/source")
+        steps: list[Step] = []
+        for index, join in enumerate(query.joins):
+            at = f"/joins/{index}"
+            right = self._scope(join.right, f"{at}/right")
+            both = scope.with_tables(right)
+            steps.append(self._join(index, scope, right, both))
+            scope = both.without(join.right.name) if join.kind in _ONE_SIDED else both
+        where = self._where(scope, steps) if query.where is not None else None
+        joins = self._bound_joins(steps, where)
+        if query.window is not None:
+            at = f"{self._pointer}/window"
+            source = self._text(query.window.column, "/window/column")
+            window = bind_window(query.window, scope, self._sources, joins, self._event_times, at, source)
+            return replace(self._finish(scope, joins, where, self._grouped(scope, window)), window=window)
+        if query.group_by or query.aggregates:
+            return self._finish(scope, joins, where, self._grouped(scope, None))
+        if query.having is not None:
+            raise self._error("unsupported_construct", "HAVING needs GROUP BY or an aggregate.", "/having")
+        if not query.select:
+            raise self._error(
+                "unsupported_construct", "A query without group_by and aggregates needs 'select'.", "/select"
+            )
+        return self._finish(scope, joins, where, None)
+
+    @property
+    def conditions(self) -> int:
+        """How many conditions Spark may join by AND once it pushes those of this query into one below."""
+        return self._own_conditions + self._conditions_below
+
+    def _error(self, code: str, detail: str, at: str, suggestions: tuple[str, ...] = ()) -> SpecError:
+        return SpecError.of(code, detail, pointer=self._pointer + at, suggestions=suggestions)
+
+    def _text(self, text: str, at: str) -> Text:
+        return self._text_of(text, self._pointer + at)
+
+    # FROM
+
+    def _claim_aliases(self) -> None:
+        # Before any inner query: those of the outer one keep the names that the caller gave them.
+        sources = [(self._query.source, "/source")]
+        sources += [(join.right, f"/joins/{index}/right") for index, join in enumerate(self._query.joins)]
+        for source, at in sources:
+            if source.name.casefold() in {name.casefold() for name in self._plan_names}:
+                raise self._error("duplicate_table", f"Two tables are called {source.name}: give one an alias.", at)
+            check_name(source.name, self._pointer + at)
+            self._plan_names[source.name] = self._aliases.claim(source.name, self._within)
+
+    def _scope(self, source: Source, at: str) -> TableScope:
+        """The scope of `source` alone, whose bound form it notes."""
+        alias = self._plan_names[source.name]
+        if isinstance(source, TableRef):
+            schema = self._table(source, at)
+            longest: Mapping[str, int] = {}
+            sizes: Mapping[str, int] = {}
+            columns = tuple((Field(full_name(alias, field.name), field.type), field.name) for field in schema.fields)
+            self._sources[source.name] = BoundTable(source.table, alias, columns)
+        else:
+            derived = self._derived(source, alias, at)
+            schema, longest, sizes = derived.schema, derived.longest, derived.sizes
+            self._sources[source.name] = derived.bound
+        return TableScope({source.name: schema}, plan_names={source.name: alias}, longest=longest, sizes=sizes)
+
+    def _table(self, table: TableRef, at: str) -> Schema:
+        if table.table not in self._schemas:
+            suggestions = nearest_names(table.table, list(self._schemas))
+            detail = f"The job has no table {table.table}.{did_you_mean(suggestions)}"
+            raise self._error("unknown_table", detail, f"{at}/table", suggestions)
+        return self._schemas[table.table]
+
+    def _derived(self, source: QueryRef | UnionRef, alias: str, at: str) -> Derived:
+        def bound(query: Query, pointer: str) -> BoundQuery:
+            binder = _Binder(query, self._schemas, pointer, self._aliases, alias, self._event_times, self._text_of)
+            found = binder.bind()
+            self._conditions_below = max(self._conditions_below, binder.conditions)
+            return found
+
+        pointer = self._pointer + at
+        if isinstance(source, QueryRef):
+            return derived_table(bound(source.query, f"{pointer}/query"), alias, source.columns, pointer)
+        branches = [bound(query, f"{pointer}/queries/{index}") for index, query in enumerate(source.queries)]
+        return derived_table(united(branches, f"{pointer}/queries"), alias, source.columns, pointer)
+
+    def _join(self, index: int, left: TableScope, right: TableScope, both: TableScope) -> Step:
+        join, at = self._query.joins[index], f"/joins/{index}"
+        if join.kind is JoinKind.CROSS and (join.on or join.residual is not None):
+            raise self._error("unsupported_construct", "A cross join has no condition: use an inner join.", at)
+        if join.kind is not JoinKind.CROSS and not join.on:
+            raise self._error(
+                "unsupported_construct",
+                f"The {join.kind} join with {join.right.name} needs an equality between both sides.",
+                at,
+            )
+        keys = []
+        for number, key in enumerate(join.on):
+            left_text = self._text(key.left, f"{at}/on/{number}/left")
+            right_text = self._text(key.right, f"{at}/on/{number}/right")
+            one = resolve(read_expression(left_text), left, left_text)
+            other = resolve(read_expression(right_text), right, right_text)
+            for tree, text in ((one, left_text), (other, right_text)):
+                if not columns_of(tree):
+                    hint = "Put a condition on one side into `residual` or `where`."
+                    raise text.unsupported("A join key without a column", at=position_of(tree), hint=hint)
+            keys.append(_join_key(one, left_text, other, right_text))
+        residual = None
+        if join.residual is not None:
+            residual = condition(self._text(join.residual, f"{at}/residual"), both, "ON")
+        columns = frozenset(field.name for field, _ in self._sources[join.right.name].columns)
+        return Step(index, join, join.right.name, columns, tuple(keys), residual)
+
+    def _where(self, scope: TableScope, steps: list[Step]) -> Scalar | None:
+        """WHERE without the equalities that it gives to `steps` as keys."""
+        source = self._text(self._query.where or "", "/where")
+        tree = resolve(read_expression(source), scope, source)
+        Typing(source).require_condition(tree, "WHERE")
+        self._own_conditions += conditions_in(tree, source)
+        first = frozenset(field.name for field, _ in self._sources[self._query.source.name].columns)
+        joined, rest = with_equalities(first, steps, tree)
+        steps[:] = (
+            replace(step, keys=(*step.keys, *(_join_key(one, source, other, source) for one, other in step.moved)))
+            for step in joined
+        )
+        return scalar_of(rest, source) if rest is not None else None
+
+    # GROUP BY and aggregates
+
+    def _grouped(self, scope: TableScope, window: BoundWindow | None) -> Grouped:
+        taken: set[str] = set()
+        ends = (window.start, window.end) if window is not None else ()
+        for field, end in zip(ends, ("start", "end"), strict=False):
+            self._claim(field.name, taken, f"/window/{end}")
+        if window is not None and self._query.grouping_sets:
+            raise self._error("unsupported_construct", "A window cannot stand beside grouping sets.", "/grouping_sets")
+        keys = []
+        for index, item in enumerate(self._query.group_by):
+            at = f"/group_by/{index}"
+            self._claim(item.name, taken, f"{at}/name")
+            source = self._text(item.expression, f"{at}/expression")
+            tree = resolve(read_expression(source), scope, source)
+            Typing(source).groupable(tree)
+            keys.append(Key(item.name, tree, scalar_of(tree, source)))
+        if self._query.grouping_sets:
+            check_keys(keys, self._pointer)
+        calls = []
+        for index, call in enumerate(self._query.aggregates):
+            at = f"/aggregates/{index}"
+            self._claim(call.name, taken, f"{at}/name")
+            bound = bind_call(call, self._pointer + at, scope, self._text_of)
+            if bound.function in OF_GROUPING_SETS:
+                bound = over_keys(bound, keys, bool(self._query.grouping_sets), self._pointer + at)
+            calls.append(bound)
+        return Grouped(tuple(keys), tuple(calls), scope, bool(self._query.grouping_sets), ends)
+
+    def _claim(self, name: str, taken: set[str], at: str) -> None:
+        check_name(name, self._pointer + at)
+        if name.casefold() in taken:
+            raise self._error("duplicate_column", f"Two columns would be called {name} (case does not count).", at)
+        taken.add(name.casefold())
+
+    # SELECT, HAVING, ORDER BY
+
+    def _finish(
+        self,
+        scope: TableScope,
+        joins: tuple[BoundJoin, ...],
+        where: Scalar | None,
+        grouped: Grouped | None,
+    ) -> BoundQuery:
+        query = self._query
+        selected = self._selected(scope, grouped)
+        trees = {name.casefold(): tree for name, tree, _ in selected}
+        having = None
+        if grouped is not None and query.having is not None:
+            source = self._text(query.having, "/having")
+            tree = grouped.resolve(_replaced(source, trees, grouped.names), source)
+            Typing(source).require_condition(tree, "HAVING")
+            self._own_conditions += conditions_in(tree, source)
+            having = scalar_of(tree, source)
+        order_by = tuple(self._sorts(scope, grouped, trees))
+        select = tuple(BoundName(scalar, name) for name, _, scalar in selected)
+        return BoundQuery(
+            source=self._sources[query.source.name],
+            joins=joins,
+            where=where,
+            is_aggregate=grouped is not None,
+            keys=tuple(BoundName(key.scalar, key.name) for key in grouped.keys) if grouped is not None else (),
+            calls=grouped.calls if grouped is not None else (),
+            having=having,
+            order_by=order_by,
+            limit=query.limit,
+            select=select,
+            grouping_sets=positions_of(query.grouping_sets, query.group_by, self._pointer),
+            output=Schema(tuple(Field(item.name, item.expression.type or UNKNOWN) for item in select)),
+        )
+
+    def _bound_joins(self, steps: Sequence[Step], where: Scalar | None) -> tuple[BoundJoin, ...]:
+        joins = tuple(self._bound_join(step) for step in steps)
+        source = self._sources[self._query.source.name]
+        return joins if self._event_times is None else with_time_bounds(source, joins, where, self._event_times)
+
+    def _bound_join(self, step: Step) -> BoundJoin:
+        told = step.join
+        right = self._sources[step.alias]
+        return BoundJoin(step.kind, right, step.keys, step.residual, told.ship, told.local, told.skew, step.index)
+
+    def _selected(self, scope: TableScope, grouped: Grouped | None) -> list[tuple[str, Expression, Scalar]]:
+        items = self._query.select
+        if not items and grouped is not None:
+            return [(column.name, column, scalar_of(column, Text("", ""))) for column in grouped.columns]
+        taken: set[str] = set()
+        selected = []
+        for index, item in enumerate(items):
+            at = f"/select/{index}"
+            self._claim(item.name, taken, f"{at}/name")
+            source = self._text(item.expression, f"{at}/expression")
+            tree = self._resolve(read_expression(source), scope, grouped, source)
+            selected.append((item.name, tree, scalar_of(tree, source)))
+        return selected
+
+    def _resolve(self, tree: Expression, scope: TableScope, grouped: Grouped | None, source: Text) -> Expression:
+        return resolve(tree, scope, source) if grouped is None else grouped.resolve(tree, source)
+
+    def _sorts(
+        self, scope: TableScope, grouped: Grouped | None, selected: Mapping[str, Expression]
+    ) -> Iterator[BoundSort]:
+        for index, key in enumerate(self._query.order_by):
+            source = self._text(key.expression, f"/order_by/{index}/expression")
+            tree = _replaced(source, selected, frozenset())
+            tree = self._resolve(tree, scope, grouped, source)
+            Typing(source).groupable(tree)
+            nulls = key.nulls
+            if nulls is None:
+                nulls = NullsOrder.FIRST if key.direction is SortDirection.ASC else NullsOrder.LAST
+            yield BoundSort(scalar_of(tree, source), key.direction, nulls)
+
+
+def _replaced(source: Text, selected: Mapping[str, Expression], names: frozenset[str]) -> Expression:
+    """The expression of `source` as `_replace` returns it. Raises SpecError, also for one that becomes too large."""
+    tree = _replace(read_expression(source), selected, names)
+    check_replaced(tree, source)
+    return tree
+
+
+def _replace(tree: Expression, selected: Mapping[str, Expression], names: frozenset[str]) -> Expression:
+    """`tree` with the aliases of SELECT put in place, except where `names` takes precedence."""
+    if isinstance(tree, Name):
+        folded = tree.name.casefold()
+        replaces = tree.qualifier is None and folded in selected and folded not in names
+        return selected[folded] if replaces else tree
+    return map_children(tree, lambda child: _replace(child, selected, names))
+
+
+def _join_key(left: Expression, left_text: Text, right: Expression, right_text: Text) -> tuple[Scalar, Scalar]:
+    """Both sides of an equality, cast to one type where they differ: both sides must hash alike."""
+    one, other = Typing(left_text).computable(left), Typing(right_text).computable(right)
+    if one is None or other is None or one == other:
+        return scalar_of(left, left_text), scalar_of(right, right_text)
+    names = {one.name, other.name}
+    if not (names <= NUMERIC or names <= TEMPORAL):
+        raise Typing(right_text).mismatch(
+            f"The join key {left_text.text} is {one} and {right_text.text} is {other}: cast one of them.", right
+        )
+    common = data_types.common_type(one, other, strings_convert=False)
+    return (
+        scalar_of(_cast(left, one, common), left_text),
+        scalar_of(_cast(right, other, common), right_text),
+    )
+
+
+def _cast(tree: Expression, type_: DataType, common: DataType | None) -> Expression:
+    return tree if common is None or type_ == common else Cast(tree, common, tries=False)

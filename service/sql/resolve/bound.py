@@ -1,0 +1,253 @@
+"""A query with every name resolved and every expression checked: what the engine plans from.
+
+Names: a table's columns are `alias.column`, and no two tables of a query, however deep, have one alias; group keys and
+aggregates are columns under their own names from `having` on; the output has the names of `select`.
+
+Leaving out of a bound query what nothing reads: columns of tables and of inner queries, and aggregates of those.
+
+What Spark would prune by itself is pruned here, so that plans, statistics and files read are as small as they can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from service.contract.options import JoinLocal, JoinShip, JoinSkew
+from service.contract.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
+from service.sql.expressions.scalar import Scalar
+from service.sql.types.data_types import Field, Schema
+
+
+@dataclass(frozen=True)
+class BoundTable:
+    """A table and the columns of it that the query uses, in file order.
+
+    Each is the field that it becomes (`alias.column`) and its name in the files.
+    """
+
+    table: str
+    alias: str
+    columns: tuple[tuple[Field, str], ...]
+
+
+@dataclass(frozen=True)
+class BoundDerived:
+    """A query in the place of a table, and the columns of it that the query around it uses, in its own order.
+
+    Each is the field that it becomes (`alias.column`) and the name of the column in the inner query's output.
+    """
+
+    query: BoundQuery | BoundUnion
+    alias: str
+    columns: tuple[tuple[Field, str], ...]
+
+
+@dataclass(frozen=True)
+class BoundUnion:
+    """UNION ALL of at least two queries, each with the same `output`."""
+
+    queries: tuple[BoundQuery, ...]
+
+    @property
+    def output(self) -> Schema:
+        """The columns, as each of the queries has them."""
+        return self.queries[0].output
+
+
+@dataclass(frozen=True)
+class BoundWatermark:
+    """How late rows of the table `alias` may come, by their `column` (`alias.column`)."""
+
+    alias: str
+    column: str
+    delay_ms: int
+
+
+@dataclass(frozen=True)
+class BoundTimes:
+    """How far apart rows of two streams are that a join puts together: `left` less `right`, TIMESTAMP columns of its
+    sides, is from `at_least_us` to `at_most_us` microseconds, both included.
+
+    Each is a copy of the event times of its side, whose `watermarks` are those of both.
+    """
+
+    left: Scalar
+    right: Scalar
+    at_least_us: int
+    at_most_us: int
+    watermarks: tuple[BoundWatermark, ...]
+
+
+@dataclass(frozen=True)
+class BoundJoin:
+    """`keys` pair an expression over the tables before with one over `right`; `residual` is over both.
+
+    `ship`, `local` and `skew` are None where the job's settings decide; `index` is the join's place in the query as it
+    was given, of which cross joins may have changed places. `within` is for joins of two streams alone.
+    """
+
+    kind: JoinKind
+    right: BoundSource
+    keys: tuple[tuple[Scalar, Scalar], ...]
+    residual: Scalar | None
+    ship: JoinShip | None = None
+    local: JoinLocal | None = None
+    skew: JoinSkew | None = None
+    index: int = 0
+    within: BoundTimes | None = None
+
+
+@dataclass(frozen=True)
+class BoundName:
+    """An expression and its output column."""
+
+    expression: Scalar
+    name: str
+
+
+@dataclass(frozen=True)
+class BoundCall:
+    """An aggregate call over the joined and filtered rows. COUNT(*) has no arguments."""
+
+    function: AggregateFunction
+    arguments: tuple[Scalar, ...]
+    distinct: bool
+    filter: Scalar | None
+    order_by: Scalar | None
+    output: Field
+    descending: bool = False
+
+
+@dataclass(frozen=True)
+class BoundWindow:
+    """Windows of event time to group by, beside `keys`: the columns `start` and `end` are theirs.
+
+    `column` is a copy of the columns of `watermarks`, one for each stream that its rows come from. Tumbling windows
+    have a slide of their size.
+    """
+
+    column: Scalar
+    size_ms: int
+    slide_ms: int
+    start: Field
+    end: Field
+    watermarks: tuple[BoundWatermark, ...]
+
+
+@dataclass(frozen=True)
+class BoundSort:
+    """A sort key over the columns that `select` reads; aliases of `select` are replaced by their expressions."""
+
+    expression: Scalar
+    direction: SortDirection
+    nulls: NullsOrder
+
+
+@dataclass(frozen=True)
+class BoundQuery:
+    """FROM, joins, WHERE, then (where `is_aggregate`) GROUP BY and HAVING, then ORDER BY, LIMIT and SELECT.
+
+    `grouping_sets` are positions in `keys`; empty for a grouping by all of them. With a `window`, its start and end are
+    columns from HAVING on, as `keys` are.
+    """
+
+    source: BoundSource
+    joins: tuple[BoundJoin, ...]
+    where: Scalar | None
+    is_aggregate: bool
+    keys: tuple[BoundName, ...]
+    calls: tuple[BoundCall, ...]
+    having: Scalar | None
+    order_by: tuple[BoundSort, ...]
+    limit: int | None
+    select: tuple[BoundName, ...]
+    output: Schema
+    grouping_sets: tuple[tuple[int, ...], ...] = ()
+    window: BoundWindow | None = None
+
+
+BoundSource = BoundTable | BoundDerived
+"""What stands in FROM."""
+
+
+def queries_of(query: BoundQuery | BoundUnion) -> Iterator[BoundQuery]:
+    """`query` and all that are nested in it, inner ones first."""
+    if isinstance(query, BoundUnion):
+        for branch in query.queries:
+            yield from queries_of(branch)
+        return
+    for source in sources_of(query):
+        if isinstance(source, BoundDerived):
+            yield from queries_of(source.query)
+    yield query
+
+
+def sources_of(query: BoundQuery) -> tuple[BoundSource, ...]:
+    """What stands in FROM, in order."""
+    return (query.source, *(join.right for join in query.joins))
+
+
+def tables_of(query: BoundQuery) -> tuple[BoundTable, ...]:
+    """Every table that `query` reads, at any depth."""
+    found = (source for inner in queries_of(query) for source in sources_of(inner))
+    return tuple(source for source in found if isinstance(source, BoundTable))
+
+
+def pruned(query: BoundQuery) -> BoundQuery:
+    """`query` with the same output, in which every table and inner query has the columns that are read, in order.
+
+    One of which nothing is read (`COUNT(*)`) keeps its first column, so that its rows can still be counted.
+    """
+    used = frozenset(name for scalar in _table_scalars(query) for name in scalar.columns)
+    return replace(
+        query,
+        source=_source(query.source, used),
+        joins=tuple(replace(join, right=_source(join.right, used)) for join in query.joins),
+    )
+
+
+def _source(source: BoundSource, used: frozenset[str]) -> BoundSource:
+    columns = tuple(column for column in source.columns if column[0].name in used) or source.columns[:1]
+    if not isinstance(source, BoundDerived):
+        return replace(source, columns=columns)
+    names = frozenset(name for _, name in columns)
+    inner = source.query
+    if isinstance(inner, BoundUnion):
+        return replace(source, columns=columns, query=BoundUnion(tuple(_only(each, names) for each in inner.queries)))
+    return replace(source, columns=columns, query=_only(inner, names))
+
+
+def _only(query: BoundQuery, names: frozenset[str]) -> BoundQuery:
+    """An inner query with the output columns `names` alone."""
+    select = tuple(item for item in query.select if item.name in names)
+    output = Schema(tuple(field for field in query.output.fields if field.name in names))
+    calls = _read_calls(query, select)
+    return pruned(replace(query, select=select, output=output, calls=calls))
+
+
+def _read_calls(query: BoundQuery, select: tuple[BoundName, ...]) -> tuple[BoundCall, ...]:
+    scalars = [item.expression for item in select] + [key.expression for key in query.order_by]
+    if query.having is not None:
+        scalars.append(query.having)
+    read = {name for scalar in scalars for name in scalar.columns}
+    return tuple(call for call in query.calls if call.output.name in read)
+
+
+def _table_scalars(query: BoundQuery) -> Iterator[Scalar]:
+    """Every expression that is evaluated over what stands in FROM."""
+    for join in query.joins:
+        yield from (side for key in join.keys for side in key)
+        if join.residual is not None:
+            yield join.residual
+    if query.where is not None:
+        yield query.where
+    if not query.is_aggregate:
+        yield from (item.expression for item in query.select)
+        yield from (key.expression for key in query.order_by)
+        return
+    yield from (key.expression for key in query.keys)
+    if query.window is not None:
+        yield query.window.column
+    for call in query.calls:
+        yield from (*call.arguments, *(each for each in (call.filter, call.order_by) if each is not None))

@@ -1,0 +1,342 @@
+"""A query in the place of a table: what the query around it sees of it.
+
+The branches of a UNION ALL under one set of columns: names of the first, types that hold those of all.
+
+Equalities of WHERE as join keys: `FROM a, b WHERE a.k = b.k` is an equi-join, as it is to Spark's optimizer.
+
+Only equalities of two columns move: evaluating them earlier can fail for no row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from operator import itemgetter
+
+from service.contract.problems import SpecError
+from service.contract.query import (
+    CODE,
+    EXPRESSION_CHARACTERS,
+    EXPRESSION_TOKENS,
+    QUERIES,
+    QUERY_DEPTH,
+    TABLE_COLUMNS,
+    TABLES,
+    Join,
+    JoinKind,
+    Limit,
+    Query,
+    TableRef,
+    queries_in,
+    sources_in,
+)
+from service.sql.expressions.compile_expression import full_name
+from service.sql.expressions.functions import of_column
+from service.sql.expressions.nodes import Cast, Column, Comparison, Connective, Expression
+from service.sql.expressions.scalar import Scalar
+from service.sql.resolve.bound import BoundDerived, BoundName, BoundQuery, BoundUnion
+from service.sql.types.data_types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Incompatible, Schema, widest
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A bound derived table with its columns under the caller's names, bounds of their bytes, and the nodes of their
+    expressions, by full name.
+    """
+
+    bound: BoundDerived
+    schema: Schema
+    longest: Mapping[str, int]
+    sizes: Mapping[str, int]
+
+
+def derived_table(query: BoundQuery | BoundUnion, alias: str, columns: Sequence[str], pointer: str) -> Derived:
+    """The derived table that the plan knows as `alias`; `columns` rename its columns, where there are any.
+
+    Raises SpecError `unsupported_construct`, `duplicate_column`.
+    """
+    inner = query.output
+    if columns and len(columns) != len(inner.fields):
+        detail = f"The query has {len(inner.fields)} columns, and {len(columns)} names are given for them."
+        raise SpecError.of("unsupported_construct", detail, pointer=pointer)
+    names = tuple(columns) or inner.names
+    times = Counter(name.casefold() for name in names)
+    for name in names:
+        check_name(name, pointer)
+        if times[name.casefold()] > 1:
+            detail = f"Two columns would be called {name} (case does not count)."
+            raise SpecError.of("duplicate_column", detail, pointer=pointer)
+    schema = Schema(tuple(Field(name, field.type) for name, field in zip(names, inner.fields, strict=True)))
+    pairs = tuple(
+        (Field(full_name(alias, field.name), field.type), old)
+        for field, old in zip(schema.fields, inner.names, strict=True)
+    )
+    branches = query.queries if isinstance(query, BoundUnion) else (query,)
+    bounds = zip(*([_longest(item.expression) for item in branch.select] for branch in branches), strict=True)
+    longest = {field.name: max(bound) for (field, _), bound in zip(pairs, bounds, strict=True)}
+    nodes = zip(*([item.expression.size for item in branch.select] for branch in branches), strict=True)
+    sizes = {field.name: max(several) for (field, _), several in zip(pairs, nodes, strict=True)}
+    return Derived(BoundDerived(query, alias, pairs), schema, longest, sizes)
+
+
+def _longest(scalar: Scalar) -> int:
+    """The bytes of a value, where they are not known those that a column's are taken to have."""
+    return of_column(scalar.type) if scalar.longest is None else scalar.longest
+
+
+def check_name(name: str, pointer: str) -> None:
+    """Raises SpecError `unsupported_construct` for a name that Spark would read more into."""
+    # Spark replaces `${env:…}` by the worker's environment wherever it stands, and names cannot escape it.
+    if "${" in name:
+        detail = f"The name {name} holds '${{', which no name may."
+        raise SpecError.of("unsupported_construct", detail, pointer=pointer)
+
+
+def check_size(query: Query, pointer: str) -> None:
+    """Raises SpecError `query_too_deep` where too many queries stand in `query`, too deep, or with too much in them."""
+    queries = list(queries_in(query))
+    _require(QUERY_DEPTH, max(depth for _, depth in queries), pointer)
+    _require(QUERIES, len(queries), pointer)
+    _require(EXPRESSION_CHARACTERS, sum(len(text) for each, _ in queries for text in _texts(each)), pointer)
+
+
+def check_work(query: Query, schemas: Mapping[str, Schema], pointer: str, *, is_read: bool) -> None:
+    """Raises SpecError `query_too_deep` where binding or planning `query` over `schemas` could take too long;
+    `is_read`: or reading it could, since its expressions are not compiled from SQL. For new jobs: earlier versions
+    accepted more.
+    """
+    queries = [each for each, _ in queries_in(query)]
+    sources = (source for each in queries for source in sources_in(each))
+    tables = [source.table for source in sources if isinstance(source, TableRef)]
+    _require(TABLES, len(tables), pointer)
+    _require(TABLE_COLUMNS, sum(len(schemas[table].fields) for table in tables if table in schemas), pointer)
+    if is_read:
+        words = sum(sum(1 for _ in _WORD.finditer(text)) for each in queries for text in _texts(each))
+        _require(EXPRESSION_TOKENS, words, pointer)
+
+
+def _require(limit: Limit, found: int, pointer: str) -> None:
+    if found > limit.most:
+        raise SpecError.of(CODE, limit.detail(found), pointer=pointer)
+
+
+def _texts(query: Query) -> Iterator[str]:
+    """The expressions of one query, those of the queries in it left out."""
+    for join in query.joins:
+        for key in join.on:
+            yield from (key.left, key.right)
+        yield join.residual or ""
+    yield from (query.where or "", query.having or "")
+    yield from (item.expression for item in (*query.group_by, *query.select))
+    yield from (key.expression for key in query.order_by)
+    for call in query.aggregates:
+        yield from (*call.arguments, call.filter or "", call.order_by or "")
+
+
+def united(branches: Sequence[BoundQuery], pointer: str) -> BoundUnion:
+    """The branches with equal outputs, values cast where types differ; `pointer` is that of their list.
+
+    Raises SpecError `type_mismatch`, and `unsupported_construct` where the numbers of columns differ.
+    """
+    first = branches[0]
+    for index, branch in enumerate(branches):
+        if len(branch.select) != len(first.select):
+            raise SpecError.of(
+                "unsupported_construct",
+                f"The queries of UNION have {len(first.select)} and {len(branch.select)} columns: "
+                "they need equally many.",
+                pointer=f"{pointer}/{index}",
+            )
+    columns = zip(*(branch.select for branch in branches), strict=True)
+    types = [_common(items, pointer) for items in columns]
+    return BoundUnion(tuple(_aligned(branch, first.output.names, types) for branch in branches))
+
+
+def _common(items: Sequence[BoundName], pointer: str) -> DataType | None:
+    found: DataType | None = items[0].expression.type
+    for index, item in enumerate(items[1:], start=1):
+        other = item.expression.type
+        try:
+            found = widest((found, other), strings_convert=True)
+        except Incompatible:
+            is_nested = any(one is not None and one.parts for one in (found, other))
+            way_out = "give it one type in the files" if is_nested else "cast one of them"
+            raise SpecError.of(
+                "type_mismatch",
+                f"The column {items[0].name} of UNION is {found} in one query and {other} in another: {way_out}.",
+                pointer=f"{pointer}/{index}",
+            ) from None
+    return found
+
+
+def _aligned(branch: BoundQuery, names: Sequence[str], types: Sequence[DataType | None]) -> BoundQuery:
+    select = tuple(
+        BoundName(_cast(item.expression, type_), name)
+        for item, name, type_ in zip(branch.select, names, types, strict=True)
+    )
+    fields = tuple(Field(name, type_ or UNKNOWN) for name, type_ in zip(names, types, strict=True))
+    return replace(branch, select=select, output=Schema(fields))
+
+
+def _cast(scalar: Scalar, type_: DataType | None) -> Scalar:
+    if type_ is None:
+        # Spark finds the common type by itself.
+        return replace(scalar, type=None)
+    return scalar if scalar.type == type_ else replace(scalar, tree=Cast(scalar.tree, type_, tries=False), type=type_)
+
+
+_INNER = frozenset({JoinKind.INNER, JoinKind.CROSS})
+_KEEPS_LEFT = _INNER | {JoinKind.LEFT, JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
+"""Joins that a condition on the tables before them may pass."""
+
+Equality = tuple[Column, Column]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A join whose expressions are bound. `index` is its place in the query, `columns` are those of the joined table;
+    `moved` equalities came from WHERE, the tables before on their left.
+    """
+
+    index: int
+    join: Join
+    alias: str
+    columns: frozenset[str]
+    keys: tuple[tuple[Scalar, Scalar], ...] = ()
+    residual: Scalar | None = None
+    moved: tuple[Equality, ...] = ()
+
+    @property
+    def kind(self) -> JoinKind:
+        """The kind of the join, a cross join with keys being an inner one."""
+        return JoinKind.INNER if self.join.kind is JoinKind.CROSS and self.moved else self.join.kind
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The columns that its own condition reads."""
+        scalars = [side for key in self.keys for side in key]
+        scalars += [self.residual] if self.residual is not None else []
+        return frozenset(name for scalar in scalars for name in scalar.columns)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the caller told how this join is to run."""
+        return any(way is not None for way in (self.join.ship, self.join.local, self.join.skew))
+
+
+def with_equalities(
+    first: frozenset[str], steps: Sequence[Step], where: Expression
+) -> tuple[tuple[Step, ...], Expression | None]:
+    """The joins with the equalities of `where` as keys, and the rest of `where`; `first` are the first table's columns.
+
+    Cross joins of one inner run may change places, so that each table is joined by a key where one connects it to those
+    before, in the order that the caller gave otherwise.
+    """
+    if not any(step.join.kind in _INNER for step in steps):
+        return tuple(steps), where
+    terms = _terms(where)
+    tables = _Tables(first, steps)
+    pairs = _Pairs(tables, (pair for term in (*terms, *_implied(terms)) if (pair := _pair(term)) is not None))
+    ordered = _ordered(steps, tables, pairs)
+    last_kept = max((index for index, step in enumerate(ordered) if step.join.kind not in _KEEPS_LEFT), default=-1)
+    placed, done = {_FIRST}, list[Step]()
+    for index, step in enumerate(ordered):
+        movable = step.join.kind in _INNER and index >= last_kept
+        done.append(replace(step, moved=pairs.between(placed, step.index) if movable else ()))
+        placed.add(step.index)
+    used = {frozenset(pair) for step in done for pair in step.moved}
+    rest = tuple(term for term in terms if (pair := _pair(term)) is None or frozenset(pair) not in used)
+    if len(rest) == len(terms):
+        return tuple(done), where
+    return tuple(done), None if not rest else rest[0] if len(rest) == 1 else Connective("AND", rest)
+
+
+_FIRST = -1
+"""The number of the first table; a joined one has the index of its step."""
+
+
+class _Tables:
+    """Which table a column belongs to."""
+
+    def __init__(self, first: frozenset[str], steps: Sequence[Step]) -> None:
+        self._of_column = dict.fromkeys(first, _FIRST)
+        for step in steps:
+            self._of_column.update(dict.fromkeys(step.columns, step.index))
+
+    def of(self, column: str) -> int | None:
+        """The number of the table that has `column`; None where no table of this query has it."""
+        return self._of_column.get(column)
+
+    def read_by(self, step: Step) -> set[int | None]:
+        """The tables that the condition of `step` reads, its own left out."""
+        return {self.of(name) for name in step.reads} - {step.index}
+
+
+class _Pairs:
+    """Equalities between two tables, by table: each is looked at for its own tables alone."""
+
+    def __init__(self, tables: _Tables, pairs: Iterable[Equality]) -> None:
+        self._of_table: dict[int, dict[int, list[tuple[int, Equality]]]] = {}
+        for number, (one, other) in enumerate(pairs):
+            left, right = tables.of(one.name), tables.of(other.name)
+            if left is None or right is None or left == right:
+                continue
+            self._of_table.setdefault(right, {}).setdefault(left, []).append((number, (one, other)))
+            self._of_table.setdefault(left, {}).setdefault(right, []).append((number, (other, one)))
+
+    def connect(self, placed: Set[int], table: int) -> bool:
+        """Whether an equality connects `table` to one of the tables `placed`."""
+        return not placed.isdisjoint(self._of_table.get(table, ()))
+
+    def between(self, placed: Set[int], table: int) -> tuple[Equality, ...]:
+        """The equalities between the tables `placed`, on the left, and `table`, in their order in WHERE."""
+        found = [pair for left, pairs in self._of_table.get(table, {}).items() if left in placed for pair in pairs]
+        return tuple(dict.fromkeys(pair for _, pair in sorted(found, key=itemgetter(0))))
+
+
+def _ordered(steps: Sequence[Step], tables: _Tables, pairs: _Pairs) -> list[Step]:
+    run = next((index for index, step in enumerate(steps) if step.join.kind not in _INNER), len(steps))
+    pending, rest = list(steps[:run]), list(steps[run:])
+    if any(step.is_told for step in pending):
+        return list(steps)
+    reads = {step.index: tables.read_by(step) for step in pending}
+    placed, ordered = {_FIRST}, list[Step]()
+    while pending:
+        ready = [step for step in pending if reads[step.index] <= placed]
+        joined = (step for step in ready if step.join.kind is not JoinKind.CROSS or pairs.connect(placed, step.index))
+        step = next(joined, ready[0])
+        pending.remove(step)
+        ordered.append(step)
+        placed.add(step.index)
+    return ordered + rest
+
+
+def _pair(term: Expression) -> Equality | None:
+    """Both columns of an equality whose sides Spark compares as they are, or as numbers or times."""
+    if not isinstance(term, Comparison) or term.operator != "=":
+        return None
+    left, right = term.left, term.right
+    if not isinstance(left, Column) or not isinstance(right, Column) or left.type is None or right.type is None:
+        return None
+    names = {left.type.name, right.type.name}
+    alike = left.type == right.type or names <= NUMERIC or names <= TEMPORAL
+    return (left, right) if alike and left.name != right.name else None
+
+
+def _terms(tree: Expression) -> tuple[Expression, ...]:
+    return tree.terms if isinstance(tree, Connective) and tree.operator == "AND" else (tree,)
+
+
+def _implied(terms: Sequence[Expression]) -> list[Expression]:
+    """What all branches of an OR demand alike: `(a AND x) OR (a AND y)` demands a, and stays as it is beside it."""
+    found: list[Expression] = []
+    for term in terms:
+        if isinstance(term, Connective) and term.operator == "OR":
+            first, *others = (_terms(branch) for branch in term.terms)
+            in_all = frozenset(first).intersection(*others)
+            found += [part for part in first if part in in_all]
+    return found

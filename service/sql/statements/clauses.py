@@ -1,0 +1,371 @@
+"""The list of SELECT: which columns come out, and under which names.
+
+GROUP BY as keys and grouping sets: ROLLUP, CUBE and GROUPING SETS written out, multiplied where several stand.
+
+The group window of one SELECT: TUMBLE or HOP in GROUP BY, and the columns that its start and end become.
+
+ORDER BY around DISTINCT, and LIMIT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
+
+from service.contract.problems import SpecError
+from service.contract.query import COLUMNS, CUBE_KEYS, GROUPING_SETS, MAX_LIMIT, HoppingWindow, SortKey, TumblingWindow
+from service.sql.expressions.calls import PARTS, WINDOWS, GroupWindow, Part, column_of, is_window, part_of, window_of
+from service.sql.expressions.compile_expression import matching
+from service.sql.expressions.nodes import Aggregate, Call, Expression, Name, map_children, position_of, walk
+from service.sql.expressions.reader import ExpressionReader, position
+from service.sql.expressions.scalar import render
+from service.sql.parser import Text, place_of
+from service.sql.statements.from_clause import Sources, checked_name, name_of
+
+LONGEST_TOLD = 100
+
+
+@dataclass(frozen=True)
+class Item:
+    """An output column: its expression over the tables, aggregates included, its name and its offset in the text."""
+
+    tree: Expression
+    name: str
+    at: int | None
+
+
+def read_items(select: exp.Select, sources: Sources, source: Text, *, repeats_names: bool = False) -> list[Item]:
+    """The output columns of `select`, stars written out; those whose name is taken get one of their own where
+    `repeats_names`.
+
+    Raises SpecError `duplicate_column`, `name_too_long`, `query_too_deep` and what expressions and names raise.
+    """
+    if not select.expressions:
+        raise source.error("sql_syntax", "SELECT names no column.", at=place_of(source, TokenType.SELECT))
+    items: list[Item] = []
+    for number, node in enumerate(select.expressions, start=1):
+        if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
+            items += _star(node, sources, source)
+        else:
+            items.append(_item(node, sources, source, items))
+        if len(items) > COLUMNS.most:
+            # Every further node is a column at least.
+            found = len(items) + len(select.expressions) - number
+            raise source.beyond(COLUMNS, found, at=items[COLUMNS.most].at)
+    taken: set[str] = set()
+    free = _FreeNames(item.name.casefold() for item in items)
+    for index, item in enumerate(items):
+        if item.name.casefold() in taken and repeats_names:
+            items[index] = item = replace(item, name=free.like(item.name))
+        elif item.name.casefold() in taken:
+            detail = f"Two columns would be called {item.name} (case does not count): name the columns with AS."
+            raise source.error("duplicate_column", detail, at=item.at)
+        taken.add(item.name.casefold())
+    return items
+
+
+class _FreeNames:
+    """Names that no column has, made of one that repeats: each is tried once, however often the name does."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+        self._numbers: dict[str, int] = {}
+
+    def like(self, name: str) -> str:
+        """`name` in lower case, shortened, with the first number behind it that makes it a name of its own."""
+        stem = name.casefold()[:LONGEST_TOLD]
+        number = self._numbers.get(stem, 2)
+        while (found := f"{stem}_{number}") in self._taken:
+            number += 1
+        self._numbers[stem] = number + 1
+        self._taken.add(found)
+        return found
+
+
+def told(tree: Expression, otherwise: str) -> str:
+    """The text of `tree` as a name, or `otherwise` where that is too long."""
+    text = render(tree).replace("`", "")
+    return text if len(text) <= LONGEST_TOLD else otherwise
+
+
+def _star(node: exp.Star | exp.Column, sources: Sources, source: Text) -> list[Item]:
+    at = position(node)
+    star = node if isinstance(node, exp.Star) else node.this
+    if any(star.args.values()):
+        raise source.unsupported("* with EXCEPT or the like", at=at, hint="Name the columns.")
+    columns = sources.visible.output
+    if isinstance(node, exp.Column):
+        alias = matching(node.table, sources.scope.tables)
+        if alias is None:
+            # Raises with the nearest names.
+            sources.scope.locate(Name(node.table, "*", at), source)
+        columns = sources.visible.of(alias or "")
+    return [Item(_placed(column.tree, at), checked_name(column.name, source, at), at) for column in columns]
+
+
+def qualified(tree: Expression, sources: Sources, source: Text, items: Iterable[Item], clause: str) -> Expression:
+    """`tree`, of a clause that sees no aliases of SELECT, with every name written as `alias.column`.
+
+    Raises SpecError as `Sources.qualify` does; where the name is that of one of `items`, it says so.
+    """
+    try:
+        return sources.qualify(tree, source)
+    except SpecError as error:
+        if error.code != "unknown_column":
+            raise
+        folded = {item.name.casefold() for item in items}
+        wrong = (part for part in walk(tree) if isinstance(part, Name) and part.qualifier is None)
+        name = next((name for name in wrong if name.name.casefold() in folded and not _is_column(name, sources)), None)
+        if name is None:
+            raise
+        detail = (
+            f"{name.name} is an alias of SELECT, which {clause} does not see: repeat its expression, or put the query "
+            "into FROM and write this around it."
+        )
+        raise source.error("unknown_column", detail, at=name.at) from None
+
+
+def _is_column(name: Name, sources: Sources) -> bool:
+    return any(schema.find(name.name) is not None for schema in sources.scope.tables.values())
+
+
+def _item(node: exp.Expr, sources: Sources, source: Text, before: Sequence[Item]) -> Item:
+    at = position(node)
+    alias = name_of(node.args["alias"], source, at) if isinstance(node, exp.Alias) else None
+    reader = ExpressionReader(source, aggregates=True, windows=PARTS)
+    read = reader.read(node.this if isinstance(node, exp.Alias) else node)
+    tree = qualified(read, sources, source, before, "SELECT itself")
+    # `current_date` reads as a name, and is a call where no column has the name.
+    shown = tree if isinstance(tree, Call) and not tree.arguments else read
+    part = part_of(shown)
+    otherwise = told(shown, f"column_{len(before) + 1}") if part is None else column_of(part)
+    name = shown.name if isinstance(shown, Name) else otherwise
+    return Item(tree, alias or checked_name(name, source, at), at)
+
+
+def _placed(tree: Expression, at: int | None) -> Expression:
+    """`tree` with all its names at the offset `at`."""
+    if isinstance(tree, Name):
+        return Name(tree.qualifier, tree.name, at)
+    return map_children(tree, lambda child: _placed(child, at))
+
+
+Set = tuple[Expression, ...]
+_SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """The keys, each once, in order of appearance; `sets` are empty for a grouping by all of them."""
+
+    keys: tuple[Expression, ...]
+    sets: tuple[Set, ...] = ()
+
+
+def read_grouping(
+    clause: exp.Group, source: Text, read_key: Callable[[exp.Expr], Expression], within: int | None
+) -> Grouping:
+    """What `clause` groups by; `read_key` reads one key, `within` is an offset in its SELECT.
+
+    Raises SpecError `unsupported_construct`, `query_too_deep`, and what `read_key` raises.
+    """
+    return _Reader(source, read_key, within).grouping(clause)
+
+
+class _Reader:
+    def __init__(self, source: Text, read_key: Callable[[exp.Expr], Expression], within: int | None) -> None:
+        self._source = source
+        self._within = within
+        self._read_key = read_key
+
+    def _place(self) -> int | None:
+        return place_of(self._source, TokenType.GROUP_BY, self._within)
+
+    def grouping(self, clause: exp.Group) -> Grouping:
+        """Keys and sets of the whole clause."""
+        for key, value in clause.args.items():
+            if value and key not in {"expressions", "rollup", "cube", "grouping_sets"}:
+                construct = f"GROUP BY {'' if key == 'all' else 'with '}{key.upper()}"
+                raise self._source.unsupported(construct, at=self._place(), hint="Name the keys.")
+        plain = all(not isinstance(node, _SETS) for node in clause.expressions)
+        behind = [kind for kind in ("rollup", "cube", "grouping_sets") if clause.args.get(kind)]
+        if plain and not behind and not clause.expressions:
+            raise self._source.error("sql_syntax", "GROUP BY names no key.", at=self._place())
+        if plain and not behind:
+            return Grouping(_once(self._read_key(node) for node in clause.expressions))
+        if behind:
+            named = tuple(self._read_key(node) for node in clause.expressions)
+            sets = self._sets_behind(clause, behind[0], named)
+            keys = _once([*named, *(key for one in sets for key in one)])
+        else:
+            parts = [self._sets(node) for node in clause.expressions]
+            self._check(parts)
+            sets = [_once(key for part in chosen for key in part) for chosen in product(*parts)]
+            keys = _once(key for part in parts for one in part for key in one)
+        if not keys:
+            raise self._source.unsupported("GROUP BY without a key", at=self._place(), hint="Leave GROUP BY out.")
+        return Grouping(keys, tuple(sets))
+
+    def _sets_behind(self, clause: exp.Group, kind: str, keys: Set) -> list[Set]:
+        if kind == "grouping_sets":
+            (sets,) = clause.args[kind]
+            return self._sets(sets)
+        units: list[Set] = [(key,) for key in keys]
+        return _rolled_up(units) if kind == "rollup" else self._cubed(units)
+
+    def _sets(self, node: exp.Expr) -> list[Set]:
+        """The grouping sets that one element of GROUP BY stands for."""
+        if isinstance(node, exp.Rollup):
+            return _rolled_up([self._set(each) for each in node.expressions])
+        if isinstance(node, exp.Cube):
+            return self._cubed([self._set(each) for each in node.expressions])
+        if isinstance(node, exp.GroupingSets):
+            return [one for each in node.expressions for one in self._sets(each)]
+        return [self._set(node)]
+
+    def _set(self, node: exp.Expr) -> Set:
+        if isinstance(node, exp.Tuple):
+            return _once(self._read_key(each) for each in node.expressions)
+        return (self._read_key(node.this if isinstance(node, exp.Paren) else node),)
+
+    def _cubed(self, units: list[Set]) -> list[Set]:
+        if len(units) > CUBE_KEYS.most:
+            raise self._source.beyond(CUBE_KEYS, len(units), at=self._place())
+        chosen = (choice for size in range(len(units), -1, -1) for choice in combinations(units, size))
+        return [_once(key for unit in choice for key in unit) for choice in chosen]
+
+    def _check(self, parts: Sequence[Sequence[Set]]) -> None:
+        count = 1
+        for part in parts:
+            count *= len(part)
+        if count > GROUPING_SETS.most:
+            raise self._source.beyond(GROUPING_SETS, count, at=self._place())
+
+
+def _rolled_up(units: list[Set]) -> list[Set]:
+    return [_once(key for unit in units[:size] for key in unit) for size in range(len(units), -1, -1)]
+
+
+def _once(keys: Iterable[Expression]) -> Set:
+    return tuple(dict.fromkeys(keys))
+
+
+class WindowReader:
+    """Finds the window of a SELECT, and puts columns in the place of its start and end."""
+
+    def __init__(self, source: Text) -> None:
+        self._source = source
+        self._window: GroupWindow | None = None
+        self._columns: dict[Part, str] = {}
+
+    def read_key(self, node: exp.Expr) -> Expression | None:
+        """The window that `node`, a key of GROUP BY, is, where it is nothing but one. Raises SpecError."""
+        bare = node.unnest()
+        if not isinstance(bare, exp.Anonymous) or str(bare.this).lower() not in WINDOWS:
+            return None
+        return ExpressionReader(self._source, aggregates=False, windows=WINDOWS).read(bare)
+
+    def keys_beside(self, keys: Iterable[Expression], *, has_sets: bool) -> list[Expression]:
+        """The keys of GROUP BY but the window, which is noted. Raises SpecError `unsupported_construct`."""
+        windows: list[Call] = []
+        others: list[Expression] = []
+        for key in keys:
+            if isinstance(key, Call) and is_window(key):
+                windows.append(key)
+            else:
+                others.append(key)
+        if len(windows) > 1:
+            raise self._source.unsupported("A second window in GROUP BY", at=position_of(windows[1]))
+        if windows and has_sets:
+            hint = "Group by the window and all keys."
+            raise self._source.unsupported("A window in grouping sets", at=position_of(windows[0]), hint=hint)
+        self._window = window_of(windows[0], self._source) if windows else None
+        return others
+
+    def is_hidden(self, trees: Sequence[Expression]) -> bool:
+        """Whether none of `trees` tells the query's windows apart: either end does."""
+        return self._window is not None and all(part_of(tree) is None for tree in trees)
+
+    def name_columns(self, items: Sequence[Item], fresh: Callable[[str], str]) -> None:
+        """Gives start and end the names that SELECT has for them, else some that `fresh` makes."""
+        for item in items:
+            part = part_of(item.tree)
+            if part is not None:
+                self._columns.setdefault(part, item.name)
+        for part in Part if self._window is not None else ():
+            if part not in self._columns:
+                self._columns[part] = fresh(column_of(part))
+
+    def column(self, tree: Expression) -> Name | None:
+        """The column that `tree` is, where it is the start or the end of a window. Raises SpecError `not_grouped`."""
+        part = part_of(tree)
+        if part is None or not isinstance(tree, Call):
+            return None
+        if self._window is None or window_of(tree, self._source) != self._window:
+            window = PARTS[tree.name][0].upper()
+            detail = f"{tree.name.upper()} needs GROUP BY {window}(…) over the same column with the same intervals."
+            raise self._source.error("not_grouped", detail, at=tree.at)
+        return Name(None, self._columns[part], tree.at)
+
+    def query_window(self, text: Callable[[Expression, str, int | None], str]) -> TumblingWindow | HoppingWindow | None:
+        """The window for the structured query; `text` renders an expression at a pointer."""
+        window = self._window
+        if window is None:
+            return None
+        column = text(window.column, "/window", window.column.at)
+        start, end = self._columns[Part.START], self._columns[Part.END]
+        if window.slide == window.size:
+            return TumblingWindow(kind="tumble", column=column, size=window.size, start=start, end=end)
+        return HoppingWindow(kind="hop", column=column, size=window.size, slide=window.slide, start=start, end=end)
+
+
+Order = list[tuple[Expression, SortKey]]
+"""What to sort by, and how."""
+
+
+def over_columns(order: Order, items: Sequence[Item], alias: str, source: Text) -> Order:
+    """ORDER BY over the output columns `items` of the derived table `alias`, for DISTINCT around it.
+
+    Raises SpecError `unsupported_construct` for what is none of its columns.
+    """
+    columns = {item.tree: Name(alias, item.name, item.at) for item in reversed(items)}
+
+    def replaced(tree: Expression) -> Expression:
+        if tree in columns:
+            return columns[tree]
+        if isinstance(tree, Name | Aggregate):
+            raise source.unsupported(
+                "ORDER BY of SELECT DISTINCT by what is not selected", at=tree.at, hint="Add it to SELECT."
+            )
+        return map_children(tree, replaced)
+
+    return [(replaced(tree), key) for tree, key in order]
+
+
+def read_limit(select: exp.Expr, source: Text) -> int | None:
+    """The number of LIMIT. Raises SpecError `unsupported_construct`, `limit_out_of_range`."""
+    clause = select.args.get("limit")
+    if clause is None:
+        return None
+    if isinstance(clause, exp.Fetch):
+        raise source.unsupported("FETCH", at=position(clause), hint="Write LIMIT.")
+    ExpressionReader(source, aggregates=False).check_clauses(clause)
+    value = clause.expression
+    if isinstance(value, exp.Var) and value.name.upper() == "ALL":
+        return None
+    if is_whole(value) and len(value.name) <= 20 and int(value.name) <= MAX_LIMIT:
+        return int(value.name)
+    # It takes all tokens of the text, which a query that is right need not pay for.
+    at = place_of(source, TokenType.LIMIT, position(select))
+    if not is_whole(value):
+        raise source.unsupported("LIMIT with anything but a whole number", at=at)
+    raise source.error("limit_out_of_range", f"LIMIT is at most {MAX_LIMIT}.", at=at)
+
+
+def is_whole(node: exp.Expr) -> bool:
+    """Whether `node` is a number without sign and point."""
+    return isinstance(node, exp.Literal) and not node.is_string and node.name.isascii() and node.name.isdigit()

@@ -1,0 +1,362 @@
+"""What `*` and `table.*` stand for, in the order that Spark gives: the columns of USING come first.
+
+FROM and its joins: which tables are in sight, and on which equalities they are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
+
+from service.contract.problems import SpecError, did_you_mean, nearest_names
+from service.contract.query import JOINS, MAX_NAME_LENGTH, JoinKind, QueryRef, TableRef, UnionRef
+from service.contract.query import Source as Relation
+from service.sql.constructs import CLAUSE_HINTS, CLAUSES
+from service.sql.expressions.compile_expression import TableScope, matching
+from service.sql.expressions.nodes import Boolean, Call, Comparison, Connective, Expression, Name, map_children, walk
+from service.sql.expressions.reader import ExpressionReader, position
+from service.sql.parser import Text, place_of
+from service.sql.types.data_types import Schema
+
+
+@dataclass(frozen=True)
+class VisibleColumn:
+    """A column by its table (None for one that a full join made of two), its name and its expression."""
+
+    alias: str | None
+    name: str
+    tree: Expression
+
+
+@dataclass(frozen=True)
+class Visible:
+    """`output` is what `*` stands for; `hidden` are the other sides of USING, which `table.*` alone shows, first."""
+
+    output: tuple[VisibleColumn, ...]
+    hidden: tuple[VisibleColumn, ...] = ()
+
+    @classmethod
+    def of_table(cls, alias: str, schema: Schema) -> Visible:
+        """The columns of one table in its own order."""
+        return cls(tuple(VisibleColumn(alias, name, Name(alias, name)) for name in schema.names))
+
+    def of(self, alias: str) -> tuple[VisibleColumn, ...]:
+        """What `alias.*` stands for."""
+        return tuple(column for column in (*self.hidden, *self.output) if column.alias == alias)
+
+    def joined(self, right: Visible, kind: JoinKind, using: Sequence[tuple[Expression, Expression]]) -> Visible:
+        """These columns joined with those of a further table; `using` are both sides of each column of USING."""
+        one_sided = kind in {JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
+        left_keys = [_column(self, left) for left, _ in using]
+        right_keys = [_column(right, other) for _, other in using]
+        merged, hidden = left_keys, right_keys
+        if kind is JoinKind.RIGHT:
+            merged, hidden = right_keys, left_keys
+        elif kind is JoinKind.FULL:
+            merged, hidden = (
+                [_merged(*pair) for pair in zip(left_keys, right_keys, strict=True)],
+                left_keys + right_keys,
+            )
+        rest = _without(self.output, left_keys)
+        if one_sided:
+            return Visible((*merged, *rest), self.hidden)
+        return Visible((*merged, *rest, *_without(right.output, right_keys)), (*hidden, *self.hidden))
+
+
+def _without(output: tuple[VisibleColumn, ...], keys: Sequence[VisibleColumn]) -> Sequence[VisibleColumn]:
+    if not keys:
+        return output
+    left_out = {id(key) for key in keys}
+    return [column for column in output if id(column) not in left_out]
+
+
+def _column(side: Visible, tree: Expression) -> VisibleColumn:
+    return next(column for column in side.output if column.tree == tree)
+
+
+def _merged(left: VisibleColumn, right: VisibleColumn) -> VisibleColumn:
+    return VisibleColumn(None, left.name, coalesced(left.tree, right.tree))
+
+
+def coalesced(left: Expression, right: Expression, at: int | None = None) -> Call:
+    """The column of USING of a full join. A chain of full joins makes one call, whose depth does not grow."""
+    known = left.arguments if isinstance(left, Call) and left.name == "coalesce" else (left,)
+    return Call("coalesce", (*known, right), at)
+
+
+_KINDS = {
+    ("", ""): JoinKind.INNER,
+    ("", "INNER"): JoinKind.INNER,
+    ("", "CROSS"): JoinKind.CROSS,
+    ("LEFT", ""): JoinKind.LEFT,
+    ("LEFT", "OUTER"): JoinKind.LEFT,
+    ("RIGHT", ""): JoinKind.RIGHT,
+    ("RIGHT", "OUTER"): JoinKind.RIGHT,
+    ("FULL", ""): JoinKind.FULL,
+    ("FULL", "OUTER"): JoinKind.FULL,
+    ("", "SEMI"): JoinKind.LEFT_SEMI,
+    ("LEFT", "SEMI"): JoinKind.LEFT_SEMI,
+    ("", "ANTI"): JoinKind.LEFT_ANTI,
+    ("LEFT", "ANTI"): JoinKind.LEFT_ANTI,
+}
+_ONE_SIDED = {JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
+
+
+@dataclass(frozen=True)
+class JoinedTable:
+    """One join: equalities of an expression over the tables before with one over `table`, and the rest of ON."""
+
+    kind: JoinKind
+    table: Relation
+    keys: tuple[tuple[Expression, Expression], ...]
+    residual: Expression | None
+    at: int | None
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The tables of a FROM clause; `show` finds what `*` stands for over them.
+
+    `merged` are the columns of USING, by folded name: one column for both sides.
+    """
+
+    first: Relation
+    joins: tuple[JoinedTable, ...]
+    scope: TableScope
+    show: Callable[[], Visible]
+    merged: Mapping[str, Expression] = field(default_factory=dict)
+
+    @cached_property
+    def visible(self) -> Visible:
+        """What `*` stands for. Few queries ask for it, and it lists all columns of all tables."""
+        return self.show()
+
+    def qualify(self, tree: Expression, source: Text) -> Expression:
+        """`tree` with every name written as `alias.column`. Raises SpecError as `TableScope.locate` does."""
+        if isinstance(tree, Name):
+            folded = tree.name.casefold()
+            if tree.qualifier is None and folded in self.merged:
+                return self.merged[folded]
+            call = self.scope.call_by_name(tree, source)
+            if call is not None:
+                return call
+            alias, found = self.scope.locate(tree, source)
+            return Name(alias, found.name, tree.at)
+        return map_children(tree, lambda child: self.qualify(child, source))
+
+
+Derived = Callable[[exp.Expr, str], tuple[QueryRef | UnionRef, Schema] | None]
+"""Gives the query that a node of FROM stands for, and its columns; None for a table. Takes its JSON pointer too."""
+
+
+def read_from(
+    select: exp.Select, source: Text, schemas: Mapping[str, Schema], derived: Derived, at: str = ""
+) -> Sources:
+    """The tables of `select`; `derived` compiles the queries among them, `at` is the pointer of the query.
+
+    Raises SpecError `unknown_table`, `duplicate_table`, `unsupported_construct`, `name_too_long`, `query_too_deep` and
+    what expressions raise.
+    """
+    clause = select.args.get("from_")
+    if clause is None:
+        place = place_of(source, TokenType.SELECT, position(select))
+        raise source.unsupported("A SELECT without FROM", at=place, hint="FROM names one of the job's tables.")
+    reader = _FromReader(source, schemas, derived, at)
+    first, schema = reader.table(clause.this, f"{at}/source")
+    sources = Sources(first, (), _scope(clause.this, first, schema), partial(Visible.of_table, first.name, schema))
+    joins = select.args.get("joins") or []
+    if len(joins) > JOINS.most:
+        # Before any is read: USING builds an expression that grows with each.
+        raise source.beyond(JOINS, len(joins), at=position(joins[JOINS.most].this))
+    for join in joins:
+        sources = reader.joined(sources, join)
+    return sources
+
+
+class _FromReader:
+    def __init__(self, source: Text, schemas: Mapping[str, Schema], derived: Derived, at: str) -> None:
+        self._source = source
+        self._schemas = schemas
+        self._derived = derived
+        self._at = at
+        self._reader = ExpressionReader(source, aggregates=False)
+
+    def table(self, node: exp.Expr, pointer: str) -> tuple[Relation, Schema]:
+        """The table or query that `node` names or holds, and its columns."""
+        at = position(node)
+        derived = self._derived(node, pointer)
+        if derived is not None:
+            return derived
+        if isinstance(node, exp.Subquery):
+            raise self._source.unsupported(
+                "A join in parentheses", at=at, hint="Write the joins in order, or as SELECT * FROM … in parentheses."
+            )
+        if isinstance(node, exp.Lateral | exp.Unnest):
+            raise self._source.unsupported("LATERAL", at=at, hint="Join a derived table on a key.")
+        if isinstance(node, exp.Values):
+            raise self._source.unsupported("VALUES", at=at, hint="Put the rows into a file and name it in tables.")
+        if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
+            raise self._source.unsupported("A table function", at=at, hint="FROM names the job's own tables.")
+        alias = node.args.get("alias")
+        self._check_table(node, alias, at)
+        name = matching(node.name, self._schemas)
+        if name is None:
+            raise self._unknown(node.name, at)
+        called = name_of(alias.this, self._source, at) if alias is not None else name
+        return TableRef(kind="table", table=name, alias=called if called != name else None), self._schemas[name]
+
+    def _check_table(self, node: exp.Table, alias: exp.Expr | None, at: int | None) -> None:
+        if node.args.get("db") or node.args.get("catalog"):
+            raise self._source.unsupported(
+                "A table name of several parts", at=at, hint="FROM names the job's own tables."
+            )
+        for key, value in node.args.items():
+            if value and key not in {"this", "alias"}:
+                construct = CLAUSES.get(key, f"A table with {key.upper()}")
+                if key == "pivots" and value[0].args.get("unpivot"):
+                    raise self._source.unsupported("UNPIVOT", at=at, hint="Write one SELECT a column, with UNION ALL.")
+                raise self._source.unsupported(construct, at=at, hint=CLAUSE_HINTS.get(key, ""))
+        if alias is not None and alias.args.get("columns"):
+            raise self._source.unsupported("A list of column aliases", at=at, hint="Rename in a derived table.")
+
+    def _unknown(self, name: str, at: int | None) -> SpecError:
+        suggestions = nearest_names(name, list(self._schemas))
+        return self._source.error(
+            "unknown_table",
+            f"The job has no table {name}.{did_you_mean(suggestions)}",
+            at=at,
+            suggestions=suggestions,
+        )
+
+    def joined(self, before: Sources, join: exp.Join) -> Sources:
+        """`before` and one more join."""
+        at = position(join.this)
+        kind = self._kind(join, at)
+        table, schema = self.table(join.this, f"{self._at}/joins/{len(before.joins)}/right")
+        if matching(table.name, [*before.scope.tables, *before.scope.hidden]) is not None:
+            raise self._source.error(
+                "duplicate_table", f"Two tables are called {table.name}: give one an alias.", at=at
+            )
+        both = Sources(
+            before.first, (), before.scope.with_tables(_scope(join.this, table, schema)), before.show, before.merged
+        )
+        merged = dict(before.merged)
+        columns = join.args.get("using") or []
+        if "using" in join.args and not columns:
+            raise self._source.error("sql_syntax", "USING names no column.", at=at)
+        keys = [self._using(column, before, table, schema, kind, merged) for column in columns]
+        show = partial(_visible, before, table.name, schema, kind, tuple(keys))
+        rest: list[Expression] = []
+        condition = join.args.get("on")
+        if condition is not None:
+            keys, rest = self._split(self._reader.read(condition), both, table.name)
+        if kind is JoinKind.INNER and not keys and rest == []:
+            kind = JoinKind.CROSS
+        if kind is JoinKind.CROSS and (keys or rest):
+            kind = JoinKind.INNER
+        if kind is not JoinKind.CROSS and not keys:
+            hint = "Write CROSS JOIN, and the condition in WHERE." if kind is JoinKind.INNER else "Add one to ON."
+            raise self._source.unsupported(
+                f"A join with {table.name} without an equality between both sides", at=at, hint=hint
+            )
+        residual = None if not rest else rest[0] if len(rest) == 1 else Connective("AND", tuple(rest))
+        scope = both.scope.without(table.name) if kind in _ONE_SIDED else both.scope
+        step = JoinedTable(kind, table, tuple(keys), residual, at)
+        return Sources(before.first, (*before.joins, step), scope, show, merged)
+
+    def _kind(self, join: exp.Join, at: int | None) -> JoinKind:
+        for key, value in join.args.items():
+            if value and key not in {"this", "side", "kind", "on", "using"}:
+                named = f"{value} JOIN" if key == "method" else f"A join with {key.upper()}"
+                hint = "Write ON or USING." if named == "NATURAL JOIN" else ""
+                raise self._source.unsupported(named, at=at, hint=hint)
+        kind = _KINDS.get((join.side.upper(), join.kind.upper()))
+        if kind is None:
+            hint = "Let both sides change places, and write LEFT." if join.side.upper() == "RIGHT" else ""
+            raise self._source.unsupported(f"{join.side} {join.kind} JOIN".strip(), at=at, hint=hint)
+        return kind
+
+    def _using(
+        self,
+        using: exp.Expr,
+        before: Sources,
+        table: Relation,
+        schema: Schema,
+        kind: JoinKind,
+        merged: dict[str, Expression],
+    ) -> tuple[Expression, Expression]:
+        name = Name(None, using.name, position(using))
+        left = before.qualify(name, self._source)
+        alias, found = TableScope({table.name: schema}).locate(name, self._source)
+        right = Name(alias, found.name, name.at)
+        folded = using.name.casefold()
+        if kind is JoinKind.RIGHT:
+            merged[folded] = right
+        elif kind is JoinKind.FULL:
+            merged[folded] = coalesced(left, right, name.at)
+        else:
+            merged[folded] = left
+        return left, right
+
+    def _split(
+        self, condition: Expression, both: Sources, alias: str
+    ) -> tuple[list[tuple[Expression, Expression]], list[Expression]]:
+        """The equalities of a conjunction that pair the tables before with the table `alias`, and the rest."""
+        terms = condition.terms if isinstance(condition, Connective) and condition.operator == "AND" else (condition,)
+        keys: list[tuple[Expression, Expression]] = []
+        rest: list[Expression] = []
+        for term in terms:
+            if term == Boolean(True):
+                continue
+            qualified = both.qualify(term, self._source)
+            pair = _equality(qualified, alias)
+            if pair is None:
+                rest.append(qualified)
+            else:
+                keys.append(pair)
+        return keys, rest
+
+
+def _visible(
+    before: Sources, alias: str, schema: Schema, kind: JoinKind, using: Sequence[tuple[Expression, Expression]]
+) -> Visible:
+    return before.visible.joined(Visible.of_table(alias, schema), kind, using)
+
+
+def _scope(node: exp.Expr, table: Relation, schema: Schema) -> TableScope:
+    """The scope of `table` alone, for which `node` stands in FROM."""
+    is_unnamed = isinstance(node, exp.Subquery) and node.args.get("alias") is None
+    return TableScope({table.name: schema}, unnamed=frozenset({table.name} if is_unnamed else ()))
+
+
+def name_of(alias: exp.Expr | None, source: Text, at: int | None) -> str:
+    """The name that stands after AS. Raises SpecError `unsupported_construct`, `sql_syntax`, `name_too_long`."""
+    if not isinstance(alias, exp.Identifier):
+        raise source.unsupported("A parameter in place of a name", at=at)
+    return checked_name(alias.name, source, at)
+
+
+def checked_name(name: str, source: Text, at: int | None) -> str:
+    """`name`, if a column or a table may be called so. Raises SpecError `sql_syntax`, `name_too_long`."""
+    if not name:
+        raise source.error("sql_syntax", "A name is empty.", at=at)
+    if len(name) > MAX_NAME_LENGTH:
+        detail = f"The name {name[:20]}… has {len(name)} characters; at most {MAX_NAME_LENGTH}."
+        raise source.error("name_too_long", detail, at=at)
+    return name
+
+
+def _equality(term: Expression, alias: str) -> tuple[Expression, Expression] | None:
+    if not isinstance(term, Comparison) or term.operator != "=":
+        return None
+    left = {part.qualifier == alias for part in walk(term.left) if isinstance(part, Name)}
+    right = {part.qualifier == alias for part in walk(term.right) if isinstance(part, Name)}
+    if left == {False} and right == {True}:
+        return term.left, term.right
+    if left == {True} and right == {False}:
+        return term.right, term.left
+    return None

@@ -1,0 +1,526 @@
+"""Where the parts of a structured query were written in the SQL text that it was compiled from.
+
+How large a query becomes where parts of it are used several times, found without writing any of them out.
+
+One SELECT as a structured query: aggregates are taken out of expressions and get names, each of them once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar
+
+from pydantic import ValidationError
+from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
+
+from service.contract.problems import SpecError
+from service.contract.query import (
+    CODE,
+    NODES,
+    QUERIES,
+    WRITTEN_NODES,
+    AggregateCall,
+    Join,
+    JoinKey,
+    NamedExpression,
+    NullsOrder,
+    Query,
+    SortDirection,
+    SortKey,
+)
+from service.sql.expressions.calls import PARTS, parts_in
+from service.sql.expressions.nodes import (
+    Aggregate,
+    Expression,
+    Name,
+    NodeCounter,
+    children,
+    map_children,
+    position_of,
+    walk,
+)
+from service.sql.expressions.reader import ExpressionReader, position
+from service.sql.expressions.scalar import render
+from service.sql.parser import Text, place_of
+from service.sql.statements.clauses import (
+    LONGEST_TOLD,
+    Item,
+    Order,
+    WindowReader,
+    is_whole,
+    over_columns,
+    qualified,
+    read_grouping,
+    read_items,
+    read_limit,
+    told,
+)
+from service.sql.statements.from_clause import Sources
+from service.sql.statements.join_hints import read_hints
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Origins:
+    """By JSON pointer: the offset in the SQL of each part, and the tree of each expression."""
+
+    places: dict[str, int] = field(default_factory=dict)
+    trees: dict[str, Expression] = field(default_factory=dict)
+
+    def add(self, pointer: str, tree: Expression, place: int | None) -> None:
+        """Notes an expression; `place` is its offset where no part of it knows its own."""
+        self.trees[pointer] = tree
+        at = position_of(tree)
+        if at is not None or place is not None:
+            self.places[pointer] = at if at is not None else place or 0
+
+    def move(self, pointer: str, to: str) -> None:
+        """Gives all parts below `pointer` pointers below `to`."""
+        _move(self.places, pointer, to)
+        _move(self.trees, pointer, to)
+
+    def place_of(self, part: str) -> int | None:
+        """The offset of a part, of the first part inside it, or of the nearest part around it; None without any."""
+        inside = [place for pointer, place in self.places.items() if pointer.startswith(f"{part}/")]
+        if part not in self.places and inside:
+            return min(inside)
+        while part and part not in self.places:
+            part = part.rpartition("/")[0]
+        return self.places.get(part)
+
+
+def _move(found: dict[str, T], pointer: str, to: str) -> None:
+    for each in [each for each in found if each.startswith(f"{pointer}/")]:
+        found[to + each.removeprefix(pointer)] = found.pop(each)
+
+
+@dataclass(frozen=True)
+class _Size:
+    """SELECTs, and nodes of the syntax tree."""
+
+    queries: int = 0
+    nodes: int = 0
+
+    def __add__(self, other: _Size) -> _Size:
+        return _Size(self.queries + other.queries, self.nodes + other.nodes)
+
+
+def check_expansion(tree: exp.Expr, source: Text) -> None:
+    """Raises SpecError `query_too_deep` where the query `tree` has too many queries or nodes once every use of a common
+    table expression is replaced by it: each that uses the one before it twice doubles them.
+    """
+    size = _size(tree, {})
+    if size.queries > QUERIES.most:
+        raise source.beyond(QUERIES, size.queries, at=position(tree))
+    if size.nodes > NODES.most:
+        raise source.beyond(NODES, size.nodes, at=position(tree))
+
+
+def _size(query: exp.Expr, known: Mapping[str, _Size]) -> _Size:
+    """The size of `query`; `known` are the common table expressions that it may name, by folded name."""
+    clause = query.args.get("with_")
+    if clause is not None:
+        known = dict(known)
+        for cte in clause.expressions:
+            known[cte.alias.casefold()] = _size(cte.this, known)
+    found, queries, nodes = _Size(), 0, 0
+    pending = [query]
+    while pending:
+        node = pending.pop()
+        if node is not query and node.args.get("with_") is not None:
+            found += _size(node, known)
+            continue
+        nodes += 1
+        queries += isinstance(node, exp.Select)
+        if isinstance(node, exp.Table) and not node.args.get("db"):
+            found += known.get(node.name.casefold(), _Size())
+        pending += [child for child in node.iter_expressions() if not isinstance(child, exp.With)]
+    return found + _Size(queries, nodes)
+
+
+class WrittenNodes:
+    """Counts the nodes of the expressions of one text, aliases of SELECT replaced by their expressions wherever they
+    are used. It has no limit for an accepted text: earlier versions did not have this limit.
+    """
+
+    def __init__(self, source: Text) -> None:
+        self._source = source
+        self._total = 0
+        self._counter = NodeCounter()
+
+    def count(self, *trees: Expression) -> None:
+        """Raises SpecError `query_too_deep` where there are too many with those of `trees`."""
+        if self._source.is_accepted:
+            return
+        for tree in trees:
+            self._total += self._counter.count(tree)
+            if self._total > WRITTEN_NODES.most:
+                raise self._source.beyond(WRITTEN_NODES, self._total, at=position_of(tree))
+
+
+_CLAUSES = {
+    "where": TokenType.WHERE,
+    "group_by": TokenType.GROUP_BY,
+    "having": TokenType.HAVING,
+    "order_by": TokenType.ORDER_BY,
+}
+"""The keywords with which parts of a structured query begin in SQL, SELECT aside."""
+
+
+class SelectCompiler:
+    """Compiles one SELECT; fills `origins` while it does, by pointers below `at`, that of the query.
+
+    `written` counts the nodes of its expressions. `order` stands for an ORDER BY that was read before; `repeats_names`:
+    its columns may be called alike.
+    """
+
+    def __init__(
+        self,
+        source: Text,
+        select: exp.Select,
+        sources: Sources,
+        at: str,
+        origins: Origins,
+        written: WrittenNodes,
+        order: Order | None = None,
+        *,
+        repeats_names: bool = False,
+    ) -> None:
+        self.sources = sources
+        self.repeats_names = repeats_names
+        self._origins = origins
+        self._written = written
+        self._at = at
+        self._source = source
+        self._select = select
+        self._read_order = order
+        self._sets: tuple[tuple[Expression, ...], ...] = ()
+        self._window = WindowReader(source)
+        self._reader = ExpressionReader(source, aggregates=True, windows=PARTS)
+        self._plain = ExpressionReader(source, aggregates=False)
+        self._names: set[str] = set()
+        self._calls: dict[Aggregate, str] = {}
+
+    @cached_property
+    def items(self) -> list[Item]:
+        """The output columns. Raises SpecError."""
+        items = read_items(self._select, self.sources, self._source, repeats_names=self.repeats_names)
+        self._written.count(*(item.tree for item in items))
+        return items
+
+    def repeats_aggregates(self) -> bool:
+        """Whether a DISTINCT here removes rows that GROUP BY has told apart. Raises SpecError."""
+        if self._select.args.get("distinct") is None:
+            return False
+        trees = [item.tree for item in self.items]
+        keys = self._group_by(self.items) or []
+        # Rows of two grouping sets may be alike, all keys selected or not; windows are told apart by either end.
+        return bool(self._sets) or self._window.is_hidden(trees) or any(key not in trees for key in keys)
+
+    def query(self) -> Query:
+        """The structured query. Raises SpecError."""
+        items = self.items
+        for index, item in enumerate(items):
+            if item.at is not None:
+                self._origins.places[f"{self._at}/select/{index}"] = item.at
+        keys = self._group_by(items)
+        having = self._having(items, keys)
+        order = self.order()
+        self._written.count(*(tree for tree, _ in order), *([having] if having is not None else []))
+        distinct = self._select.args.get("distinct")
+        trees = [*(item.tree for item in items), *(tree for tree, _ in order)]
+        aggregates = _aggregates_in(trees if having is None else [having, *trees])
+        if distinct is not None:
+            if keys is None and not aggregates:
+                # Raises for what is not selected.
+                over_columns(order, items, "", self._source)
+            keys = self._distinct(distinct, items, keys, aggregates)
+        is_aggregate = aggregates or keys is not None
+        self._names = {item.name.casefold() for item in items}
+        if is_aggregate:
+            self._name_calls(items)
+        self._window.name_columns(items, self._fresh)
+        where = self._select.args.get("where")
+        condition = self._where(where.this, items) if where is not None else None
+        self._written.count(*([condition] if condition is not None else []), *self._joined())
+        try:
+            group_by = self._named_keys(keys or [], items)
+            return Query(
+                source=self.sources.first,
+                joins=self._joins(),
+                where=self._optional(condition, "/where"),
+                group_by=group_by,
+                window=self._window.query_window(self._text),
+                grouping_sets=self._named_sets(keys or [], group_by),
+                select=tuple(
+                    NamedExpression(
+                        expression=self._text(self._extracted(item.tree), f"/select/{index}/expression", item.at),
+                        name=item.name,
+                    )
+                    for index, item in enumerate(items)
+                ),
+                having=self._optional(self._extracted(having) if having is not None else None, "/having"),
+                order_by=tuple(
+                    key.model_copy(
+                        update={"expression": self._text(self._extracted(tree), f"/order_by/{index}/expression")}
+                    )
+                    for index, (tree, key) in enumerate(order)
+                ),
+                # Last: the expressions above have found every call by now.
+                aggregates=self._aggregates(),
+                limit=read_limit(self._select, self._source),
+            )
+        except ValidationError as error:
+            raise self._beyond(error) from None
+
+    def _beyond(self, error: ValidationError) -> SpecError:
+        """The refusal of a query whose structure has more of something than it may have."""
+        first = error.errors()[0]
+        clause = _CLAUSES.get(str(first["loc"][0]), TokenType.SELECT)
+        at = place_of(self._source, clause, position(self._select))
+        return self._source.error(CODE, first["msg"], at=at)
+
+    def _text(self, tree: Expression, at: str, place: int | None = None) -> str:
+        self._origins.add(self._at + at, tree, place)
+        return render(tree)
+
+    def _optional(self, tree: Expression | None, at: str, place: int | None = None) -> str | None:
+        return self._text(tree, at, place) if tree is not None else None
+
+    def _where(self, node: exp.Expr, items: list[Item]) -> Expression:
+        return qualified(self._plain.read(node), self.sources, self._source, items, "WHERE")
+
+    # GROUP BY, DISTINCT
+
+    def _group_by(self, items: list[Item]) -> list[Expression] | None:
+        clause = self._select.args.get("group")
+        if clause is None:
+            return None
+
+        def read_key(node: exp.Expr) -> Expression:
+            tree = self._group_key(node, items)
+            self._written.count(tree)
+            if _aggregates_in([tree]):
+                raise self._source.unsupported("An aggregate in GROUP BY", at=position_of(tree))
+            if parts_in(tree):
+                hint = "Group by the window itself: TUMBLE(…) or HOP(…)."
+                raise self._source.unsupported("The start or end of a window in GROUP BY", at=position(node), hint=hint)
+            return tree
+
+        grouping = read_grouping(clause, self._source, read_key, position(self._select))
+        self._sets = grouping.sets
+        return self._window.keys_beside(grouping.keys, has_sets=bool(self._sets))
+
+    def _group_key(self, node: exp.Expr, items: list[Item]) -> Expression:
+        ordinal = self._ordinal(node, items)
+        if ordinal is not None:
+            return ordinal
+        if isinstance(node, exp.Tuple):
+            at = place_of(self._source, TokenType.GROUP_BY, position(self._select))
+            raise self._source.unsupported("A row value in GROUP BY", at=at, hint="Name the keys without parentheses.")
+        tree = self._window.read_key(node) or self._plain.read(node)
+        alias = self._alias(tree)
+        if alias is None:
+            return self.sources.qualify(tree, self._source)
+        try:
+            # A column of the tables comes before an alias of SELECT.
+            return self.sources.qualify(tree, self._source)
+        except SpecError as error:
+            if error.code != "unknown_column":
+                raise
+            return alias
+
+    def _ordinal(self, node: exp.Expr, items: list[Item]) -> Expression | None:
+        if not is_whole(node):
+            return None
+        number = int(node.name) if len(node.name) < 6 else 0
+        if not 1 <= number <= len(items):
+            detail = f"There is no column number {node.name[:20]} in SELECT."
+            raise self._source.error("unknown_column", detail, at=position(node))
+        return items[number - 1].tree
+
+    @cached_property
+    def _aliases(self) -> dict[str, Expression]:
+        """The expressions of the output columns by folded name, the first of each."""
+        return {item.name.casefold(): item.tree for item in reversed(self.items)}
+
+    def _alias(self, tree: Expression) -> Expression | None:
+        if not isinstance(tree, Name) or tree.qualifier is not None:
+            return None
+        return self._aliases.get(tree.name.casefold())
+
+    def _distinct(
+        self, node: exp.Expr, items: list[Item], keys: list[Expression] | None, aggregates: bool
+    ) -> list[Expression] | None:
+        if node.args.get("on"):
+            hint = "Write GROUP BY, with FIRST_VALUE(x ORDER BY t) of the others."
+            raise self._source.unsupported("DISTINCT ON", at=position(node), hint=hint)
+        trees = [item.tree for item in items]
+        if keys is None and not aggregates:
+            return list(dict.fromkeys(trees))
+        # Rows that hold all their group keys differ already; others: see `repeats_aggregates`.
+        return keys
+
+    def _named_keys(self, keys: list[Expression], items: list[Item]) -> tuple[NamedExpression, ...]:
+        named = []
+        for index, key in enumerate(keys):
+            selected = next((item.name for item in items if item.tree == key), None)
+            name = selected or self._fresh(key.name if isinstance(key, Name) else told(key, f"key_{index + 1}"))
+            text = self._text(key, f"/group_by/{index}/expression", position_of(key))
+            named.append(NamedExpression(expression=text, name=name))
+        return tuple(named)
+
+    def _named_sets(self, keys: list[Expression], named: tuple[NamedExpression, ...]) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(named[keys.index(key)].name for key in one) for one in self._sets)
+
+    # HAVING, ORDER BY, LIMIT
+
+    def _having(self, items: list[Item], keys: list[Expression] | None) -> Expression | None:
+        clause = self._select.args.get("having")
+        if clause is None:
+            return None
+        tree = self._reader.read(clause.this)
+        if keys is None and not _aggregates_in([tree, *(item.tree for item in items)]):
+            at = place_of(self._source, TokenType.HAVING, position(clause))
+            raise self._source.unsupported("HAVING without GROUP BY", at=at, hint="Use WHERE.")
+        return self._over_output(tree, keys or [])
+
+    def order(self) -> Order:
+        """ORDER BY: what to sort by, and how. Raises SpecError."""
+        if self._read_order is not None:
+            return self._read_order
+        clause, items = self._select.args.get("order"), self.items
+        order: Order = []
+        for node in clause.expressions if clause is not None else []:
+            self._reader.check_clauses(node)
+            if isinstance(node.this, exp.Var):
+                raise self._source.unsupported("ORDER BY ALL", at=position(node))
+            tree = self._ordinal(node.this, items)
+            if tree is None:
+                tree = self._over_output(self._reader.read(node.this), [])
+            descending = bool(node.args.get("desc"))
+            nulls = NullsOrder.FIRST if node.args.get("nulls_first") else NullsOrder.LAST
+            direction = SortDirection.DESC if descending else SortDirection.ASC
+            order.append((tree, SortKey(expression="NULL", direction=direction, nulls=nulls)))
+        return order
+
+    def _over_output(self, tree: Expression, keys: list[Expression]) -> Expression:
+        """`tree` with aliases of SELECT replaced; what equals one of `keys`, the group keys for HAVING, comes first."""
+        return self._with_aliases(tree, self._where_known(tree) if keys else tree, keys)
+
+    def _with_aliases(self, tree: Expression, qualified: Expression, keys: list[Expression]) -> Expression:
+        """As `_over_output`; `qualified` is the same tree with the names of tables' columns qualified."""
+        if isinstance(tree, Aggregate):
+            return self.sources.qualify(tree, self._source)
+        if qualified in keys:
+            return qualified
+        alias = self._alias(tree)
+        if alias is not None:
+            return alias
+        if isinstance(tree, Name):
+            return self.sources.qualify(tree, self._source)
+        parts = iter(children(qualified))
+        return map_children(tree, lambda child: self._with_aliases(child, next(parts), keys))
+
+    def _where_known(self, tree: Expression) -> Expression:
+        """`tree` qualified; a name that is no column of a table stays: it equals no part of a group key."""
+        if isinstance(tree, Name):
+            try:
+                return self.sources.qualify(tree, self._source)
+            except SpecError:
+                return tree
+        return map_children(tree, self._where_known)
+
+    # Joins and aggregates
+
+    def _joined(self) -> Iterator[Expression]:
+        """What stands in ON and USING."""
+        for join in self.sources.joins:
+            yield from (side for key in join.keys for side in key)
+            if join.residual is not None:
+                yield join.residual
+
+    def _joins(self) -> tuple[Join, ...]:
+        joins = []
+        named = [(join.kind, join.table.name) for join in self.sources.joins]
+        hints = read_hints(self._select, self.sources.first.name, named, self._source)
+        for index, join in enumerate(self.sources.joins):
+            at = f"/joins/{index}"
+            if join.at is not None:
+                self._origins.places[self._at + at] = join.at
+            keys = tuple(
+                JoinKey(
+                    left=self._text(left, f"{at}/on/{number}/left"), right=self._text(right, f"{at}/on/{number}/right")
+                )
+                for number, (left, right) in enumerate(join.keys)
+            )
+            residual = self._optional(join.residual, f"{at}/residual")
+            hint = hints.get(index)
+            if hint is None:
+                joins.append(Join(kind=join.kind, right=join.table, on=keys, residual=residual))
+                continue
+            for part in ("ship", "local"):
+                self._origins.places[f"{self._at}{at}/{part}"] = hint.at
+            joins.append(
+                Join(kind=join.kind, right=join.table, on=keys, residual=residual, ship=hint.ship, local=hint.local)
+            )
+        return tuple(joins)
+
+    def _name_calls(self, items: list[Item]) -> None:
+        for item in items:
+            if isinstance(item.tree, Aggregate):
+                self._calls.setdefault(item.tree, item.name)
+
+    def _extracted(self, tree: Expression) -> Expression:
+        """`tree` with every aggregate, and every part of a window, replaced by the name of its column."""
+        column = self._window.column(tree)
+        if column is not None:
+            return column
+        if isinstance(tree, Aggregate):
+            name = self._calls.get(tree)
+            if name is None:
+                name = self._calls[tree] = self._fresh(told(tree, f"aggregate_{len(self._calls) + 1}"))
+            return Name(None, name, tree.at)
+        return map_children(tree, self._extracted)
+
+    def _aggregates(self) -> tuple[AggregateCall, ...]:
+        calls = []
+        for index, (call, name) in enumerate(self._calls.items()):
+            at = f"/aggregates/{index}"
+            if call.at is not None:
+                self._origins.places[self._at + at] = call.at
+            calls.append(
+                AggregateCall(
+                    function=call.function,
+                    arguments=tuple(
+                        self._text(argument, f"{at}/arguments/{number}", call.at)
+                        for number, argument in enumerate(call.arguments)
+                    ),
+                    distinct=call.distinct,
+                    filter=self._text(call.filter, f"{at}/filter", call.at) if call.filter is not None else None,
+                    order_by=self._text(call.order_by, f"{at}/order_by", call.at)
+                    if call.order_by is not None
+                    else None,
+                    descending=call.descending,
+                    name=name,
+                )
+            )
+        return tuple(calls)
+
+    def _fresh(self, wanted: str) -> str:
+        # Short enough for a number behind it.
+        wanted = wanted[:LONGEST_TOLD]
+        name, number = wanted, 1
+        while name.casefold() in self._names:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._names.add(name.casefold())
+        return name
+
+
+def _aggregates_in(trees: Iterable[Expression]) -> bool:
+    return any(isinstance(part, Aggregate) for tree in trees for part in walk(tree))

@@ -1,0 +1,184 @@
+"""What the aggregate functions demand and give, as Spark 4.3 has it.
+
+Which sums can be put together from sums of parts with the same digits, by the type of what is added up.
+
+The last level of an aggregate whose streaming state is finer than its groups.
+
+A streaming query cannot aggregate what it has aggregated: there are no retractions. So where the state of a group is
+kept in parts, each of which may change by itself, mini-batches emit changed parts, and whoever keeps the result, or
+reads it, puts a group together from the newest rows of its parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from service.contract.query import AggregateFunction
+from service.sql.types.data_types import (
+    BIGINT,
+    DOUBLE,
+    NUMERIC,
+    STRING,
+    TINYINT,
+    DataType,
+    Field,
+    TypeName,
+    as_decimal,
+    decimal,
+)
+
+ORDERED = frozenset({AggregateFunction.FIRST_VALUE, AggregateFunction.LAST_VALUE, AggregateFunction.LISTAGG})
+"""Functions whose result depends on an order."""
+
+SPREADS = frozenset(
+    {
+        AggregateFunction.VAR_POP,
+        AggregateFunction.VAR_SAMP,
+        AggregateFunction.STDDEV_POP,
+        AggregateFunction.STDDEV_SAMP,
+    }
+)
+"""Functions of how values spread around their mean."""
+
+OF_GROUPING_SETS = frozenset({AggregateFunction.GROUPING, AggregateFunction.GROUPING_ID})
+"""Functions of the grouping set that a row belongs to."""
+
+IDEMPOTENT = frozenset({AggregateFunction.MIN, AggregateFunction.MAX, AggregateFunction.APPROX_COUNT_DISTINCT})
+"""Functions that DISTINCT does not change."""
+
+_SUMMABLE = NUMERIC | {TypeName.STRING, TypeName.NULL, TypeName.TIMESTAMP}
+
+
+_READ_AS_NUMBERS = NUMERIC | {TypeName.STRING, TypeName.NULL}
+_COUNTS = frozenset({AggregateFunction.COUNT, AggregateFunction.APPROX_COUNT_DISTINCT, AggregateFunction.GROUPING_ID})
+
+
+def takes(function: AggregateFunction, type_: DataType) -> bool:
+    """Whether Spark accepts a first argument of this type."""
+    if function is AggregateFunction.COUNT or function in OF_GROUPING_SETS:
+        return True
+    if function in {AggregateFunction.SUM, AggregateFunction.AVG}:
+        return type_.name in _SUMMABLE
+    if function in SPREADS or function is AggregateFunction.PERCENTILE:
+        return type_.name in _READ_AS_NUMBERS
+    return type_.name is not TypeName.OTHER
+
+
+def result_type(function: AggregateFunction, argument: DataType | None) -> DataType | None:
+    """The type of the result over a first argument that `takes` accepts; None where only Spark knows.
+
+    SUM of integers is a BIGINT, of DECIMAL(p,s) a DECIMAL(p+10,s), else a DOUBLE; AVG of DECIMAL(p,s) is a
+    DECIMAL(p+4,s+4), else a DOUBLE; counts are BIGINT, variances and percentiles DOUBLE; LISTAGG gives a STRING, or
+    BINARY of that; the others keep the type.
+    """
+    if function in _COUNTS:
+        return BIGINT
+    if function is AggregateFunction.GROUPING:
+        return TINYINT
+    if function in SPREADS or function is AggregateFunction.PERCENTILE:
+        return DOUBLE
+    if function is AggregateFunction.LISTAGG:
+        return argument if argument is None or argument.name is TypeName.BINARY else STRING
+    if argument is None or function not in {AggregateFunction.SUM, AggregateFunction.AVG}:
+        return argument
+    if argument.name is TypeName.DECIMAL and argument.precision is not None and argument.scale is not None:
+        if function is AggregateFunction.SUM:
+            return decimal(argument.precision + 10, argument.scale)
+        return decimal(argument.precision + 4, argument.scale + 4)
+    return BIGINT if argument.is_integral and function is AggregateFunction.SUM else DOUBLE
+
+
+MAX_SUM_PRECISION = 28
+"""Most digits of a DECIMAL whose SUM is taken below: ten digits are left for the sum, as Spark's own type has it."""
+
+MAX_PRODUCT_PRECISION = 20
+"""Most digits of a DECIMAL whose SUM is multiplied by a count: 38 digits then hold 10^18 rows."""
+
+MAX_PRODUCT_SCALE = 6
+"""Most digits behind the point of a product that Spark is sure to keep (`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
+
+MAX_AVERAGE_PRECISION = 12
+"""Most digits of a DECIMAL whose AVG is taken apart: exact for up to 10^12 joined rows (see `plan/algebra.py`)."""
+
+MAX_FACTOR_DIGITS = 24
+"""Most digits of both factors of a DECIMAL product together: 38 digits then hold the sum of 10^14 of them, which are
+ten million rows of one key on either side. The query's own sum has eleven digits more than a product."""
+
+MAX_FACTOR_SCALE = 6
+"""Most digits behind the point of both together that Spark is sure to keep in a product of sums
+(`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
+
+
+def refusal_of_parts(of: DataType | None, *, is_average: bool, weighed: bool) -> str | None:
+    """Why a SUM of values of type `of`, or their AVG, cannot be had from sums of parts, as the end of a sentence.
+
+    `weighed`: sums are multiplied by numbers of rows.
+
+    >>> from service.sql.types.data_types import decimal
+    >>> refusal_of_parts(decimal(10, 2), is_average=False, weighed=True)
+    >>> refusal_of_parts(decimal(30, 2), is_average=False, weighed=False)
+    'is over DECIMAL(30,2): parts of the sum could need more than 38 digits where the sum does not'
+    """
+    if of is None or not of.is_numeric:
+        return f"is over {of}, whose sums have no parts" if of else "is over a type that Spark alone knows"
+    if of.name is not TypeName.DECIMAL:
+        return None
+    precision, scale = of.precision or 0, of.scale or 0
+    if is_average and precision > MAX_AVERAGE_PRECISION:
+        return f"is over {of}: with more than {MAX_AVERAGE_PRECISION} digits its quotient would be rounded twice"
+    if precision > (MAX_PRODUCT_PRECISION if weighed else MAX_SUM_PRECISION):
+        return f"is over {of}: parts of the sum could need more than 38 digits where the sum does not"
+    if weighed and scale > MAX_PRODUCT_SCALE:
+        return f"is over {of}: its product with a count would lose digits behind the point"
+    return None
+
+
+def product_has_parts(product: DataType | None, one: DataType | None, other: DataType | None) -> bool:
+    """Whether the sum of products of values of these types is the product of their sums."""
+    if product is None or one is None or other is None or not (one.is_numeric and other.is_numeric):
+        return False
+    if product.is_integral or product.name is TypeName.DOUBLE:
+        return True
+    if product.name is not TypeName.DECIMAL:
+        return False
+    (p1, s1), (p2, s2) = as_decimal(one), as_decimal(other)
+    return p1 + p2 <= MAX_FACTOR_DIGITS and s1 + s2 <= MAX_FACTOR_SCALE
+
+
+class Merge(StrEnum):
+    """How the values of a group's parts become the group's value; NULLs do not count, and nothing but NULLs is NULL."""
+
+    SUM = "SUM"
+    MIN = "MIN"
+    MAX = "MAX"
+
+
+@dataclass(frozen=True)
+class MergedColumn:
+    """Column `name` of the parts, merged over a group."""
+
+    name: str
+    merge: Merge
+
+
+@dataclass(frozen=True)
+class FinalColumn:
+    """A column of the result: a group key or a merged column of that name (`source`), or, with `divisor`, the quotient
+    of two merged columns as DOUBLE, NULL where the divisor is 0. `zero`: 0 in the place of NULL, for counts.
+    """
+
+    field: Field
+    source: str
+    divisor: str | None = None
+    zero: bool = False
+
+
+@dataclass(frozen=True)
+class FinalLevel:
+    """Rows of one group have equal `keys`; the rows of one part of it are told apart by the columns `parts` besides."""
+
+    keys: tuple[str, ...]
+    parts: tuple[str, ...]
+    merged: tuple[MergedColumn, ...]
+    output: tuple[FinalColumn, ...]

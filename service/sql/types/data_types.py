@@ -1,0 +1,335 @@
+"""Column types: the atomic types of Spark SQL, as values, with their DDL spelling, and what is known of nested ones.
+
+Which type Spark 4.3 gives to operations over columns of known types, with ANSI mode on.
+
+The tables were read off Spark; `tests/service/sql/expressions/test_inference.py` compares every pair of types with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+
+class TypeName(StrEnum):
+    """The types that a column may have. `OTHER` stands for nested and engine-only ones: readable, not computable, and
+    grouped by at most.
+    """
+
+    BOOLEAN = "BOOLEAN"
+    TINYINT = "TINYINT"
+    SMALLINT = "SMALLINT"
+    INT = "INT"
+    BIGINT = "BIGINT"
+    FLOAT = "FLOAT"
+    DOUBLE = "DOUBLE"
+    DECIMAL = "DECIMAL"
+    STRING = "STRING"
+    BINARY = "BINARY"
+    DATE = "DATE"
+    TIMESTAMP = "TIMESTAMP"
+    TIMESTAMP_NTZ = "TIMESTAMP_NTZ"
+    NULL = "VOID"
+    OTHER = "OTHER"
+
+
+INTEGRAL = frozenset({TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT, TypeName.BIGINT})
+FRACTIONAL = frozenset({TypeName.FLOAT, TypeName.DOUBLE})
+NUMERIC = INTEGRAL | FRACTIONAL | {TypeName.DECIMAL}
+TEMPORAL = frozenset({TypeName.DATE, TypeName.TIMESTAMP, TypeName.TIMESTAMP_NTZ})
+
+MAX_PRECISION = 38
+
+
+@dataclass(frozen=True)
+class DataType:
+    """A column type. `precision` and `scale` are set for DECIMAL alone; `text` names an OTHER type, in Spark's words
+    where it is a nested one; `parts` are the types inside an array or a structure.
+    """
+
+    name: TypeName
+    precision: int | None = None
+    scale: int | None = None
+    text: str | None = None
+    parts: tuple[DataType, ...] = ()
+
+    def __str__(self) -> str:
+        if self.name is TypeName.DECIMAL:
+            return f"DECIMAL({self.precision},{self.scale})"
+        return self.text if self.name is TypeName.OTHER and self.text else self.name.value
+
+    @property
+    def is_numeric(self) -> bool:
+        """Integral, fractional or decimal."""
+        return self.name in NUMERIC
+
+    @property
+    def is_integral(self) -> bool:
+        """TINYINT to BIGINT."""
+        return self.name in INTEGRAL
+
+    @property
+    def is_fractional(self) -> bool:
+        """FLOAT or DOUBLE: sums depend on the order of the rows, -0.0 = 0.0 and NaN = NaN when grouped."""
+        return self.name in FRACTIONAL
+
+    @property
+    def nests_fractions(self) -> bool:
+        """An array or a structure with FLOAT or DOUBLE somewhere inside."""
+        return any(part.is_fractional or part.nests_fractions for part in self.parts)
+
+    @property
+    def is_groupable(self) -> bool:
+        """Whether values are told apart by GROUP BY and DISTINCT: atomic ones are, arrays and structures of such, and
+        neither maps nor what Spark alone knows.
+        """
+        if self.name is not TypeName.OTHER:
+            return True
+        return bool(self.parts) and all(part.is_groupable for part in self.parts)
+
+
+BOOLEAN = DataType(TypeName.BOOLEAN)
+TINYINT = DataType(TypeName.TINYINT)
+INT = DataType(TypeName.INT)
+BIGINT = DataType(TypeName.BIGINT)
+FLOAT = DataType(TypeName.FLOAT)
+DOUBLE = DataType(TypeName.DOUBLE)
+STRING = DataType(TypeName.STRING)
+DATE = DataType(TypeName.DATE)
+TIMESTAMP = DataType(TypeName.TIMESTAMP)
+TIMESTAMP_NTZ = DataType(TypeName.TIMESTAMP_NTZ)
+BINARY = DataType(TypeName.BINARY)
+NULL = DataType(TypeName.NULL)
+
+
+def decimal(precision: int, scale: int) -> DataType:
+    """A DECIMAL bounded to Spark's 38 digits."""
+    return DataType(TypeName.DECIMAL, min(precision, MAX_PRECISION), min(scale, MAX_PRECISION))
+
+
+@dataclass(frozen=True)
+class Field:
+    """A named, typed column of a table or of a plan node's output."""
+
+    name: str
+    type: DataType
+
+
+def array(element: DataType) -> DataType:
+    """ARRAY<`element`>."""
+    return DataType(TypeName.OTHER, text=f"ARRAY<{element}>", parts=(element,))
+
+
+def struct(fields: Sequence[Field]) -> DataType:
+    """A structure of `fields`; what is no plain name is quoted, since the text may become part of a CAST."""
+    inner = ", ".join(f"{_spelled(field.name)}: {field.type}" for field in fields)
+    return DataType(TypeName.OTHER, text=f"STRUCT<{inner}>", parts=tuple(field.type for field in fields))
+
+
+def mapping(key: DataType, value: DataType) -> DataType:
+    """A map, which is read and passed on alone."""
+    return DataType(TypeName.OTHER, text=f"MAP<{key}, {value}>")
+
+
+def _spelled(name: str) -> str:
+    return name if name.isascii() and name.isidentifier() else "`" + name.replace("`", "``") + "`"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table, in order."""
+
+    fields: tuple[Field, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in order."""
+        return tuple(field.name for field in self.fields)
+
+    def find(self, name: str) -> Field | None:
+        """The column called `name`: the exact spelling first, else the only one that differs in case alone."""
+        alike = self.alike(name)
+        exact = next((field for field in alike if field.name == name), None)
+        return exact or (alike[0] if len(alike) == 1 else None)
+
+    def alike(self, name: str) -> Sequence[Field]:
+        """The columns whose names equal `name` without regard to case, in order."""
+        return self._by_folded_name.get(name.casefold(), ())
+
+    @cached_property
+    def _by_folded_name(self) -> Mapping[str, Sequence[Field]]:
+        found: dict[str, list[Field]] = {}
+        for field in self.fields:
+            found.setdefault(field.name.casefold(), []).append(field)
+        return found
+
+
+UNKNOWN = DataType(TypeName.OTHER, text="UNKNOWN")
+"""The type of a column of which only Spark knows what it will be."""
+
+
+def known(type_: DataType) -> DataType | None:
+    """`type_`, or None for UNKNOWN: an expression's type from a field's."""
+    return None if type_ == UNKNOWN else type_
+
+
+_INTEGRAL_ORDER = (TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT, TypeName.BIGINT)
+_AS_DECIMAL = {TypeName.TINYINT: 3, TypeName.SMALLINT: 5, TypeName.INT: 10, TypeName.BIGINT: 20}
+# The least scale that Spark keeps when a result has more than 38 digits.
+_MINIMUM_SCALE = 6
+
+
+class Incompatible(Exception):  # noqa: N818 - told in terms of types, turned into a SpecError with its place
+    """An operation that Spark refuses for operands of these types."""
+
+
+def is_null(type_: DataType) -> bool:
+    """The type of a bare NULL, which takes any other."""
+    return type_.name is TypeName.NULL
+
+
+def as_decimal(type_: DataType) -> tuple[int, int]:
+    """Precision and scale of a decimal, or of the one that holds every value of an integer type."""
+    if type_.name is TypeName.DECIMAL:
+        return type_.precision or 10, type_.scale or 0
+    return _AS_DECIMAL[type_.name], 0
+
+
+def arithmetic(operator: str, left: DataType, right: DataType) -> DataType | None:
+    """The type of `left operator right`; None where Spark decides. Raises Incompatible where it refuses."""
+    if operator == "||":
+        both_bytes = left.name is TypeName.BINARY and right.name is TypeName.BINARY
+        return left if both_bytes else DataType(TypeName.STRING)
+    if is_null(left) and is_null(right):
+        return None
+    if (is_null(left) or is_null(right)) and {left.name, right.name} & TEMPORAL:
+        return None
+    left, right = (right if is_null(left) else left), (left if is_null(right) else right)
+    names = {left.name, right.name}
+    if names <= NUMERIC:
+        return _numeric(operator, left, right)
+    if TypeName.STRING in names and names & NUMERIC:
+        return _with_string(operator, left, right)
+    if operator in "+-" and names & TEMPORAL and not names & {TypeName.BOOLEAN, TypeName.BINARY}:
+        return _with_time(operator, left, right)
+    raise Incompatible
+
+
+def _numeric(operator: str, left: DataType, right: DataType) -> DataType | None:
+    fractional = left.is_fractional or right.is_fractional
+    if operator == "DIV":
+        if fractional:
+            raise Incompatible
+        return BIGINT
+    if TypeName.DECIMAL in {left.name, right.name} and not fractional:
+        return decimal_arithmetic(operator, as_decimal(left), as_decimal(right))
+    return DOUBLE if operator == "/" else wider_number(left, right)
+
+
+def decimal_arithmetic(operator: str, left: tuple[int, int], right: tuple[int, int]) -> DataType:
+    """Spark's `DecimalPrecision`: precision and scale of `+ - * / %` over decimals."""
+    (p1, s1), (p2, s2) = left, right
+    if operator in "+-":
+        scale = max(s1, s2)
+        return _adjusted(max(p1 - s1, p2 - s2) + scale + 1, scale)
+    if operator == "*":
+        return _adjusted(p1 + p2 + 1, s1 + s2)
+    if operator == "/":
+        scale = max(_MINIMUM_SCALE, s1 + p2 + 1)
+        return _adjusted(p1 - s1 + s2 + scale, scale)
+    scale = max(s1, s2)
+    return _adjusted(min(p1 - s1, p2 - s2) + scale, scale)
+
+
+def _adjusted(precision: int, scale: int) -> DataType:
+    # Digits before the point are worth more than those behind it.
+    if precision <= MAX_PRECISION:
+        return decimal(precision, scale)
+    whole = precision - scale
+    return decimal(MAX_PRECISION, max(MAX_PRECISION - whole, min(scale, _MINIMUM_SCALE)))
+
+
+def _with_string(operator: str, left: DataType, right: DataType) -> DataType:
+    number = right if left.name is TypeName.STRING else left
+    if operator == "DIV" and number.name not in INTEGRAL:
+        raise Incompatible
+    return BIGINT if number.name in INTEGRAL and operator != "/" else DOUBLE
+
+
+def _with_time(operator: str, left: DataType, right: DataType) -> DataType | None:
+    small = {TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT}
+    date = DataType(TypeName.DATE)
+    if left == date and right.name in small:
+        return date
+    if operator == "+":
+        if right == date and left.name in small:
+            return date
+        raise Incompatible
+    # The difference of two times is an interval, which no table column can have.
+    if {left.name, right.name} <= TEMPORAL | {TypeName.STRING}:
+        return None
+    raise Incompatible
+
+
+def wider_number(left: DataType, right: DataType) -> DataType:
+    """The type that two numbers are converted to before they are compared or united."""
+    if left.is_fractional or right.is_fractional:
+        return left if left == right else DOUBLE
+    if TypeName.DECIMAL in {left.name, right.name}:
+        (p1, s1), (p2, s2) = as_decimal(left), as_decimal(right)
+        scale = max(s1, s2)
+        whole = max(p1 - s1, p2 - s2)
+        if whole + scale > MAX_PRECISION:
+            scale = max(MAX_PRECISION - whole, min(scale, _MINIMUM_SCALE))
+        return decimal(whole + scale, scale)
+    return max(left, right, key=lambda type_: _INTEGRAL_ORDER.index(type_.name))
+
+
+def comparable(left: DataType, right: DataType) -> bool:
+    """Whether Spark compares the two; a string is converted to the other side's type."""
+    if is_null(left) or is_null(right) or TypeName.STRING in {left.name, right.name}:
+        return True
+    return left.name == right.name or {left.name, right.name} <= NUMERIC or {left.name, right.name} <= TEMPORAL
+
+
+def common_type(left: DataType, right: DataType, *, strings_convert: bool) -> DataType | None:
+    """The type that holds both; None where Spark decides. Raises Incompatible where there is none."""
+    if left == right or is_null(right):
+        return left
+    if is_null(left):
+        return right
+    names = {left.name, right.name}
+    if TypeName.STRING in names:
+        # Spark writes no nested value as a string by itself.
+        if not strings_convert or TypeName.OTHER in names:
+            raise Incompatible
+        other = right if left.name is TypeName.STRING else left
+        if other.name in INTEGRAL:
+            return BIGINT
+        return DOUBLE if other.is_numeric else other
+    if names <= NUMERIC:
+        return wider_number(left, right)
+    if names <= TEMPORAL:
+        winner = TypeName.TIMESTAMP if TypeName.TIMESTAMP in names else TypeName.TIMESTAMP_NTZ
+        return DataType(winner)
+    raise Incompatible
+
+
+def widest(types: Sequence[DataType | None], *, strings_convert: bool) -> DataType | None:
+    """The common type of all, None where one is unknown or Spark's order of finding it could matter.
+
+    Raises Incompatible where two of them have none.
+    """
+    known = [type_ for type_ in types if type_ is not None]
+    if len({type_.name for type_ in known} - {TypeName.NULL}) > 2 and any(
+        type_.name in {TypeName.STRING, TypeName.DECIMAL} for type_ in known
+    ):
+        return None
+    result: DataType | None = known[0] if known else None
+    for type_ in known[1:]:
+        if result is None:
+            return None
+        result = common_type(result, type_, strings_convert=strings_convert)
+    return result if len(known) == len(types) else None

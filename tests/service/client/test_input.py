@@ -1,0 +1,186 @@
+"""What a job is made of before it is sent: documents, tables, settings, and where a mistake in SQL is."""
+
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+
+from service.client.connection import pointed_out
+from service.client.job_input import given_settings, given_tables, merged_settings, parsed_document, table_source
+from service.client.terminal import CliError, ExitCode
+from service.contract.options import JobSettings
+
+YAML = """
+name: nightly
+tables: {f: {format: parquet, path: flights/}}
+on: yes
+since: 2013-01-31
+at: 12:30
+id: 007
+n: 16
+x: 1.5e3
+none: ~
+truth: true
+sql: |
+  SELECT 1
+  FROM f
+"""
+
+
+def test_words_are_words() -> None:
+    assert parsed_document(YAML, "job.yaml") == {
+        "name": "nightly",
+        "tables": {"f": {"format": "parquet", "path": "flights/"}},
+        "on": "yes",
+        "since": "2013-01-31",
+        "at": "12:30",
+        "id": "007",
+        "n": 16,
+        "x": 1500.0,
+        "none": None,
+        "truth": True,
+        "sql": "SELECT 1\nFROM f\n",
+    }
+
+
+@pytest.mark.parametrize("text", ['{"a": [1, "x"]}', "{a: [1, x]}", '{\n\t"a": [1,\n\t"x"]}'])
+def test_json_and_what_looks_like_it(text: str) -> None:
+    assert parsed_document(text, "standard input") == {"a": [1, "x"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "place"),
+    [
+        ("a: 1\nb: [1\nc: 2\n", "job.yaml", "job.yaml:3:2"),
+        ('{"a": 1,\n "b" 2}', "job.json", "job.json:2:6"),
+        ("a: 1\na: 2\n", "job.yaml", "job.yaml:2:1"),
+        ("x: !!python/object:os.system {}\n", "job.yaml", "job.yaml:1:4"),
+    ],
+)
+def test_a_mistake_is_pointed_at(text: str, label: str, place: str) -> None:
+    with pytest.raises(CliError, match=f"{label} cannot be read") as raised:
+        parsed_document(text, label)
+    assert raised.value.code == ExitCode.USAGE
+    assert raised.value.advice.splitlines()[0] == place
+    assert raised.value.advice.splitlines()[2].strip() == "^"
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', "a: {b: 1, b: 2}"])
+def test_a_name_stands_once(text: str) -> None:
+    with pytest.raises(CliError, match="twice"):
+        parsed_document(text, "job")
+
+
+@pytest.mark.parametrize("text", ["a: !!timestamp x", "a: !!int x", "a: !!python/name:os.system x"])
+def test_a_tag_that_cannot_be_meant(text: str) -> None:
+    with pytest.raises(CliError) as raised:
+        parsed_document(text, "job.yaml")
+    assert raised.value.code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "path"),
+    [
+        ("parquet:flights/", "parquet", "flights/"),
+        ("csv:a:b=c", "csv", "a:b=c"),
+        ("flights.PARQUET", "parquet", "flights.PARQUET"),
+        ("s3a://lake/orders.jsonl", "json", "s3a://lake/orders.jsonl"),
+        ("parquet:s3a://lake/orders/", "parquet", "s3a://lake/orders/"),
+    ],
+)
+def test_a_table(text: str, kind: str, path: str) -> None:
+    assert table_source(text) == {"format": kind, "path": path}
+
+
+@pytest.mark.parametrize("text", ["flights/", "orc:flights/", "parquet:", ""])
+def test_what_does_not_tell_its_format(text: str) -> None:
+    with pytest.raises(CliError, match="does not tell its format"):
+        table_source(text)
+
+
+def test_columns_and_options() -> None:
+    tables = given_tables(
+        ["u=csv:users/", "f=parquet:flights/", "t=a.tsv"],
+        ["u=uid BIGINT, name STRING"],
+        ["u.header=true", "u.null_value=0", "t.quote='"],
+    )
+    assert tables == {
+        "u": {
+            "format": "csv",
+            "path": "users/",
+            "schema": "uid BIGINT, name STRING",
+            "options": {"header": True, "null_value": "0"},
+        },
+        "f": {"format": "parquet", "path": "flights/"},
+        "t": {"format": "csv", "path": "a.tsv", "options": {"delimiter": "\t", "quote": "'"}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("tables", "schemas", "options", "told"),
+    [
+        (["f"], [], [], "--table 'f' cannot be read"),
+        (["f=csv:a", "f=csv:b"], [], [], "twice"),
+        (["f=csv:a"], ["g=x INT"], [], "which --table does not give"),
+        (["f=csv:a"], [], ["header=true"], "names no table"),
+        (["f=csv:a"], [], ["f.header"], "--read 'f.header' cannot be read"),
+    ],
+)
+def test_mistakes_in_tables(tables: list[str], schemas: list[str], options: list[str], told: str) -> None:
+    with pytest.raises(CliError, match=told) as raised:
+        given_tables(tables, schemas, options)
+    assert raised.value.code == ExitCode.USAGE
+
+
+def test_values_are_as_json_has_them() -> None:
+    given = given_settings(["agg_phase=TWO_PHASE", "distinct_split.enabled=true", "skew.factor=4.5", "x= a=b "])
+    assert given == {"agg_phase": "TWO_PHASE", "distinct_split.enabled": True, "skew.factor": 4.5, "x": "a=b"}
+
+
+@pytest.mark.parametrize("pair", ["agg_phase", "=x", ""])
+def test_what_is_no_pair_is_refused(pair: str) -> None:
+    with pytest.raises(CliError) as raised:
+        given_settings([pair])
+    assert raised.value.code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        {"skew": {"factor": 2, "threshold": "1MB"}},
+        {"skew.factor": 2, "skew.threshold": "1MB"},
+        {"table.optimizer.skewed-join-optimization.skewed-factor": 2, "skew": {"threshold": "1MB"}},
+    ],
+)
+@pytest.mark.parametrize("key", ["skew.factor", "table.optimizer.skewed-join-optimization.skewed-factor"])
+def test_the_service_takes_what_is_merged(base: dict[str, object], key: str) -> None:
+    merged = JobSettings.model_validate(merged_settings(base, {key: 8}))
+    assert (merged.skew.factor, merged.skew.threshold) == (8, 1 << 20)
+
+
+def test_what_is_unknown_is_for_the_service_to_judge() -> None:
+    assert merged_settings({"future": {"a": 1}, "x": 1}, {"y": 2}) == {"future.a": 1, "x": 1, "y": 2}
+    assert merged_settings({"future": {"a": 1}}, {}) == {"future": {"a": 1}}
+
+
+@pytest.mark.parametrize("before", ["", "SELECT ", "\t\t", "'大きさ' AS ", "x" * 200])
+def test_the_caret_is_below(before: str) -> None:
+    line, caret = pointed_out(f"SELECT\n{before}@ FROM t{' ' * 100}y", 2, len(before) + 1)
+    assert cell_len(line.partition("@")[0]) == len(caret) - 1
+    assert cell_len(line) <= 80
+
+
+def test_an_escape_in_the_sql_is_not_obeyed() -> None:
+    line, caret = pointed_out("SELECT '\x1b[31m' @", 1, 16)
+    assert line == r"SELECT '\x1b[31m' @"
+    assert line[len(caret) - 1] == "@"
+
+
+def test_without_a_column_the_line_alone() -> None:
+    assert pointed_out("a\nb", 2, None) == ("b",)
+    assert pointed_out("a\nb", 2, 99) == ("b",)
+
+
+@pytest.mark.parametrize("line", [0, 3])
+def test_no_such_line(line: int) -> None:
+    assert pointed_out("a\nb", line, 1) == ()

@@ -1,0 +1,145 @@
+"""What a client may post."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from service.contract.job import JobSpec
+
+TABLES = {"t": {"format": "parquet", "path": "t/"}}
+JSON = {"format": "json", "path": "t"}
+
+
+def job(**parts: Any) -> JobSpec:
+    return JobSpec.model_validate({"tables": TABLES, "sql": "SELECT 1 FROM t", **parts})
+
+
+def csv(**options: str) -> dict[str, Any]:
+    return {"t": {"format": "csv", "path": "t", "schema": "a INT", "options": options}}
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|", " ", "\u20ac"])
+def test_delimiters_that_work(delimiter: str) -> None:
+    assert job(tables=csv(delimiter=delimiter)).file_tables["t"].options.delimiter == delimiter
+
+
+def test_defaults() -> None:
+    spec = job()
+    assert (spec.name, spec.mode, spec.sink.kind, spec.limits.max_attempts) == ("unnamed", "batch", "managed", 3)
+    assert spec.limits.timeout == timedelta(hours=1)
+
+
+def test_a_stored_job_reads_back() -> None:
+    spec = job(
+        tables={"t": {"format": "csv", "path": "t", "schema": "a INT", "options": {"header": True, "delimiter": ";"}}},
+        settings={"table.optimizer.agg-phase-strategy": "ONE_PHASE"},
+        limits={"timeout": "90s"},
+    )
+    assert JobSpec.model_validate(spec.model_dump(mode="json", by_alias=True)) == spec
+
+
+@pytest.mark.parametrize(
+    ("parts", "kind"),
+    [
+        ({"sql": None}, "sql_or_query"),
+        ({"query": {"source": {"kind": "table", "table": "t"}}}, "sql_or_query"),
+        ({"tables": {"t": {"format": "csv", "path": "t"}}}, "schema_required"),
+        ({"tables": {"t": JSON}}, "schema_required"),
+        (
+            {"mode": "incremental", "tables": {"s": {"format": "rate"}, "t": {**JSON, "role": "static"}}},
+            "schema_required",
+        ),
+        ({"tables": {"t": {"format": "parquet", "path": "t", "schema": "a INT"}}}, "schema_not_applicable"),
+        ({"tables": {}}, "too_short"),
+        ({"tables": {"t": {"format": "orc", "path": "t"}}}, "enum"),
+        ({"tables": {"t": {"format": "parquet", "path": ""}}}, "string_too_short"),
+        (
+            {"tables": {"t": {"format": "csv", "path": "t", "schema": "a INT", "options": {"sep": ";"}}}},
+            "extra_forbidden",
+        ),
+        ({"tables": csv(delimiter='"')}, "delimiter_is_quote"),
+        ({"tables": csv(quote=",")}, "delimiter_is_quote"),
+        ({"tables": csv(delimiter="\n")}, "string_pattern_mismatch"),
+        ({"tables": csv(delimiter="\r")}, "string_pattern_mismatch"),
+        ({"tables": csv(quote="\n")}, "string_pattern_mismatch"),
+        ({"tables": csv(delimiter="")}, "string_pattern_mismatch"),
+        ({"tables": csv(delimiter="||")}, "string_pattern_mismatch"),
+        ({"settings": {"nosuch": 1}}, "unknown_setting"),
+        ({"sql": "x" * 100_001}, "query_too_deep"),
+        ({"sql": ""}, "string_too_short"),
+        ({"name": "a\nb"}, "string_pattern_mismatch"),
+        ({"mode": "now and then"}, "enum"),
+        ({"limits": {"timeout": "0s"}}, "greater_than_equal"),
+        ({"limits": {"timeout": "8d"}}, "less_than_equal"),
+        ({"limits": {"timeout": 5}}, "value_error"),
+        ({"limits": {"timeout": None}}, "timeout_required"),
+        ({"limits": {"max_attempts": 0}}, "greater_than_equal"),
+        ({"sink": {"kind": "mysql"}}, "enum"),
+        ({"sink": {}}, "missing"),
+        ({"extra": 1}, "extra_forbidden"),
+    ],
+)
+def test_refused(parts: dict[str, Any], kind: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        job(**parts)
+    assert [error["type"] for error in caught.value.errors()] == [kind]
+
+
+def test_what_is_younger_is_not_stored_where_it_says_nothing() -> None:
+    stored = job().stored()
+    assert sorted(stored) == ["limits", "mode", "name", "query", "settings", "sink", "sql", "tables"]
+    assert sorted(stored["tables"]["t"]) == ["format", "options", "path", "schema"]
+    assert "state" not in stored["settings"]
+    assert "optimizer" not in stored["settings"]
+    assert sorted(stored["limits"]) == ["max_attempts", "timeout"]
+    assert JobSpec.model_validate(stored) == job()
+
+
+@pytest.mark.parametrize(
+    ("parts", "version"),
+    [
+        ({}, 3),
+        ({"settings": {"state.partitions": 4}}, 4),
+        ({"mode": "incremental"}, 4),
+        ({"mode": "continuous"}, 4),
+        (
+            {
+                "mode": "continuous",
+                "tables": {
+                    "s": {"format": "rate"},
+                    "t": {"format": "parquet", "path": "t/", "role": "static", "follow": True},
+                },
+            },
+            5,
+        ),
+        ({"tables": {"t": {"format": "csv", "path": "t/", "schema": "a BIGINT", "options": {"multi_line": True}}}}, 6),
+        ({"tables": {"t": {"format": "json", "path": "t/", "schema": "a BIGINT", "options": {"multi_line": True}}}}, 3),
+        ({"limits": {"failure_retries": 1}}, 7),
+        ({"settings": {"optimizer.timeout": "2s"}}, 9),
+        ({"settings": {"optimizer.timeout": "10s"}}, 3),
+        ({"compare_with": "e0a9a1ab-1ff8-4d24-8f9e-cb6b3df1f6c4"}, 8),
+        ({"compare_with": "e0a9a1ab-1ff8-4d24-8f9e-cb6b3df1f6c4", "limits": {"failure_retries": 1}}, 8),
+    ],
+)
+def test_a_job_is_for_the_oldest_workers_that_can_run_it(parts: dict[str, Any], version: int) -> None:
+    assert job(**parts).needs_version == version
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"limits": {"failure_retries": False}},
+        {"limits": {"max_attempts": True}},
+        {"settings": {"distinct_split": {"bucket_num": True}}},
+        {"settings": {"mini_batch": {"size": True}}},
+        {"settings": {"state": {"partitions": True}}},
+    ],
+    ids=str,
+)
+def test_a_flag_is_no_number(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="int_type"):
+        job(**changes)

@@ -1,0 +1,139 @@
+"""What a job's mode lets it say, and where an error points."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from service.contract.enums import OutputMode
+from service.contract.job import DeltaSink, JobSpec, ParquetSink, PostgresSink, RateTable, StreamTable, TableRole
+
+FILES: dict[str, Any] = {"format": "parquet", "path": "t/"}
+CLICKS: dict[str, Any] = {"format": "stream", "stream": "clicks"}
+RATE: dict[str, Any] = {"format": "rate", "rows_per_second": 10}
+
+
+def spec(**parts: Any) -> JobSpec:
+    return JobSpec.model_validate({"mode": "continuous", "tables": {"t": FILES}, "sql": "SELECT 1 FROM t", **parts})
+
+
+def test_a_job_with_everything_reads_back() -> None:
+    given = spec(
+        mode="incremental",
+        tables={
+            "o": {**FILES, "role": "stream", "event_time": {"column": "ts", "delay": "10m"}},
+            "c": {**CLICKS, "event_time": {"column": "at"}},
+            "r": RATE,
+            "u": {"format": "csv", "path": "u", "schema": "id INT", "role": "static", "follow": True},
+        },
+        output="append",
+        schedule={"every": "90s"},
+        sink={"kind": "postgres", "connection": "warehouse", "table": "public.uniques"},
+        settings={"state": {"provider": "memory", "partitions": 8}},
+    )
+    assert isinstance(given.tables["c"], StreamTable)
+    assert isinstance(given.tables["r"], RateTable)
+    assert isinstance(given.sink, PostgresSink)
+    assert (given.output, given.schedule and given.schedule.every) == (OutputMode.APPEND, timedelta(seconds=90))
+    assert given.streams == ("o", "c", "r")
+    assert list(given.file_tables) == ["o", "u"]
+    assert list(given.followed) == ["u"]
+    assert JobSpec.model_validate(given.stored()) == given
+
+
+def test_the_only_table_is_the_stream() -> None:
+    assert (spec().role_of("t"), spec().streams) == (TableRole.STREAM, ("t",))
+    assert spec(mode="batch").streams == ()
+
+
+def test_a_continuous_job_has_no_time_limit_and_another_has() -> None:
+    assert spec().limits.timeout is None
+    assert spec(limits={"max_attempts": 5}).limits.timeout is None
+    assert spec(mode="incremental").limits.timeout == timedelta(hours=1)
+    # As a client that posts what it was told.
+    assert JobSpec.model_validate(spec().model_dump(mode="json", by_alias=True)) == spec()
+
+
+@pytest.mark.parametrize(
+    ("sink", "kind"),
+    [({"kind": "delta", "path": "out/uniques"}, DeltaSink), ({"kind": "parquet", "path": "out/windows"}, ParquetSink)],
+)
+def test_sinks(sink: dict[str, Any], kind: type[object]) -> None:
+    assert isinstance(spec(sink=sink).sink, kind)
+
+
+@pytest.mark.parametrize(
+    ("parts", "code", "at"),
+    [
+        ({"mode": "batch", "tables": {"t": CLICKS}}, "only_for_streams", "tables.t.format"),
+        ({"mode": "batch", "tables": {"t": RATE}}, "only_for_streams", "tables.t.format"),
+        ({"mode": "batch", "tables": {"t": {**FILES, "role": "stream"}}}, "only_for_streams", "tables.t.role"),
+        (
+            {"mode": "batch", "tables": {"t": {**FILES, "event_time": {"column": "ts"}}}},
+            "only_for_streams",
+            "tables.t.event_time",
+        ),
+        ({"mode": "batch", "tables": {"t": {**FILES, "follow": True}}}, "only_for_streams", "tables.t.follow"),
+        ({"tables": {"t": {**FILES, "follow": True}}}, "follow_not_applicable", "tables.t.follow"),
+        ({"tables": {"t": {**CLICKS, "follow": True}}}, "extra_forbidden", "tables.t.follow"),
+        ({"mode": "batch", "output": "update"}, "only_for_streams", "output"),
+        ({"mode": "batch", "schedule": {"every": "1m"}}, "only_for_streams", "schedule"),
+        ({"mode": "batch", "sink": {"kind": "delta", "path": "x"}}, "only_for_streams", "sink"),
+        ({"schedule": {"every": "1m"}}, "schedule_not_applicable", "schedule"),
+        ({"limits": {"timeout": "1h"}}, "limits_timeout_not_for_streams", "limits.timeout"),
+        ({"mode": "incremental", "limits": {"timeout": None}}, "timeout_required", "limits.timeout"),
+        ({"limits": {"failure_retries": 1}}, "retries_not_for_streams", "limits.failure_retries"),
+        (
+            {"mode": "incremental", "limits": {"failure_retries": 1}},
+            "retries_not_for_streams",
+            "limits.failure_retries",
+        ),
+        ({"compare_with": "a job"}, "comparison_not_for_streams", "compare_with"),
+        ({"mode": "incremental", "compare_with": "a job"}, "comparison_not_for_streams", "compare_with"),
+        ({"tables": {"t": {**FILES, "role": "static"}}}, "no_stream", "tables"),
+        (
+            {"tables": {"t": {**FILES, "role": "static"}, "u": {**FILES, "role": "static"}}},
+            "no_stream",
+            "tables",
+        ),
+        ({"tables": {"t": {**FILES, "role": "stream"}, "u": FILES}}, "role_required", "tables.u.role"),
+        ({"tables": {"t": CLICKS, "u": FILES}}, "role_required", "tables.u.role"),
+        (
+            {"tables": {"t": CLICKS, "u": {**FILES, "role": "static", "event_time": {"column": "ts"}}}},
+            "event_time_not_applicable",
+            "tables.u.event_time",
+        ),
+        ({"tables": {"t": {**CLICKS, "role": "static"}}}, "literal_error", "tables.t.role"),
+        ({"tables": {"t": {**CLICKS, "path": "x"}}}, "extra_forbidden", "tables.t.path"),
+        ({"tables": {"t": {"format": "stream", "stream": "../x"}}}, "string_pattern_mismatch", "tables.t.stream"),
+        ({"tables": {"t": {"format": "rate", "rows_per_second": 0}}}, "greater_than_equal", "tables.t.rows_per_second"),
+        ({"tables": {"t": {"format": "orc"}}}, "enum", "tables.t.format"),
+        ({"tables": {"t": {"format": ["parquet"]}}}, "enum", "tables.t.format"),
+        ({"tables": {"t": "t/"}}, "model_type", "tables.t"),
+        ({"sink": {"kind": "parquet"}}, "missing", "sink.path"),
+        ({"sink": {"kind": "mysql"}}, "enum", "sink.kind"),
+        (
+            {"sink": {"kind": "postgres", "connection": "a b", "table": "t"}},
+            "string_pattern_mismatch",
+            "sink.connection",
+        ),
+        (
+            {"sink": {"kind": "postgres", "connection": "a", "table": "t; DROP"}},
+            "string_pattern_mismatch",
+            "sink.table",
+        ),
+        ({"settings": {"state.partitions": 0}}, "greater_than_equal", "settings.state.partitions"),
+    ],
+)
+def test_refused(parts: dict[str, Any], code: str, at: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        spec(**parts)
+    assert [(error["type"], ".".join(map(str, error["loc"]))) for error in caught.value.errors()] == [(code, at)]
+
+
+def test_an_unknown_format_names_all_of_them() -> None:
+    with pytest.raises(ValidationError, match="'parquet', 'csv', 'json', 'stream' or 'rate'"):
+        spec(tables={"t": {"format": "orc"}})

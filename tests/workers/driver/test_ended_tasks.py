@@ -1,0 +1,74 @@
+"""Which tasks go on although what they were for has ended, and whose they are."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from tests.support.processes import wait_for
+from workers.driver.driver import tasks_left_behind, tasks_left_behind_by
+
+pytestmark = pytest.mark.spark
+
+
+@contextmanager
+def stuck(spark: SparkSession, gate: Path) -> Iterator[threading.Thread]:
+    """A job of two tasks with the tag "own", that wait for a pipe to be opened, and do not hear a cancellation. They
+    end with the context.
+    """
+    context = spark.sparkContext
+    os.mkfifo(gate)
+    # Each task opens it to read, which returns once somebody opens it to write.
+    waiting = f"reflect('scala.io.Source', 'fromFile', '{gate}', 'UTF-8') IS NOT NULL"
+
+    def run() -> None:
+        context.addJobTag("own")
+        context.setInterruptOnCancel(True)
+        with suppress(Py4JJavaError):  # it was cancelled
+            spark.range(0, 2, 1, 2).where(waiting).collect()
+        context.clearJobTags()
+        context.setInterruptOnCancel(False)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        wait_for("both tasks", lambda: running_tasks(context) == 2, 60)
+        yield thread
+    finally:
+        opened = os.open(gate, os.O_RDWR)
+        thread.join(60)
+        wait_for("the tasks to end", lambda: running_tasks(context) == 0, 60)
+        os.close(opened)
+
+
+def running_tasks(context: SparkContext) -> int:
+    """How many the scheduler has, whosever they are."""
+    return int(context._jsc.sc().taskScheduler().rootPool().runningTasks())
+
+
+def test_tasks_of_a_job_that_goes_on_are_not_left_behind(spark: SparkSession, tmp_path: Path) -> None:
+    context = spark.sparkContext
+    with stuck(spark, tmp_path / "gate"):
+        # Spark's store of executors has them long before that of stages.
+        assert [tasks_left_behind(context) for _ in range(20)] == [0] * 20
+        assert tasks_left_behind_by(context, "own") == 0
+
+
+def test_tasks_of_a_cancelled_job_are_left_behind_by_it_alone(spark: SparkSession, tmp_path: Path) -> None:
+    context = spark.sparkContext
+    with stuck(spark, tmp_path / "gate") as job:
+        context.cancelJobsWithTag("own")
+        job.join(60)
+        assert not job.is_alive()
+        # The end of its stage comes through Spark's listener bus.
+        wait_for("what is left behind", lambda: tasks_left_behind(context) == 2, 30)
+        assert (tasks_left_behind_by(context, "own"), tasks_left_behind_by(context, "other")) == (2, 0)
+    assert tasks_left_behind(context) == 0

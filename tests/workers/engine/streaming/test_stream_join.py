@@ -1,0 +1,136 @@
+"""Two streams joined and aggregated as one state. That it is right is proven in tests/conformance/test_streams.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from service.contract.query import JoinKind
+from service.sql.expressions.scalar import Scalar, column
+from service.sql.types.data_types import BIGINT, INT, DataType, TypeName
+from tests.support.joined import call, col, joined, scan, text
+from tests.support.plan_parts import lines_of
+from tests.support.scalars import scalar
+from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Named, Project, output_of
+from workers.engine.plan.traversal import walk_up
+from workers.engine.plan.validation import check
+from workers.engine.streaming.stream_joins import over_both_streams, stream_join_obstacle
+
+INNER, LEFT, RIGHT = JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT
+SEMI, ANTI, FULL = JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI, JoinKind.FULL
+
+
+def by_key(*calls: Call, kind: JoinKind = INNER, residual: Scalar | None = None, by: str = "l.k") -> Aggregate:
+    return joined(*calls, kind=kind, by=(by,), residual=residual)
+
+
+def lines(node: Aggregate) -> list[str]:
+    after = over_both_streams(node)
+    check(after, "the test", output_of(node))
+    assert not any(isinstance(part, Join) for part in walk_up(after))
+    return lines_of(after)
+
+
+def test_groups_of_an_inner_join_have_rows_on_both_sides() -> None:
+    assert lines(by_key(call("COUNT"), call("MAX", col("r.i")))) == [
+        "Filter l.k IS NOT NULL",
+        "Project l.k AS $k0, 1 AS $u0, CAST(NULL AS INT) AS $u1, CAST(NULL AS INT) AS $u2",
+        "Filter r.k IS NOT NULL",
+        "Project r.k AS $k0, CAST(NULL AS INT) AS $u0, 1 AS $u1, r.i AS $u2",
+        "Union 2 inputs",
+        "Aggregate BY $k0 [COUNT($u0) AS $l0, COUNT($u1) AS $r0, MAX($u2) AS $r1]",
+        "Filter $l0 > 0L AND $r0 > 0L",
+        "Project $k0 AS l_k, $l0, $r0, $r1",
+        "Project l_k, $l0, $r0, $r1, $l0 * $r0 AS $f0, $r1 AS $f1",
+        "Project l_k, coalesce($f0, 0L) AS count, $f1 AS max_r.i",
+    ]
+
+
+@pytest.mark.parametrize(("kind", "kept", "other"), [(LEFT, "l", "r"), (RIGHT, "r", "l")])
+def test_the_side_that_an_outer_join_keeps_stands_alone(kind: JoinKind, kept: str, other: str) -> None:
+    told = lines(by_key(call("COUNT"), call("MIN", col(f"{other}.i")), kind=kind, by=f"{kept}.k"))
+    assert [line for line in told if line.startswith("Filter")] == [
+        f"Filter {other}.k IS NOT NULL",
+        f"Filter ${kept}0 > 0L",
+    ]
+    # NULL for the other until it has rows, as an outer join has them.
+    (parts,) = (line for line in told if line.startswith("Project $k0 AS"))
+    assert f"if(${other}0 > 0L, ${other}1, NULL) AS ${other}1" in parts
+    assert any(f"coalesce(${other}0, 1L)" in line for line in told)
+
+
+def test_what_only_decides_is_counted_and_no_more() -> None:
+    told = lines(by_key(call("COUNT"), kind=SEMI))
+    assert "Aggregate BY $k0 [COUNT($u0) AS $l0, COUNT($u1) AS $nr]" in told
+    assert "Filter $l0 > 0L AND $nr > 0L" in told
+    assert told[-1] == "Project l_k, coalesce($f0, 0L) AS count"
+
+
+def test_distinct_values_of_a_side_are_told_apart_on_it() -> None:
+    told = lines(by_key(call("COUNT", col("r.i"), distinct=True)))
+    assert told[2:5] == ["Filter r.k IS NOT NULL", "Project r.k AS $u1, r.i AS $u2", "Deduplicate"]
+    assert told[-1] == "Project l_k, count_r.i"
+
+
+def test_conditions_of_a_side_go_below() -> None:
+    node = by_key(call("COUNT"), residual=text("r.q", "r.q"))
+    told = lines(replace(node, input=Filter(node.input, text("l.i > 3", "l.i"))))
+    assert [line for line in told if line.startswith("Filter")][:4] == [
+        "Filter l.i > 3",
+        "Filter l.k IS NOT NULL",
+        "Filter r.q",
+        "Filter r.k IS NOT NULL",
+    ]
+
+
+def test_expressions_between_are_moved() -> None:
+    node = by_key(call("COUNT"))
+    between = Project(node.input, (Named(col("l.k"), "x"), Named(col("r.x"), "y")))
+    key, of = scalar("`x`", BIGINT), column("y", col("r.x").type)
+    renamed = Aggregate(between, (Named(key, "x"),), (call("SUM", of),))
+    assert lines(renamed)[-1] == "Project x, $f0 AS sum_y"
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        (Aggregate(scan("l"), (Named(col("l.k"), "k"),), (call("COUNT"),)), "cannot be moved below the join"),
+        (by_key(call("COUNT"), kind=FULL), "A group of a FULL JOIN may vanish"),
+        (by_key(call("COUNT"), kind=ANTI), "A group of a LEFT_ANTI JOIN may vanish"),
+        (joined(call("COUNT"), by=("l.k",), on=()), "no equality"),
+        (by_key(call("COUNT"), residual=text("l.i < r.i", "l.i", "r.i")), "The condition l.i < r.i is over both"),
+        (by_key(call("COUNT"), kind=LEFT, residual=text("l.q", "l.q")), "The condition l.q is over both sides, or"),
+        (joined(call("COUNT"), by=("l.t",)), "It groups by l.t, which is not the join's key"),
+        (joined(call("COUNT"), by=("l.k",), on=("k", "b")), "does not group by the whole"),
+        (by_key(call("COUNT"), kind=LEFT, by="r.k"), "It groups by r.k, which is not the join's key"),
+        (by_key(call("COUNT"), kind=RIGHT), "It groups by l.k, which is not the join's key"),
+        (by_key(call("VAR_POP", col("l.x"))), r"VAR_POP\(l.x\) needs the joined rows"),
+        (by_key(call("SUM", text("l.x + r.x", "l.x", "r.x"))), "needs the joined rows"),
+        (by_key(call("SUM", text("100 / l.i", "l.i"))), "needs the joined rows"),
+        (by_key(call("SUM", text("l.k + 1", "l.k", type_=BIGINT))), "needs the joined rows"),
+        (by_key(call("COUNT", where=text("l.i < r.i", "l.i", "r.i"))), "needs the joined rows"),
+        (by_key(call("SUM", col("l.w"))), r"is over DECIMAL\(30,2\): parts"),
+        (by_key(call("SUM", col("l.y"))), "would lose digits"),
+        (by_key(call("COUNT", col("l.i"), col("r.i"), distinct=True)), "is over both sides"),
+        (by_key(call("COUNT", text("100 / l.i", "l.i", type_=INT), distinct=True)), "may fail on rows"),
+        (by_key(call("COUNT", col("l.i"), distinct=True, where=text("1 / l.i > 0", "l.i"))), "may fail on rows"),
+        (
+            by_key(call("COUNT", text("coalesce(r.i, 1)", "r.i", type_=INT), distinct=True), kind=LEFT),
+            "may count rows that found no partner",
+        ),
+        (by_key(call("COUNT", text("coalesce(r.i, 1)", "r.i", type_=INT)), kind=LEFT), "needs the joined rows"),
+    ],
+)
+def test_what_cannot_be_one_state(node: Aggregate, words: str) -> None:
+    assert stream_join_obstacle(node) is not None
+    with pytest.raises(ValueError, match=words):
+        over_both_streams(node)
+
+
+@pytest.mark.parametrize("type_", [None, INT, DataType(TypeName.OTHER)])
+def test_keys_are_of_one_known_type(type_: DataType | None) -> None:
+    node = by_key(call("COUNT"))
+    assert isinstance(node.input, Join)
+    keys = ((col("l.k"), replace(col("r.k"), type=type_)),)
+    assert "of different types" in (stream_join_obstacle(replace(node, input=replace(node.input, keys=keys))) or "")

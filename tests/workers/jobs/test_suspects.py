@@ -1,0 +1,123 @@
+"""A job's last attempt does not begin beside one that may kill the driver, nor that beside it."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from service.contract import problems
+from service.contract.enums import AttemptStatus, Mode, Queue
+from service.store import leases, streaming_jobs
+from service.store.jobs import is_at_last_chance, is_suspect
+from service.store.leases import Claim
+from service.store.session import Database
+from tests.support import lifecycle
+from tests.support.processes import wait_for
+from workers.jobs.admission import Suspects
+from workers.jobs.attempt import Attempt, AttemptsAtHand, AttemptStopped, StopReason
+from workers.jobs.planning import PlanningThreads
+
+pytestmark = pytest.mark.one_database
+
+LAST_CHANCES, ALL = str(is_at_last_chance()), str(is_suspect())
+
+
+def claimed(database: Database, job_id: str, crashes: int, queue: Queue = Queue.SHORT) -> Claim:
+    """A claim of a job of three attempts that lost some."""
+    mode = Mode.CONTINUOUS if queue is Queue.STREAM else Mode.BATCH
+    lifecycle.insert(database, job_id, timeout_ms=0, queue=queue, mode=mode)
+    for _ in range(crashes):
+        lost = lifecycle.claim(database, job_id)
+        with database.write() as session:
+            error = problems.driver_lost("w1")
+            leases.hand_back(session, lost, database.now(session), status=AttemptStatus.CRASHED, error=error)
+    return lifecycle.claim(database, job_id)
+
+
+def asked(suspects: Suspects, database: Database) -> str | None:
+    """What is kept apart, in words of SQL."""
+    with database.read() as session:
+        apart = suspects.apart(session)
+    return None if apart is None else str(apart)
+
+
+@pytest.mark.parametrize(
+    ("crashes", "queue", "apart"),
+    [
+        (0, Queue.SHORT, None),
+        (1, Queue.SHORT, LAST_CHANCES),
+        (2, Queue.SHORT, ALL),
+        (0, Queue.STREAM, None),
+        (1, Queue.STREAM, LAST_CHANCES),
+        # It will be STOPPED, and may go on.
+        (2, Queue.STREAM, LAST_CHANCES),
+    ],
+)
+def test_what_is_at_hand_keeps_others_away_until_it_has_ended(
+    database: Database, crashes: int, queue: Queue, apart: str | None
+) -> None:
+    claim = claimed(database, "a", crashes, queue)
+    suspects = Suspects(AttemptsAtHand())
+    assert suspects.claim(lambda: claim) is claim
+    # As soon as it is claimed, and until its thread has left it.
+    assert asked(suspects, database) == apart
+    with suspects.running(claim):
+        assert asked(suspects, database) == apart
+    assert asked(suspects, database) is None
+
+
+@pytest.mark.parametrize("gets_on", [True, False])
+def test_a_stream_keeps_others_away_until_it_gets_on_or_has_ended(database: Database, *, gets_on: bool) -> None:
+    claim = claimed(database, "s", 1, Queue.STREAM)
+    at_hand = AttemptsAtHand()
+    suspects = Suspects(at_hand)
+    suspects.claim(lambda: claim)
+    attempt = Attempt(claim, float("inf"))
+    with suspects.running(claim), at_hand.holding(attempt):
+        at_hand.keep(attempt)
+    assert asked(suspects, database) == LAST_CHANCES
+    if gets_on:
+        with database.write() as session:
+            assert streaming_jobs.mark_steady(session, claim, database.now(session))
+    else:
+        at_hand.release(attempt)
+    assert asked(suspects, database) is None
+
+
+def test_a_planning_that_was_abandoned_keeps_others_away_until_it_ends(database: Database) -> None:
+    claim = claimed(database, "a", 2)
+    at_hand, release = AttemptsAtHand(), threading.Event()
+    suspects = Suspects(at_hand)
+    suspects.claim(lambda: claim)
+    attempt = Attempt(claim, float("inf"))
+    with suspects.running(claim), at_hand.holding(attempt):
+        attempt.stop(StopReason.CANCELLED)
+        with pytest.raises(AttemptStopped):
+            PlanningThreads(at_hand.abandoned).run(attempt, release.wait)
+    assert asked(suspects, database) == ALL
+    release.set()
+    wait_for("the planning to end", lambda: not at_hand.abandoned.all())
+    assert asked(suspects, database) is None
+
+
+def test_without_a_claim_any_job_may_begin(database: Database) -> None:
+    suspects = Suspects(AttemptsAtHand())
+    assert suspects.claim(lambda: None) is None
+    assert asked(suspects, database) is None
+
+
+def test_of_threads_that_claim_at_once_each_sees_what_the_others_took(database: Database) -> None:
+    suspects = Suspects(AttemptsAtHand())
+    last = [claimed(database, f"last-{number}", 2) for number in range(8)]
+
+    def take(claim: Claim) -> Claim | None:
+        def choose() -> Claim | None:
+            with database.read() as session:
+                return claim if suspects.apart(session) is None else None
+
+        return suspects.claim(choose)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len([taken for taken in pool.map(take, last) if taken is not None]) == 1

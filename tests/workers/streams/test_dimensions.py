@@ -1,0 +1,416 @@
+"""Which versions mini-batches run with, whatever happens between two of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+
+from service.contract.job import TableSource
+from tests.support.processes import wait_for
+from workers.jobs.attempt import AttemptStopped
+from workers.streams.lookup_table_polling import SETTLE_SECONDS, FollowedTable, HeldBack, Place, TableLooks
+from workers.streams.lookup_table_versions import KEPT, BatchVersions, DimensionVersions
+from workers.streams.lookup_tables import Dimensions, OtherVersionsError
+
+EVERY = 60.0
+
+
+class Job:
+    """Two tables that are followed, `u` and `w`, and a checkpoint."""
+
+    def __init__(self, directory: Path) -> None:
+        self.now = 0.0
+        self.jitter = 1.0
+        self.directory = directory
+        self.places = threading.BoundedSemaphore(1)
+        self.check: Callable[[], object] = lambda: None
+        """Called while files are copied."""
+        self._fence = 0
+        self._written = 0
+        for name in ("u", "w"):
+            (directory / "roots" / name).mkdir(parents=True)
+            self.write(name, "1")
+
+    def write(self, name: str, text: str) -> None:
+        """Another state of a table, with another time."""
+        path, before = self.directory / "roots" / name / "0.csv", self._written
+        while self._written <= before:
+            path.write_text(f"{text}\n")
+            self._written = path.stat().st_mtime_ns
+
+    def opened(self, in_sink: int | None = None) -> Dimensions:
+        """Those of another attempt, whose sink has the mini-batches up to this one."""
+        self._fence += 1
+        looks = TableLooks(lambda: self.check(), self.places)
+        tables = [
+            FollowedTable(
+                name,
+                TableSource.model_validate({"format": "csv", "path": f"{name}/", "schema": "k INT"}),
+                [self.directory / "roots"],
+                DimensionVersions(self.directory / name, name, self._fence),
+                looks.check,
+            )
+            for name in ("u", "w")
+        ]
+        decided = BatchVersions(self.directory / "versions", self._fence)
+        dimensions = Dimensions(
+            tables, decided, self.directory / "checkpoint", EVERY, looks, lambda: self.now, lambda: self.jitter
+        )
+        dimensions.open(lambda _: None)
+        dimensions.agree_with(in_sink)
+        return dimensions
+
+    @contextmanager
+    def slow(self, table: str = "u") -> Iterator[threading.Event]:
+        """Inside, a copy of the table comes no further than its first bytes, which is told."""
+        begun, go_on = threading.Event(), threading.Event()
+
+        def check() -> None:
+            if threading.current_thread() is not threading.main_thread() and any(
+                (self.directory / table).glob(".draft-*")
+            ):
+                begun.set()
+                assert go_on.wait(60)
+
+        self.check = check
+        try:
+            yield begun
+        finally:
+            go_on.set()
+            self.check = lambda: None
+
+    def commit(self, batch_id: int) -> None:
+        """What Spark notes once a mini-batch is done."""
+        path = self.directory / "checkpoint" / "commits" / str(batch_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+    def kept(self, name: str) -> list[str]:
+        """The versions of a table that are there."""
+        return sorted(path.name for path in (self.directory / name).iterdir())
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def look(dimensions: Dimensions) -> bool:
+    """A look and what comes of it, at once."""
+    dimensions.look()
+    return dimensions.take_up()
+
+
+def versions(u: int, w: int = 1) -> Mapping[str, int]:
+    return {"u": u, "w": w}
+
+
+def test_a_mini_batch_that_the_sink_has_comes_again_with_what_it_began_with(job: Job) -> None:
+    job.opened().begin(0, versions(1))
+    job.write("u", "2")
+    later = job.opened(in_sink=0)
+    assert (later.newest, later.of_next_batch()) == (versions(2), versions(1))
+    with pytest.raises(OtherVersionsError):
+        later.begin(0, versions(2))
+    later.begin(0, versions(1))
+    with pytest.raises(OtherVersionsError):
+        later.begin(1, versions(1))
+    job.commit(0)
+    assert later.of_next_batch() == versions(2)
+    later.begin(1, versions(2))
+    assert (later.of_batch(0), later.of_batch(1)) == (versions(1), versions(2))
+
+
+def test_one_that_was_not_begun_takes_the_newest(job: Job) -> None:
+    # Spark planned it, and no attempt came to run it.
+    job.opened().begin(0, versions(1))
+    job.commit(0)
+    job.write("u", "2")
+    assert job.opened().of_next_batch() == versions(2)
+
+
+def test_a_mini_batch_that_the_sink_does_not_have_comes_again_with_the_newest(job: Job) -> None:
+    # Perhaps that is why the table was changed: with the version of before it could not be done.
+    job.opened().begin(0, versions(1))
+    job.commit(0)
+    job.opened(in_sink=0).begin(1, versions(1))
+    job.write("u", "2")
+    second = job.opened(in_sink=0)
+    assert second.of_next_batch() == versions(2)
+    second.begin(1, versions(2))
+    assert job.opened(in_sink=1).of_next_batch() == versions(2)
+    job.write("u", "3")
+    assert job.opened(in_sink=1).of_next_batch() == versions(2)
+    assert job.opened(in_sink=0).of_next_batch() == versions(3)
+
+
+def test_a_late_attempt_does_not_bring_its_decision_back(job: Job) -> None:
+    late = job.opened()
+    job.write("u", "2")
+    newer = job.opened()
+    late.begin(0, versions(1))
+    assert newer.of_next_batch() == versions(2)
+    newer.begin(0, versions(2))
+    with pytest.raises(OtherVersionsError):
+        late.begin(0, versions(1))
+    assert job.opened(in_sink=0).of_next_batch() == versions(2)
+
+
+def test_old_versions_go_when_no_mini_batch_can_need_them(job: Job) -> None:
+    job.opened().begin(0, versions(1))
+    job.write("u", "2")
+    later = job.opened(in_sink=0)
+    later.tidy(versions(2))
+    assert job.kept("u") == ["v1", "v2"]
+    job.commit(0)
+    # The plan at hand may be that of before, until the next one begins.
+    later.tidy(versions(1))
+    assert job.kept("u") == ["v1", "v2"]
+    later.tidy(versions(2))
+    assert (job.kept("u"), job.kept("w")) == (["v2"], ["v1"])
+
+
+def test_versions_do_not_pile_up_while_no_mini_batch_begins(job: Job) -> None:
+    dimensions = job.opened()
+    for number in range(2, 5):
+        job.write("u", str(number))
+        assert [look(dimensions), look(dimensions)] == [False, True]
+        dimensions.tidy(dimensions.newest)
+        assert job.kept("u") == [f"v{number}"]
+
+
+def test_a_late_attempt_leaves_versions_to_the_new_one(job: Job) -> None:
+    late = job.opened()
+    job.write("u", "2")
+    newer = job.opened()
+    assert newer.newest == versions(2)
+    job.write("u", "3")
+    assert [look(late), look(late), late.newest] == [False, True, versions(3)]
+    late.tidy(late.newest)
+    assert job.kept("u") == ["v2", "v3"]
+    newer.tidy(newer.newest)
+    assert job.kept("u") == ["v2", "v3"]
+
+
+def test_changes_are_looked_for_now_and_then_and_soon_again_once_there_is_one(job: Job) -> None:
+    dimensions = job.opened()
+    assert not dimensions.is_due
+    job.now += EVERY
+    assert dimensions.is_due
+    assert not look(dimensions)
+    assert not dimensions.is_due
+    job.write("w", "2")
+    job.now += EVERY
+    assert not look(dimensions)
+    job.now += SETTLE_SECONDS
+    assert dimensions.is_due
+    assert look(dimensions)
+    assert dimensions.newest == versions(1, 2)
+    job.now += SETTLE_SECONDS
+    assert not dimensions.is_due
+
+
+def test_a_check_that_fails_is_retried_with_backoff(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    dimensions, failing = job.opened(), True
+    look_at, looked_at = FollowedTable.look, Counter[str]()
+
+    def look_or_fail(table: FollowedTable, place: Place = nullcontext) -> bool:
+        looked_at[table.name] += 1
+        if failing and table.name == "u":
+            raise RuntimeError("Arrow fails")
+        return look_at(table, place)
+
+    def check_fails() -> bool:
+        try:
+            dimensions.step()
+        except RuntimeError:
+            return True
+        return False
+
+    monkeypatch.setattr(FollowedTable, "look", look_or_fail)
+    job.now += EVERY
+    delays = []
+    for _ in range(8):
+        assert wait_for("a check that fails", check_fails)
+        begun = job.now
+        while not dimensions.is_due:
+            job.now += 0.5
+        delays.append(job.now - begun)
+    assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert looked_at == {"u": 8, "w": 8}
+
+    job.jitter = 0.0
+    assert wait_for("another check that fails", check_fails)
+    job.now += EVERY / 2
+    assert dimensions.is_due
+
+    failing = False
+    assert wait_for("a check that succeeds", lambda: dimensions.step() is False)
+    assert not dimensions.is_due
+    failing, job.jitter = True, 1.0
+    job.now += EVERY
+    assert wait_for("a check that fails after that", check_fails)
+    job.now += 1
+    assert dimensions.is_due, "the delay is the first one again"
+
+
+def test_nobody_waits_for_a_copy_but_the_next_one(job: Job, tmp_path: Path) -> None:
+    another = Job(tmp_path / "another")
+    another.places = job.places
+    slow, other = job.opened(), another.opened()
+    for each in (job, another):
+        each.write("u", "2")
+        each.now += EVERY
+    assert wait_for("the first look", lambda: slow.step() is False)
+    assert wait_for("the first look of the other", lambda: other.step() is False)
+    for each in (job, another):
+        each.now += SETTLE_SECONDS
+    with job.slow() as begun:
+        assert slow.step() is None
+        assert begun.wait(30)
+        assert (slow.step(), slow.newest, other.step()) == (None, versions(1), None)
+        assert not job.places.acquire(blocking=False), "the other one waits for its place"
+        slow.tidy(versions(1))
+        slow.begin(0, versions(1))
+    assert wait_for("the copy", slow.step)
+    assert (slow.newest, slow.told(versions(2))[0]["bytes"]) == (versions(2), 2)
+    assert wait_for("the copy of the other", other.step)
+    # Its look may be about to end.
+    assert True not in [slow.step() for _ in range(5)], "it is told once"
+
+
+def test_what_is_taken_of_one_table_does_not_wait_for_another(job: Job) -> None:
+    dimensions = job.opened()
+    dimensions.begin(0, versions(1))
+    job.commit(0)
+    job.write("u", "2")
+    job.write("w", "2")
+    job.now += EVERY
+    assert wait_for("the first look", lambda: dimensions.step() is False)
+    job.now += SETTLE_SECONDS
+    with job.slow("w") as begun:
+        assert dimensions.step() is None
+        assert begun.wait(30)
+        # It runs with what it was planned with until the other version is taken up.
+        dimensions.begin(1, versions(1))
+        dimensions.tidy(versions(1))
+        assert (dimensions.step(), dimensions.step(), dimensions.newest) == (True, None, versions(2))
+        job.commit(1)
+        with pytest.raises(OtherVersionsError):
+            dimensions.begin(2, versions(1))
+        dimensions.begin(2, versions(2))
+        job.commit(2)
+        assert job.kept("u") == ["v1", "v2"]
+    assert wait_for("the other table", dimensions.step)
+    assert dimensions.newest == versions(2, 2)
+
+
+def test_who_goes_back_does_not_wait_for_a_copy(job: Job) -> None:
+    dimensions, refused = job.opened(), HeldBack("unreadable_file", "Spark cannot read it.")
+    job.write("u", "2")
+    assert [look(dimensions), look(dimensions), dimensions.newest] == [False, True, versions(2)]
+    job.write("u", "3")
+    job.now += EVERY
+    assert wait_for("a look", lambda: dimensions.step() is False)
+    job.now += SETTLE_SECONDS
+    with job.slow() as begun:
+        assert dimensions.step() is None
+        assert begun.wait(30)
+        assert dimensions.go_back(versions(1), refused)
+        assert (dimensions.step(), dimensions.newest) == (None, versions(1))
+    assert wait_for("the copy", dimensions.step)
+    assert (dimensions.of_next_batch(), dimensions.told(dimensions.newest)[0]["not_taken"]) == (dimensions.newest, None)
+
+
+def test_a_table_is_looked_at_while_others_copy(job: Job) -> None:
+    dimensions = job.opened()
+    job.write("u", "2")
+    job.now += EVERY
+    assert job.places.acquire(blocking=False)
+    assert wait_for("the first look", lambda: dimensions.step() is False)
+    job.places.release()
+    job.now += SETTLE_SECONDS
+    assert wait_for("the copy", dimensions.step)
+
+
+def test_a_copy_ends_with_its_attempt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.streams.lookup_table_polling._END_SECONDS", 0.0)
+    dimensions = job.opened()
+    job.write("u", "2")
+    assert look(dimensions) is False
+    job.now += EVERY
+    with job.slow() as begun:
+        assert dimensions.step() is None
+        assert begun.wait(30)
+        assert [path.name for path in job.directory.glob("u/.draft-*")] == [".draft-1"]
+        dimensions.end()
+    assert wait_for("its end", lambda: dimensions.step() is False)
+    assert (job.kept("u"), dimensions.newest) == (["v1"], versions(1))
+
+
+def test_a_copy_is_stopped_with_its_attempt(job: Job) -> None:
+    dimensions = job.opened()
+    job.write("u", "2")
+    assert look(dimensions) is False
+    job.now += EVERY
+
+    def stopped() -> None:
+        raise AttemptStopped("stop_requested")
+
+    job.check = stopped
+    assert wait_for("its end", lambda: dimensions.step() is False)
+    assert job.kept("u") == ["v1"]
+
+
+def test_a_version_that_nothing_can_be_planned_with_is_held_back(job: Job) -> None:
+    dimensions, refused = job.opened(), HeldBack("unreadable_file", "Spark cannot read it.")
+    dimensions.begin(0, versions(1))
+    job.commit(0)
+    job.write("u", "2")
+    assert [look(dimensions), look(dimensions), dimensions.of_next_batch()] == [False, True, versions(2)]
+    assert dimensions.go_back(versions(1), refused)
+    assert (dimensions.of_next_batch(), job.kept("u")) == (versions(1), ["v1"])
+    assert [look(dimensions), look(dimensions)] == [False, False]
+    told = dimensions.told(versions(1))
+    assert [table["not_taken"] for table in told] == [{"code": refused.code, "detail": refused.detail}, None]
+    # It was planned with these versions: that is no reason to do so again.
+    assert not dimensions.go_back(versions(1), refused)
+    dimensions.begin(1, versions(1))
+    job.write("u", "3")
+    assert [look(dimensions), look(dimensions), dimensions.newest] == [False, True, versions(2)]
+    assert dimensions.told(versions(1))[0]["not_taken"] is None
+
+
+@pytest.mark.not_quick
+def test_what_a_mini_batch_ran_with_is_null_once_it_is_forgotten(job: Job) -> None:
+    dimensions = job.opened()
+    for number in range(KEPT + 1):
+        dimensions.begin(number, versions(1))
+    assert (dimensions.told_of_batch(0), dimensions.told_of_batch(1)) == (None, versions(1))
+
+
+def test_it_is_told_what_is_in_use_and_since_when(job: Job) -> None:
+    dimensions = job.opened()
+    assert [(table["table"], table["version"], table["since_batch"]) for table in dimensions.told(versions(1))] == [
+        ("u", 1, None),
+        ("w", 1, None),
+    ]
+    for number in range(3):
+        dimensions.begin(number, versions(1))
+        job.commit(number)
+    job.write("u", "2")
+    (job.directory / "roots" / "w" / "0.csv").unlink()
+    later = job.opened()
+    later.begin(3, versions(2))
+    told = later.told(versions(2))
+    assert [(table["version"], table["since_batch"], table["files"], table["bytes"]) for table in told] == [
+        (2, 3, 1, 2),
+        (1, 0, 1, 2),
+    ]
+    assert told[0]["not_taken"] is None
+    assert told[1]["not_taken"]["code"] == "empty_directory"

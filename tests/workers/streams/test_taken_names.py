@@ -1,0 +1,17 @@
+"""Names that were taken, in few bytes."""
+
+from __future__ import annotations
+
+from workers.streams.backlog import TakenNames
+
+
+def test_what_was_added_is_there_and_nothing_else() -> None:
+    names = TakenNames()
+    for _ in range(2):
+        for number in range(20_000):
+            names.add(f"{number}.csv")
+    assert len(names) == 20_000
+    assert all(f"{number}.csv" in names for number in range(20_000))
+    assert not any(f"{number}.json" in names for number in range(20_000))
+    assert names._sorted.itemsize == 8
+    assert len(names._new) < len(names) / 4

@@ -1,0 +1,255 @@
+"""The directories in which workers' Spark drivers keep shuffle files and the like. Each is removed with its worker.
+
+    <root>/scratch-<32 hexadecimal digits>/owner.json    of a worker that runs, or ended without removing it
+    <root>/.new-<32 hexadecimal digits>/                 a directory that is being made
+
+Host names and process numbers do not identify an owner: containers get new names, share names, and number their
+processes alike, and several hosts may share the volume. Two signs tell that the owner of a directory is alive:
+
+- It holds a lock (`flock`) on `owner.json`. The kernel releases the lock with the process. Processes of one kernel see
+  each other's locks, in whatever container they run; a network file system may keep locks from other hosts.
+- It sets the time of `owner.json` every minute. The age is measured against a file that the sweeper has just set in the
+  same directory, so both times come from the clock of the file system, and clocks of hosts do not matter.
+
+A directory whose lock is free is removed
+
+- at once, where its owner ran in this process namespace of this kernel, and does not run any more;
+- after `QUIET_SECONDS` without a sign of life, where its owner ran on this kernel, such as in a container that was made
+  again. Some file systems keep the locks of one mount from another one, so a free lock alone does not suffice;
+- after `STALE_SECONDS` without one in all other cases: an owner on another host or before a restart of this machine, or
+  a file system without locks.
+
+Directories of versions before this one had neither sign: see `_is_left`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+import re
+import shutil
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+
+import psutil
+
+from workers.periodic import Loop
+
+QUIET_SECONDS = 600.0
+STALE_SECONDS = 24 * 3600.0
+"""Without a sign of life for so long, an owner is gone: the first one where its lock must be visible here."""
+
+STALE_OF_BEFORE_SECONDS = 7 * 24 * 3600.0
+"""The same for directories of versions before this one, whose owners give no sign but the files that Spark writes."""
+
+_BEAT_SECONDS = 60.0
+_SWEEP_EVERY = 10
+"""Beats between two sweeps of a worker that runs on."""
+
+_OWNER = "owner.json"
+_NAME = re.compile(r"scratch-[0-9a-f]{32}")
+_NEW = re.compile(r"\.new-[0-9a-f]{32}")
+_NAME_OF_BEFORE = re.compile(r"(?P<host>.+)-(?P<pid>\d+)-(?P<started>\d+)")
+
+
+class _Lock(Enum):
+    """What an attempt to lock a file came to."""
+
+    TAKEN = "taken"
+    HELD_BY_OTHER = "held by another process"
+    UNSUPPORTED = "unsupported by the file system"
+
+
+class Scratch:
+    """One new directory below `root`, and its signs of life until `remove`. Sweeps what others left, now and every few
+    minutes.
+
+    Raises OSError where the directory cannot be made.
+    """
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._root = root
+        name = uuid.uuid4().hex
+        new, self.path = root / f".new-{name}", root / f"scratch-{name}"
+        new.mkdir(mode=0o700)
+        self._owner = os.open(new / _OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        is_locked = _lock(self._owner) is _Lock.TAKEN
+        process = psutil.Process()
+        owner = {"kernel": _kernel(), "namespace": _namespace(), "pid": process.pid, "started": _started(process)}
+        os.write(self._owner, json.dumps({**owner, "locked": is_locked}).encode())
+        # From here on it is known by its name, and locked.
+        new.rename(self.path)
+        self._beats, self._is_removed = 0, False
+        self._lock = threading.Lock()
+        self._sweep()
+        self._loop = Loop("scratch", _BEAT_SECONDS, self.beat)
+        self._loop.start()
+
+    def beat(self) -> None:
+        """Gives a sign of life; sweeps from time to time. Raises OSError."""
+        if self._touch() is None:
+            return
+        self._beats += 1
+        if self._beats % _SWEEP_EVERY == 0:
+            self._sweep()
+
+    def clear(self) -> None:
+        """Removes what a killed driver left; Spark removes its files only at an orderly end. Raises OSError."""
+        _clear(self.path)
+
+    def remove(self) -> None:
+        """Ends the signs of life and removes the directory, as far as that is possible. May be called twice."""
+        self._loop.ask_to_stop()
+        with self._lock:
+            if not self._is_removed:
+                self._is_removed = True
+                with suppress(OSError):
+                    _remove(self.path)
+                os.close(self._owner)
+
+    def _sweep(self) -> None:
+        now = self._touch()
+        if now is not None:
+            sweep_scratch(self._root, now)
+
+    def _touch(self) -> float | None:
+        """Sets the time of `owner.json` and returns it, in seconds since the epoch; None after `remove`."""
+        # A sign of life after `remove` would keep what could not be removed from the sweeps of others.
+        with self._lock:
+            if self._is_removed:
+                return None
+            owner = self.path / _OWNER
+            os.utime(owner)
+            return owner.stat().st_mtime
+
+
+def sweep_scratch(root: Path, now: float) -> None:
+    """Removes the directories below `root` whose owners are certainly gone. `now` is the time by the clock of the file
+    system, in seconds since the epoch.
+    """
+    for directory in root.iterdir():
+        # Others sweep as well, and a directory may be another user's.
+        with suppress(OSError):
+            if _NAME.fullmatch(directory.name):
+                _sweep_owned(directory, now)
+            elif _NEW.fullmatch(directory.name):
+                if now - directory.stat().st_mtime > STALE_SECONDS:
+                    _remove(directory)
+            elif (match := _NAME_OF_BEFORE.fullmatch(directory.name)) and _is_left(directory, match, now):
+                _remove(directory)
+
+
+def _sweep_owned(directory: Path, now: float) -> None:
+    try:
+        owner = os.open(directory / _OWNER, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        # The end of a sweep that was cut short.
+        if now - directory.stat().st_mtime > STALE_SECONDS:
+            _remove(directory)
+        return
+    try:
+        lock = _lock(owner)
+        if lock is _Lock.HELD_BY_OTHER:
+            return
+        patience = _patience(os.read(owner, 4096)) if lock is _Lock.TAKEN else STALE_SECONDS
+        if now - os.fstat(owner).st_mtime > patience:
+            _remove(directory)
+    finally:
+        os.close(owner)
+
+
+def _patience(written: bytes) -> float:
+    """For how many seconds an owner that wrote this, and whose lock is free, must have given no sign of life."""
+    try:
+        owner = json.loads(written)
+        if owner["locked"] is not True or owner["kernel"] is None or owner["kernel"] != _kernel():
+            return STALE_SECONDS
+        is_here = owner["namespace"] is not None and owner["namespace"] == _namespace()
+        is_gone = is_here and not _is_running(owner["pid"], owner["started"])
+    except (ValueError, KeyError, TypeError):
+        return STALE_SECONDS
+    return -math.inf if is_gone else QUIET_SECONDS
+
+
+def _remove(directory: Path) -> None:
+    """Removes it, the file of its owner last and only if nothing else is left: by that file, the next sweep knows that
+    the rest may go at once.
+    """
+    _clear(directory)
+    if all(path.name == _OWNER for path in directory.iterdir()):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _clear(directory: Path) -> None:
+    for path in directory.iterdir():
+        if path.name != _OWNER:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _lock(descriptor: int) -> _Lock:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        is_held = error.errno in {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES}
+        return _Lock.HELD_BY_OTHER if is_held else _Lock.UNSUPPORTED
+    return _Lock.TAKEN
+
+
+def _kernel() -> str | None:
+    """The identity of the running kernel, the same in all its containers and another one after a restart; None where
+    the system has none.
+    """
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+def _namespace() -> str | None:
+    """The identity of this process's namespace of process numbers; None where the system has none."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return None
+
+
+def _is_left(directory: Path, match: re.Match[str], now: float) -> bool:
+    """Whether a directory of a version before this one, named by host and process, is left over: its process does not
+    run, where it is of this host; for other hosts, where nothing in it has changed for long.
+    """
+    if match["host"] == socket.gethostname():
+        return not _is_running(int(match["pid"]), int(match["started"]))
+    return all(now - changed > STALE_OF_BEFORE_SECONDS for changed in _times(directory))
+
+
+def _times(directory: Path) -> Iterator[float]:
+    yield directory.stat().st_mtime
+    for path in directory.rglob("*"):
+        yield path.lstat().st_mtime
+
+
+def _is_running(pid: int, started: int) -> bool:
+    try:
+        # The start time tells a process from a later one with its number.
+        return abs(_started(psutil.Process(pid)) - started) < 1000
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+def _started(process: psutil.Process) -> int:
+    """Milliseconds since the epoch."""
+    return int(process.create_time() * 1000)

@@ -1,0 +1,408 @@
+"""Ends the JVM that PySpark starts, and the scripts that start it, while nobody has its process at hand yet.
+
+What a worker's Spark is like at this moment, in a value that costs nothing to ask for.
+
+The one Spark driver of a worker process: built when first needed, watched, and built anew when it was lost.
+
+PySpark keeps its gateway, context and session in class attributes and never lets go of a JVM that died: every later
+call fails. `SparkRuntime` owns that state, so nothing else in the process may build or stop a session.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import structlog
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from service.config.processes import JavaError, find_java
+from service.config.spark import SparkPropertiesError, SparkSettings, read_properties
+from service.contract.enums import SparkState
+from workers.driver.cluster import (
+    SparkUnavailableError,
+    require_master,
+    require_shared_results,
+    unreachable,
+    wait_for_executors,
+)
+from workers.driver.configuration import LOOPBACK, spark_configuration, write_properties
+from workers.driver.driver import Driver
+from workers.driver.scratch import Scratch
+from workers.engine.spark.monitor import SparkMonitor
+
+_END_SECONDS = 10.0
+"""A killed JVM gives its memory back first, which takes its time on a machine that is busy."""
+
+
+def kill_jvms(scratch: Path) -> list[psutil.Process]:
+    """Kills every JVM of this process, and the scripts that start one: all have the scratch directory as an argument.
+
+    Gives those it killed. PySpark tells its process only once the JVM has answered, and is the one to wait for it.
+    """
+    found = _find(scratch)
+    kill_all(found)
+    return found
+
+
+def kill_all(processes: Iterable[psutil.Process]) -> None:
+    """Kills those that are there still."""
+    for process in processes:
+        # One that has ended meanwhile, as the launcher does just before its script becomes the JVM, saves no other.
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def await_end(processes: Iterable[psutil.Process]) -> None:
+    """Waits for killed processes, bounded in time, and lets the kernel forget those that are this process's children.
+
+    Only for after PySpark has given up the start: before, it would take the JVM for one that ended well, and wait on.
+    """
+    psutil.wait_procs(list(processes), timeout=_END_SECONDS)
+
+
+def _find(scratch: Path) -> list[psutil.Process]:
+    """Each script before what it began: once it is gone, it cannot become a JVM."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if any(str(scratch) in argument for argument in child.cmdline()):
+                found += [child, *_descendants(child)]
+    return found
+
+
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+@dataclass(frozen=True)
+class SparkCondition:
+    """Whether the worker's Spark could run a job now, and as what the cluster knows it."""
+
+    state: SparkState
+    fault: str | None = None
+    """What is wrong and what to do about it, without secrets; None unless UNAVAILABLE."""
+    app_id: str | None = None
+    """Spark's application id; None while there is no driver."""
+    slots: int | None = None
+    """Tasks that run at once; None while there is no driver."""
+
+
+_log = structlog.get_logger(__name__)
+
+# PySpark logs errors of queries by itself, with the Java stack: they are the client's and are told as problems.
+_QUERY_LOGS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_STOP_SECONDS = 5.0
+_DISCARD_SECONDS = 1.0
+_KILL_AGAIN_SECONDS = 0.5
+_NOT_STARTED = "spark_not_started"
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 30.0
+
+
+class SparkRuntime:
+    """Builds, hands out and replaces the driver of this process. Safe to share between threads.
+
+    On a cluster the driver has executors, and they share the directory `results`, before anybody gets it. `properties`
+    are Spark's own by name, which the operator's file of properties overrides.
+    """
+
+    def __init__(
+        self,
+        settings: SparkSettings,
+        scratch_root: Path,
+        results: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._properties = dict(properties or {})
+        self._scratch_root = scratch_root
+        self._results = results
+        self._clock = clock
+        self._scratch: Scratch | None = None
+        self._driver: Driver | None = None
+        self._starts = 0
+        self._starting = False
+        self._killed: list[psutil.Process] = []
+        self._fault: SparkUnavailableError | None = None
+        self._pause = _FIRST_PAUSE_SECONDS
+        self._retry_at = 0.0
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    @property
+    def current(self) -> Driver | None:
+        """The driver, if one was built; never waits."""
+        return self._driver
+
+    @property
+    def starting(self) -> int | None:
+        """Number of the step that a start is at; None while none is under way. Never waits."""
+        return self._starts if self._starting else None
+
+    @property
+    def start_timeout_seconds(self) -> float:
+        """How long a step of a start may take."""
+        return self._settings.start_timeout_seconds
+
+    @property
+    def condition(self) -> SparkCondition:
+        """Whether a job could run now; never waits."""
+        fault, driver = self._fault, self._driver
+        if fault is not None:
+            return SparkCondition(SparkState.UNAVAILABLE, fault=str(fault))
+        if driver is None:
+            return SparkCondition(SparkState.STARTING)
+        return SparkCondition(SparkState.READY, app_id=driver.app_id, slots=driver.slots)
+
+    def driver(self) -> Driver:
+        """The running driver, built now if there is none or the last one died. Takes seconds then.
+
+        Raises SparkUnavailableError: where the last start failed, at once; `keep_ready` is who tries again.
+        """
+        self._tell_fault()
+        with self._lock:
+            self._tell_fault()
+            return self._ready()
+
+    def keep_ready(self) -> None:
+        """One step of a thread: replaces a driver that was lost, and tries again where a start failed."""
+        if not self._is_due():
+            return
+        with suppress(SparkUnavailableError), self._lock:  # it was logged, and the condition tells
+            # Somebody else may have tried just now.
+            if self._is_due():
+                self._ready()
+
+    def discard(self, driver: Driver) -> None:
+        """Lets go of a driver that was lost, so that the next call of `driver` builds another. Bounded in time."""
+        # Whoever has the lock for longer is building another one, after letting go of this one.
+        if self._lock.acquire(timeout=_DISCARD_SECONDS):
+            try:
+                if self._driver is driver:
+                    self._forget(driver)
+            finally:
+                self._lock.release()
+
+    def kill_start(self) -> None:
+        """Ends the JVM that is being started, whatever it does; the call of `driver` that waits for it then raises."""
+        if self._starting and self._scratch is not None:
+            self._killed += kill_jvms(self._scratch.path)
+
+    def stop(self) -> None:
+        """Ends the driver and removes its files; nothing can be built afterwards. Bounded in time."""
+        self._stopped = True
+        has_lock = self._take_lock_from_start()
+        try:
+            if self._driver is not None:
+                _stop_politely(self._driver)
+                self._forget(self._driver)
+            # A start may replace it where it holds the lock.
+            scratch = self._scratch
+            if scratch is not None:
+                scratch.remove()
+        finally:
+            if has_lock:
+                self._lock.release()
+
+    def _take_lock_from_start(self) -> bool:
+        """The lock, which a start that nobody needs any more may hold; False where even killing its JVM was no use."""
+        deadline = time.monotonic() + _STOP_SECONDS
+        while not self._lock.acquire(timeout=_KILL_AGAIN_SECONDS):
+            self.kill_start()
+            if time.monotonic() > deadline:
+                return False
+        return True
+
+    def _is_due(self) -> bool:
+        wanted = self._driver is None and self._starts > 0 and not self._stopped
+        return wanted and self._clock() >= self._retry_at
+
+    def _tell_fault(self) -> None:
+        fault = self._fault
+        if fault is not None:
+            raise SparkUnavailableError(fault.code, fault.message)
+
+    def _ready(self) -> Driver:
+        self._go_on()
+        if self._driver is not None and (not self._driver.is_running() or self._driver.is_stopped()):
+            self._forget(self._driver)
+        if self._driver is None:
+            try:
+                self._driver = self._build()
+            except Exception as error:
+                fault = _fault_of(error)
+                if not self._stopped:
+                    self._note(fault, error)
+                raise fault from error
+            self._fault, self._pause = None, _FIRST_PAUSE_SECONDS
+        return self._driver
+
+    def _note(self, fault: SparkUnavailableError, error: Exception) -> None:
+        self._fault, self._retry_at = fault, self._clock() + self._pause
+        _log.error(
+            "spark_unavailable",
+            code=fault.code,
+            detail=fault.message,
+            retry_seconds=self._pause,
+            exc_info=error if fault.code == _NOT_STARTED else None,
+        )
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+
+    def _go_on(self) -> None:
+        """Another step of a start, which is not stuck as long as these come."""
+        if self._stopped:
+            raise SparkUnavailableError("spark_stopped", "This worker's Spark has been stopped.")
+        self._starts += 1
+
+    def _build(self) -> Driver:
+        require_master(self._settings)
+        find_java(os.environ)
+        # The operator's own word counts.
+        further = {**self._properties, **read_properties(self._settings.properties_file)}
+        self._clear_scratch()
+        # All this may take longer than `stop` waits: nobody would end the JVM then.
+        self._go_on()
+        if self._scratch is None:
+            self._scratch = Scratch(self._scratch_root)
+        scratch = self._scratch.path
+        conf = SparkConf(loadDefaults=False)
+        conf.setAll(list(spark_configuration(self._settings, scratch, further).items()))
+        self._prepare_environment(further, scratch / "further.properties")
+        for name in _QUERY_LOGS:
+            logging.getLogger(name).disabled = True
+        self._starting = True
+        try:
+            return self._start(conf)
+        except BaseException:
+            # PySpark keeps the gateway of a JVM that died on the way, and every later start would fail with it.
+            self._killed += kill_jvms(scratch)
+            _reset_pyspark()
+            await_end(self._killed)
+            raise
+        finally:
+            self._starting, self._killed = False, []
+
+    def _clear_scratch(self) -> None:
+        """Removes the files of the driver before, and the directory itself where it has lost its owner's file: another
+        worker removed it while this host was suspended for longer than a day. The next start makes a new one then.
+        """
+        if self._scratch is None:
+            return
+        try:
+            self._scratch.beat()
+            self._scratch.clear()
+        except FileNotFoundError:
+            self._scratch.remove()
+            self._scratch = None
+
+    def _prepare_environment(self, further: dict[str, str], path: Path) -> None:
+        """What PySpark and Spark look for in the environment alone."""
+        # Spark's web server: nobody but this worker asks it.
+        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+        # With a file named, Spark reads no spark-defaults.conf of its own, in which anything may stand.
+        write_properties(further, path)
+        os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(path))} pyspark-shell"
+        if self._settings.python is not None:
+            os.environ["PYSPARK_PYTHON"] = self._settings.python
+
+    def _start(self, conf: SparkConf) -> Driver:
+        settings = self._settings
+        try:
+            session = SparkSession.builder.config(conf=conf).getOrCreate()
+        except Py4JJavaError as error:
+            # Spark gives its master a minute, and then stops what it has begun.
+            if settings.is_standalone and "stopped SparkContext" in str(error):
+                raise unreachable(settings, "The Spark master takes connections and does not answer") from error
+            raise
+        self._go_on()
+        driver = _driver(session, settings)
+        if driver.on_cluster:
+            try:
+                wait_for_executors(driver, settings, self._go_on)
+                if self._results is not None:
+                    require_shared_results(driver, self._results)
+            except BaseException:
+                # What it holds of the cluster is for others.
+                _stop_politely(driver)
+                raise
+        _log.info("spark_started", app_id=driver.app_id, slots=driver.slots, pid=driver.process.pid)
+        return driver
+
+    def _forget(self, driver: Driver) -> None:
+        self._driver = None
+        driver.kill()
+        _reset_pyspark()
+
+
+def _fault_of(error: Exception) -> SparkUnavailableError:
+    if isinstance(error, SparkUnavailableError):
+        return error
+    if isinstance(error, JavaError):
+        return SparkUnavailableError("java_missing", f"{error.message}. {error.advice}")
+    if isinstance(error, SparkPropertiesError):
+        return SparkUnavailableError("properties_refused", str(error))
+    return SparkUnavailableError(_NOT_STARTED, "The Spark driver did not start; the worker's log tells why.")
+
+
+def _driver(session: SparkSession, settings: SparkSettings) -> Driver:
+    context = session.sparkContext
+    needs_executors = not settings.is_local and (not settings.dynamic_allocation or bool(settings.min_executors))
+    return Driver(
+        root=session,
+        context=context,
+        process=_process(),
+        slots=max(1, context.defaultParallelism),
+        shuffle_partitions=settings.shuffle_partitions,
+        monitor=SparkMonitor(context),
+        app_id=context.applicationId,
+        on_cluster=not settings.is_local,
+        seconds_alone=settings.executor_wait_seconds if needs_executors else None,
+    )
+
+
+def _reset_pyspark() -> None:
+    """Makes PySpark forget a JVM that is gone."""
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        with suppress(Py4JError, OSError):
+            gateway.shutdown()
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
+
+
+def _process() -> subprocess.Popen[bytes]:
+    gateway = SparkContext._gateway
+    process = None if gateway is None else gateway.proc
+    if not isinstance(process, subprocess.Popen):
+        raise RuntimeError("the worker must start Spark's JVM itself: unset PYSPARK_GATEWAY_PORT")
+    return process
+
+
+def _stop_politely(driver: Driver) -> None:
+    # A JVM that hangs would keep `stop` for ever.
+    stopping = threading.Thread(target=_stop_session, args=(driver,), name="spark-stop", daemon=True)
+    stopping.start()
+    stopping.join(_STOP_SECONDS)
+
+
+def _stop_session(driver: Driver) -> None:
+    with suppress(Py4JError, OSError):
+        driver.root.stop()

@@ -1,0 +1,319 @@
+"""How each aggregate call is computed in two steps: a partial aggregate over part of a group, a final one over those.
+
+`ALGEBRA` is the whole of it, as data: per function, DISTINCT and argument types, the calls of the partial aggregate,
+the calls of the final one over their columns, and the expression over those that is the call's value. The parts of a
+DISTINCT call must be disjoint in its argument's values. A call that no row covers is not split.
+
+Types are Spark's: SUM widens (integral to BIGINT, fractional to DOUBLE, DECIMAL(p,s) to DECIMAL(p+10,s)), AVG is a
+DOUBLE but for DECIMAL(p,s), where it is DECIMAL(p+4,s+4) rounded half up.
+
+Where a sum overflows or loses digits on the way depends on the order of the rows, in Spark's own two phases as here.
+
+Which sets of values an aggregate's DISTINCT calls tell apart.
+
+The two aggregates that a split one becomes, with their phases decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from service.contract.options import AggPhase
+from service.contract.query import AggregateFunction
+from service.sql.expressions.scalar import Scalar, column
+from service.sql.types.data_types import BIGINT, DOUBLE, FRACTIONAL, INTEGRAL, DataType, Field, TypeName, decimal
+from workers.engine.plan.expressions import compose
+from workers.engine.plan.nodes import UNKNOWN, Aggregate, AggregateRole, Call, Exchange, Named, Phases, PlanFunction
+
+MAX_AVG_PRECISION = 14
+"""Most digits of a DECIMAL whose AVG is split.
+
+The quotient of DECIMAL(p+10,s) by DECIMAL(20,0) keeps 24-p digits behind the s+4 of the result, and is then rounded to
+those. A quotient by a count c is off a tie by at least 1/(2c), so rounding twice is rounding once while c < 10^(24-p):
+at 14 digits for 10^10 rows in one group.
+"""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An argument of a part: the `position`-th of what it is computed from, cast to `cast` where that is given.
+
+    A partial call is computed from the call's arguments, `order_by` last; a final one from the partial calls' columns.
+    """
+
+    position: int
+    cast: DataType | None = None
+
+    def of(self, sources: tuple[Scalar, ...]) -> Scalar:
+        """The operand as an expression."""
+        source = sources[self.position]
+        return source if self.cast is None else compose(f"CAST({{0}} AS {self.cast})", (source,), self.cast)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One call of the partial or of the final aggregate. No operands: the call's own arguments as they are."""
+
+    function: AggregateFunction | PlanFunction
+    operands: tuple[Operand, ...] = ()
+    distinct: bool = False
+
+
+@dataclass(frozen=True)
+class AlgebraRow:
+    """One row of the table.
+
+    `argument_types` are the types of the first argument that the row is for (None: all, COUNT(*) included). In
+    `result`, `{0}`, `{1}`, … stand for the final calls' columns, `{type}` for the type of the call and `{part}` for the
+    type of its first partial call. A row with a `refusal` says why the call is not split; `max_precision` bounds a row
+    to DECIMALs of so many digits.
+    """
+
+    function: AggregateFunction
+    distinct: bool
+    argument_types: frozenset[TypeName] | None
+    partial: tuple[Part, ...] = ()
+    final: tuple[Part, ...] = ()
+    result: str = "{0}"
+    max_precision: int | None = None
+    refusal: str | None = None
+
+
+_FIRST, _SECOND = Operand(0), Operand(1)
+_FIRST_AS_DOUBLE = Operand(0, DOUBLE)
+_FIRST_AS_DECIMAL = Operand(0, decimal(20, 0))
+
+_COUNT, _SUM, _AVG = AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.AVG
+_MIN, _MAX = AggregateFunction.MIN, AggregateFunction.MAX
+
+_DECIMAL = frozenset({TypeName.DECIMAL})
+_SMALL_INTEGRAL = INTEGRAL - {TypeName.BIGINT}
+_BIGINT = frozenset({TypeName.BIGINT})
+
+_SUM_OF_FIRST = Part(_SUM, (_FIRST,))
+_SUM_OF_SECOND = Part(_SUM, (_SECOND,))
+_QUOTIENT = "CAST({0} AS DOUBLE) / NULLIF(CAST({1} AS DOUBLE), 0.0D)"
+_DECIMAL_QUOTIENT = "CAST(CAST({0} AS {part}) / NULLIF(CAST({1} AS DECIMAL(20,0)), 0) AS {type})"
+_TOO_MANY_DIGITS = f"the quotient of a DECIMAL of more than {MAX_AVG_PRECISION} digits would be rounded twice"
+
+
+def _average(
+    types: frozenset[TypeName], operand: Operand, distinct: bool, result: str, max_precision: int | None = None
+) -> AlgebraRow:
+    return AlgebraRow(
+        _AVG,
+        distinct,
+        types,
+        partial=(Part(_SUM, (operand,), distinct), Part(_COUNT, (operand,), distinct)),
+        final=(_SUM_OF_FIRST, _SUM_OF_SECOND),
+        result=result,
+        max_precision=max_precision,
+    )
+
+
+def _extreme(function: AggregateFunction, distinct: bool) -> AlgebraRow:
+    """DISTINCT changes nothing here, and is left out of the parts."""
+    part = Part(function, (_FIRST,))
+    return AlgebraRow(function, distinct, None, partial=(part,), final=(part,))
+
+
+def _nearest(function: AggregateFunction, by: PlanFunction, bound: AggregateFunction) -> AlgebraRow:
+    """The value at the bound of the order; rows whose order is NULL do not count, as with Spark's MIN_BY."""
+    return AlgebraRow(
+        function,
+        False,
+        None,
+        partial=(Part(by, (_FIRST, _SECOND)), Part(bound, (_SECOND,))),
+        final=(Part(by, (_FIRST, _SECOND)),),
+    )
+
+
+_REFUSED = {
+    AggregateFunction.VAR_POP: "sums of squares lose the digits that a small variance is in",
+    AggregateFunction.VAR_SAMP: "sums of squares lose the digits that a small variance is in",
+    AggregateFunction.STDDEV_POP: "sums of squares lose the digits that a small deviation is in",
+    AggregateFunction.STDDEV_SAMP: "sums of squares lose the digits that a small deviation is in",
+    AggregateFunction.LISTAGG: "its order is that of all rows, not of parts",
+    AggregateFunction.APPROX_COUNT_DISTINCT: "its sketch would have to be kept in a column",
+    AggregateFunction.PERCENTILE: "it is one of all values in order",
+    AggregateFunction.GROUPING: "it tells grouping sets apart, and no rows",
+    AggregateFunction.GROUPING_ID: "it tells grouping sets apart, and no rows",
+}
+
+
+ALGEBRA: tuple[AlgebraRow, ...] = (
+    # A final SUM over no parts at all is NULL where COUNT is 0: a global aggregate of nothing.
+    AlgebraRow(_COUNT, False, None, (Part(_COUNT),), (_SUM_OF_FIRST,), "COALESCE({0}, 0L)"),
+    AlgebraRow(_COUNT, True, None, (Part(_COUNT, distinct=True),), (_SUM_OF_FIRST,), "COALESCE({0}, 0L)"),
+    AlgebraRow(_SUM, False, INTEGRAL | FRACTIONAL, (Part(_SUM, (_FIRST,)),), (_SUM_OF_FIRST,)),
+    AlgebraRow(_SUM, True, INTEGRAL | FRACTIONAL, (Part(_SUM, (_FIRST,), True),), (_SUM_OF_FIRST,)),
+    # The sum of sums is ten digits wider again: cast back.
+    AlgebraRow(_SUM, False, _DECIMAL, (Part(_SUM, (_FIRST,)),), (_SUM_OF_FIRST,), "CAST({0} AS {type})"),
+    AlgebraRow(_SUM, True, _DECIMAL, (Part(_SUM, (_FIRST,), True),), (_SUM_OF_FIRST,), "CAST({0} AS {type})"),
+    # Spark's AVG adds integers up as doubles, and so cannot overflow where their SUM would.
+    _average(INTEGRAL | FRACTIONAL, _FIRST_AS_DOUBLE, False, _QUOTIENT),
+    # Distinct values are told apart before they become doubles; a BIGINT's distinct sum needs more than 64 bits.
+    _average(_SMALL_INTEGRAL | FRACTIONAL, _FIRST, True, _QUOTIENT),
+    _average(_BIGINT, _FIRST_AS_DECIMAL, True, _QUOTIENT),
+    _average(_DECIMAL, _FIRST, False, _DECIMAL_QUOTIENT, MAX_AVG_PRECISION),
+    _average(_DECIMAL, _FIRST, True, _DECIMAL_QUOTIENT, MAX_AVG_PRECISION),
+    AlgebraRow(_AVG, False, _DECIMAL, refusal=_TOO_MANY_DIGITS),
+    AlgebraRow(_AVG, True, _DECIMAL, refusal=_TOO_MANY_DIGITS),
+    _extreme(_MIN, False),
+    _extreme(_MIN, True),
+    _extreme(_MAX, False),
+    _extreme(_MAX, True),
+    _nearest(AggregateFunction.FIRST_VALUE, PlanFunction.MIN_BY, _MIN),
+    _nearest(AggregateFunction.LAST_VALUE, PlanFunction.MAX_BY, _MAX),
+    *(AlgebraRow(function, one, None, refusal=why) for function, why in _REFUSED.items() for one in (False, True)),
+)
+"""The first row that covers a call is the one that holds for it."""
+
+
+@dataclass(frozen=True)
+class SplitCall:
+    """A call in its parts. `result` goes over the final calls' outputs and has the call's own name and type."""
+
+    partial: tuple[Call, ...]
+    final: tuple[Call, ...]
+    result: Named
+
+
+def row_of(call: Call) -> AlgebraRow | None:
+    """The row that covers `call`, a refusing one included; None where there is none."""
+    return next((row for row in ALGEBRA if _covers(row, call)), None)
+
+
+def refusal_of(call: Call) -> str | None:
+    """Why `call` cannot be split, as the end of a sentence; None where it can."""
+    row = row_of(call)
+    if row is not None:
+        return row.refusal
+    of = call.arguments[0].type if call.arguments else None
+    return f"{call.function} of {of} has no parts" if of else "the type of its argument is known to Spark alone"
+
+
+def is_distinct(call: Call) -> bool:
+    """Whether DISTINCT matters to the parts of `call`: not for MIN and MAX, which it does not change."""
+    row = row_of(call)
+    return call.distinct and (row is None or row.refusal is not None or any(part.distinct for part in row.partial))
+
+
+def split_call(call: Call, partial_names: Iterator[str], final_names: Iterator[str]) -> SplitCall:
+    """The parts of `call`, their columns named from the two iterators; its FILTER goes with the partial calls.
+
+    Raises ValueError for a call that `refusal_of` refuses.
+    """
+    row = row_of(call)
+    if row is None or row.refusal is not None:
+        raise ValueError(f"{call.function} cannot be split: {refusal_of(call)}")
+    arguments = call.arguments if call.order_by is None else (*call.arguments, call.order_by)
+    partial = tuple(_part(part, arguments, next(partial_names), call.filter) for part in row.partial)
+    final = tuple(_part(part, _columns(partial), next(final_names), None) for part in row.final)
+    template = row.result.replace("{type}", str(call.output.type)).replace("{part}", str(partial[0].output.type))
+    return SplitCall(partial, final, Named(compose(template, _columns(final), call.output.type), call.output.name))
+
+
+def as_splittable(call: Call) -> Call:
+    """`call`, one of a final aggregate, as one that `split_call` takes: MIN_BY is FIRST_VALUE, MAX_BY LAST_VALUE."""
+    if call.function is PlanFunction.MIN_BY:
+        return replace(
+            call, function=AggregateFunction.FIRST_VALUE, arguments=call.arguments[:1], order_by=call.arguments[1]
+        )
+    if call.function is PlanFunction.MAX_BY:
+        return replace(
+            call, function=AggregateFunction.LAST_VALUE, arguments=call.arguments[:1], order_by=call.arguments[1]
+        )
+    return call
+
+
+def _covers(row: AlgebraRow, call: Call) -> bool:
+    if (row.function, row.distinct) != (call.function, call.distinct):
+        return False
+    if row.argument_types is None:
+        return True
+    of = call.arguments[0].type
+    if of is None or of.name not in row.argument_types:
+        return False
+    return row.max_precision is None or (of.precision is not None and of.precision <= row.max_precision)
+
+
+def _part(part: Part, sources: tuple[Scalar, ...], name: str, filter_: Scalar | None) -> Call:
+    used = tuple(operand.of(sources) for operand in part.operands) or sources
+    return Call(part.function, used, Field(name, _type_of(part.function, used)), part.distinct, filter_)
+
+
+def _type_of(function: AggregateFunction | PlanFunction, arguments: tuple[Scalar, ...]) -> DataType:
+    """The type of `function` over `arguments`, as Spark has it."""
+    if function is AggregateFunction.COUNT:
+        return BIGINT
+    of = arguments[0].type
+    if of is None or function is not AggregateFunction.SUM:
+        return of or UNKNOWN
+    if of.name is TypeName.DECIMAL:
+        return decimal((of.precision or 0) + 10, of.scale or 0)
+    return BIGINT if of.is_integral else DOUBLE
+
+
+def _columns(calls: tuple[Call, ...]) -> tuple[Scalar, ...]:
+    return tuple(column(call.output.name, call.output.type) for call in calls)
+
+
+GROUPING_SETS = "Spark copies the rows for each of the grouping sets: its own plan stays."
+"""Why an aggregate with grouping sets is left as it is."""
+
+
+def distinct_sets(node: Aggregate) -> tuple[tuple[Scalar, ...], ...]:
+    """The arguments of the calls for which DISTINCT matters, once for each set of them, in order of appearance.
+
+    COUNT(DISTINCT a) and SUM(DISTINCT a) FILTER (…) share one set, as COUNT(DISTINCT a, b) and COUNT(DISTINCT b, a) do.
+    """
+    found: dict[frozenset[str], tuple[Scalar, ...]] = {}
+    for call in node.calls:
+        if is_distinct(call):
+            found.setdefault(distinct_set_of(call), call.arguments)
+    return tuple(found.values())
+
+
+def spark_expands(node: Aggregate) -> bool:
+    """Whether Spark copies rows (`Expand`) to tell the DISTINCT values apart, and shuffles the copies by group and
+    value, however the rows were parted before: for several sets of values, and for any with a FILTER.
+    """
+    filtered = any(is_distinct(call) and call.filter is not None for call in node.calls)
+    return filtered or len(distinct_sets(node)) > 1
+
+
+def distinct_set_of(call: Call) -> frozenset[str]:
+    """What tells the set of a distinct call from others: the texts of its arguments."""
+    return frozenset(argument.sql for argument in call.arguments)
+
+
+def bucket_refusal(value: Scalar) -> str | None:
+    """Why `value` cannot be told apart per bucket of its hash, as a sentence; None where equal values hash alike."""
+    if value.type is None or not value.type.is_groupable:
+        return f"The type of {value} is not one whose equal values are known to have equal hashes."
+    if value.type.nests_fractions:
+        return f"{value} has fractions inside, of which equal ones (-0.0 and 0.0) may have different hashes."
+    return None
+
+
+def key_columns(node: Aggregate) -> tuple[Named, ...]:
+    """The group keys of `node` for an aggregate above it: the columns that it emits them as."""
+    return tuple(Named(column(key.name, key.expression.type), key.name) for key in node.keys)
+
+
+def partial_of(aggregate: Aggregate, spread: bool) -> Aggregate:
+    """`aggregate` as the partial one: in two phases, or, where `spread`, in one behind an exchange by its keys."""
+    if not spread:
+        return replace(aggregate, role=AggregateRole.PARTIAL, phases=Phases.TWO_PHASE)
+    exchange = Exchange(aggregate.input, tuple(key.expression for key in aggregate.keys))
+    return replace(aggregate, input=exchange, role=AggregateRole.PARTIAL, phases=Phases.ONE_PHASE)
+
+
+def final_of(partial: Aggregate, keys: tuple[Named, ...], calls: tuple[Call, ...], phase: AggPhase) -> Aggregate:
+    """The final aggregate over `partial`: in two phases, or, where one is forced and there are keys, in one."""
+    if phase is AggPhase.ONE_PHASE and keys:
+        exchange = Exchange(partial, tuple(key.expression for key in keys))
+        return Aggregate(exchange, keys, calls, AggregateRole.FINAL, Phases.ONE_PHASE)
+    return Aggregate(partial, keys, calls, AggregateRole.FINAL, Phases.TWO_PHASE)

@@ -1,0 +1,328 @@
+"""A plan as a query: the SELECT that a reader of SQL would have to write to get what the plan does.
+
+Every step is a query of the WITH clause, called after its operator and its number in the plan's tree; operators that
+SQL can say in one SELECT share one. A scan renames its columns to `alias.column`, and every later step calls them so,
+in back-quotes: the dot is part of the name. How rows are sent is told as Spark's hints and clauses are: DISTRIBUTE BY
+for an exchange, a hint for a join's strategy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from service.contract.options import JoinLocal, JoinShip
+from service.contract.query import JoinKind, NullsOrder
+from service.sql.expressions.scalar import Scalar, quoted
+from workers.engine.plan.expressions import call_sql, fresh_name
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Deduplicate,
+    Exchange,
+    Expand,
+    Filter,
+    Join,
+    Limit,
+    Named,
+    Node,
+    Project,
+    Scan,
+    Sort,
+    SortItem,
+    Union,
+    Watermark,
+    Windows,
+    inputs_of,
+    output_of,
+)
+from workers.engine.plan.traversal import walk_up
+
+NO_COLUMN = "1 AS `$row`"
+"""What a step selects that emits rows of no columns: SQL has none such."""
+
+_JOINS = {
+    JoinKind.INNER: "JOIN",
+    JoinKind.LEFT: "LEFT JOIN",
+    JoinKind.RIGHT: "RIGHT JOIN",
+    JoinKind.FULL: "FULL JOIN",
+    JoinKind.LEFT_SEMI: "LEFT SEMI JOIN",
+    JoinKind.LEFT_ANTI: "LEFT ANTI JOIN",
+    JoinKind.CROSS: "JOIN",
+}
+
+_ORDINAL = re.compile(r"-?[0-9]+")
+"""In GROUP BY Spark takes such a number as the position of an item."""
+
+
+def sql_of(plan: Node) -> str:
+    """Spark SQL that computes `plan` over tables, or views, of the scans' table names.
+
+    Raises TypeError for a node that it does not know: a text that is silently less than the plan would be a lie.
+    """
+    writer = _Writer(frozenset(node.table for node in walk_up(plan) if isinstance(node, Scan)))
+    last = writer.select(plan)
+    steps = ",\n".join(f"{name} AS (\n{_indented(text)}\n)" for name, text in writer.steps)
+    return f"WITH\n{steps}\n{last.text()}" if steps else last.text()
+
+
+@dataclass(frozen=True)
+class _Select:
+    """One SELECT, as far as it is filled. `number` is that of its topmost node; `columns` is None for `*`.
+
+    `whole` says that it is complete: what comes above it is a SELECT of its own.
+    """
+
+    operator: str
+    number: int
+    source: str
+    columns: tuple[str, ...] | None = None
+    distinct: bool = False
+    hint: str | None = None
+    comment: str | None = None
+    where: str | None = None
+    group_by: tuple[str, ...] = ()
+    distribute_by: tuple[str, ...] = ()
+    order_by: tuple[SortItem, ...] = ()
+    limit: int | None = None
+    whole: bool = False
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether it still is `SELECT * FROM … WHERE …`, so that items and groups can be put into it."""
+        return self.columns is None and not self.whole and not self.is_arranged
+
+    @property
+    def is_arranged(self) -> bool:
+        """Whether its rows are sent somewhere, sorted or cut."""
+        return bool(self.distribute_by or self.order_by or self.hint_moves or self.limit is not None)
+
+    @property
+    def hint_moves(self) -> bool:
+        """Whether its hint sends the rows that come out of it, and does not tell how to join them."""
+        return self.hint is not None and self.hint.startswith(("REPARTITION", "REBALANCE"))
+
+    def text(self) -> str:
+        """The query; of a whole one, `source` is all of it."""
+        if self.whole:
+            return self.source
+        hint = f" /*+ {self.hint} */" if self.hint else ""
+        words = "SELECT" + hint + (" DISTINCT" if self.distinct else "")
+        lines = [f"{words} {_items(self.columns)}", f"FROM {self.source}"]
+        if self.where is not None:
+            lines.append(f"WHERE {self.where}")
+        if self.group_by:
+            lines.append(f"GROUP BY {', '.join(self.group_by)}")
+        if self.distribute_by:
+            told = f" /* {self.comment} */" if self.comment else ""
+            lines.append(f"DISTRIBUTE BY {', '.join(self.distribute_by)}{told}")
+        if self.order_by:
+            lines.append(f"ORDER BY {', '.join(map(_sort_key, self.order_by))}")
+        if self.limit is not None:
+            lines.append(f"LIMIT {self.limit}")
+        return "\n".join(lines)
+
+
+class _Writer:
+    """Collects the steps of one plan, inputs first."""
+
+    def __init__(self, tables: frozenset[str]) -> None:
+        self.steps: list[tuple[str, str]] = []
+        self._tables = tables
+        self._nodes = 0
+
+    def select(self, node: Node) -> _Select:
+        """The SELECT of `node`; those below it that it could not take in have become steps."""
+        if type(node) not in _KNOWN:
+            raise TypeError(f"{type(node).__name__} has no SQL")
+        inputs = [self.select(child) for child in inputs_of(node)]
+        number = self._nodes
+        self._nodes += 1
+        if isinstance(node, Scan):
+            return _scan(node, number)
+        if isinstance(node, Join):
+            return self._join(node, number, inputs[0], inputs[1])
+        if isinstance(node, Union):
+            branches = [_Select("", number, self._step(branch)).text() for branch in inputs]
+            return _Select("union", number, "\nUNION ALL\n".join(branches), whole=True)
+        return replace(self._unary(node, inputs[0], number), operator=type(node).__name__.lower(), number=number)
+
+    def _unary(
+        self,
+        node: Watermark | Windows | Filter | Project | Aggregate | Deduplicate | Expand | Exchange | Sort | Limit,
+        below: _Select,
+        number: int,
+    ) -> _Select:
+        match node:
+            case Watermark():
+                # SQL over what is there has no rows that are late.
+                select = self._over(below, number, False)
+                return replace(select, source=f"{select.source} /* watermark: {node.delay_ms} ms behind */")
+            case Windows():
+                select = self._over(below, number, below.takes_rows)
+                lengths = f"'{node.size_ms} milliseconds', '{node.slide_ms} milliseconds'"
+                return replace(select, columns=("*", f"window({node.column.sql}, {lengths}) AS {quoted(node.name)}"))
+            case Filter():
+                select = self._over(below, number, below.takes_rows)
+                condition = node.condition.sql
+                return replace(
+                    select, where=condition if select.where is None else f"({select.where}) AND ({condition})"
+                )
+            case Project() if _changes_nothing(node):
+                return below
+            case Project():
+                select = self._over(below, number, _can_project(below, node))
+                return replace(select, columns=_named(node.items))
+            case Aggregate():
+                return _aggregate(node, self._over(below, number, below.takes_rows))
+            case Deduplicate():
+                select = self._over(below, number, not below.whole and not below.is_arranged)
+                columns = tuple(quoted(field.name) for field in output_of(node.input))
+                return replace(select, columns=select.columns or columns, distinct=True)
+            case Expand():
+                select = self._over(below, number, below.takes_rows)
+                return replace(select, columns=("*", f"explode(sequence(1, {node.branches})) AS {quoted(node.name)}"))
+            case Exchange():
+                return _exchange(node, self._over(below, number, below.takes_rows and below.hint is None))
+            case Sort():
+                select = self._over(below, number, not below.whole and not below.is_arranged and not below.distinct)
+                return replace(select, order_by=node.keys)
+            case Limit():
+                return replace(self._over(below, number, not below.whole and below.limit is None), limit=node.count)
+
+    def _join(self, node: Join, number: int, left: _Select, right: _Select) -> _Select:
+        # Both become steps before either is named in the text.
+        one, other = self._step(left), self._step(right)
+        equals = "<=>" if node.null_safe else "="
+        conditions = [f"({a.sql}) {equals} ({b.sql})" for a, b in node.keys]
+        if node.residual is not None:
+            conditions.append(f"({node.residual.sql})")
+        if not conditions:
+            return _Select("join", number, f"{one} CROSS JOIN {other}")
+        source = f"{one} {_JOINS[node.kind]} {other}\n  ON {' AND '.join(conditions)}"
+        if node.within is not None:
+            # The condition says so already; a stream forgets rows by it.
+            least, most = node.within.at_least_us, node.within.at_most_us
+            source += f" /* within: {node.within.left.sql} - {node.within.right.sql} from {least} to {most} us */"
+        return _Select("join", number, source, hint=_join_hint(node, one, other))
+
+    def _over(self, below: _Select, number: int, fits: bool) -> _Select:
+        """`below` itself where more can be put into it, else a SELECT over it."""
+        return below if fits else _Select("", number, self._step(below))
+
+    def _step(self, select: _Select) -> str:
+        name = fresh_name(f"{select.operator}_{select.number}", self._tables)
+        self.steps.append((name, select.text()))
+        return name
+
+
+_KNOWN = frozenset(
+    {
+        Scan,
+        Watermark,
+        Windows,
+        Filter,
+        Project,
+        Join,
+        Aggregate,
+        Deduplicate,
+        Expand,
+        Exchange,
+        Union,
+        Sort,
+        Limit,
+    }
+)
+
+
+def _scan(node: Scan, number: int) -> _Select:
+    columns = tuple(f"{quoted(name)} AS {quoted(emitted.name)}" for emitted, name in node.columns)
+    text = f"SELECT {_items(columns)}\nFROM {quoted(node.table)}"
+    # Whole, since a condition would meet the table's own names in it.
+    return _Select("scan", number, text, whole=True)
+
+
+def _aggregate(node: Aggregate, select: _Select) -> _Select:
+    keys = _named(node.keys)
+    calls = tuple(f"{call_sql(call)} AS {quoted(call.output.name)}" for call in node.calls)
+    group_by = tuple(_group_key(key.expression) for key in node.keys)
+    if node.grouping_sets:
+        sets = ", ".join(f"({', '.join(group_by[position] for position in one)})" for one in node.grouping_sets)
+        # The keys stand before the sets too: GROUPING_ID counts them in that order. An item that is the very text of a
+        # key is turned to NULL where the set lacks it.
+        keys = tuple(f"{text} AS {quoted(key.name)}" for text, key in zip(group_by, node.keys, strict=True))
+        grouped = f"{', '.join(group_by)} GROUPING SETS ({sets})"
+        return replace(select, columns=(*keys, *calls), group_by=(grouped,))
+    if calls:
+        return replace(select, columns=(*keys, *calls), group_by=group_by)
+    if keys:
+        return replace(select, columns=keys, distinct=True)
+    # One row whatever comes in; count says so, and SQL has no rows without columns.
+    return replace(select, columns=("count(*) AS `$row`",))
+
+
+def _group_key(key: Scalar) -> str:
+    return f"CAST({key.sql} AS INT)" if _ORDINAL.fullmatch(key.sql) else key.sql
+
+
+def _exchange(node: Exchange, select: _Select) -> _Select:
+    if not node.keys:
+        return replace(select, hint="REBALANCE" if node.partitions is None else f"REPARTITION({node.partitions})")
+    keys = tuple(key.sql for key in node.keys)
+    if node.partitions is not None and all(key.column is not None for key in node.keys):
+        return replace(select, hint=f"REPARTITION({', '.join([str(node.partitions), *keys])})")
+    told = None if node.partitions is None else f"into {node.partitions} tasks"
+    return replace(select, distribute_by=keys, comment=told)
+
+
+def _can_project(below: _Select, node: Project) -> bool:
+    """Whether the items can stand in the same SELECT: an order in it sees them first, under whatever name."""
+    if below.columns is not None or below.whole or below.distribute_by or below.hint_moves:
+        return False
+    renamed = {item.name.casefold() for item in node.items if item.expression.column != item.name}
+    ordered = {name.casefold() for item in below.order_by for name in item.expression.columns}
+    return renamed.isdisjoint(ordered)
+
+
+def _changes_nothing(node: Project) -> bool:
+    """Whether the items are the columns below, all of them and in their order."""
+    columns = tuple(field.name for field in output_of(node.input))
+    return tuple(item.expression.column for item in node.items) == tuple(item.name for item in node.items) == columns
+
+
+def _join_hint(node: Join, left: str, right: str) -> str | None:
+    match node.strategy.ship, node.strategy.local:
+        case JoinShip.BROADCAST_LEFT, _:
+            return f"BROADCAST({left})"
+        case JoinShip.BROADCAST_RIGHT, _:
+            return f"BROADCAST({right})"
+        case _, JoinLocal.HASH_LEFT:
+            return f"SHUFFLE_HASH({left})"
+        case _, JoinLocal.HASH_RIGHT:
+            return f"SHUFFLE_HASH({right})"
+        case (JoinShip.REPARTITION, _) | (_, JoinLocal.SORT_MERGE):
+            return f"MERGE({left})"
+        case _:
+            return None
+
+
+def _named(items: Iterable[Named]) -> tuple[str, ...]:
+    return tuple(
+        item.expression.sql if item.expression.column == item.name else f"{item.expression.sql} AS {quoted(item.name)}"
+        for item in items
+    )
+
+
+def _items(columns: tuple[str, ...] | None) -> str:
+    if columns is None:
+        return "*"
+    return ", ".join(columns) or NO_COLUMN
+
+
+def _sort_key(item: SortItem) -> str:
+    nulls = "FIRST" if item.nulls is NullsOrder.FIRST else "LAST"
+    return f"{item.expression.sql} {item.direction.value.upper()} NULLS {nulls}"
+
+
+def _indented(text: str) -> str:
+    return "\n".join("  " + line for line in text.splitlines())

@@ -1,0 +1,112 @@
+"""Walking and rebuilding frozen plans.
+
+Numbers the nodes of a plan, so that reports, traces and metrics know each of two equal nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from itertools import count
+
+from workers.engine.plan.nodes import Join, Node, Scan, Union, inputs_of
+
+
+def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
+    """`node` over other inputs, left first; the same object where each of them is the same object.
+
+    Raises ValueError when their number is not the node's.
+    """
+    if len(inputs) != len(inputs_of(node)):
+        raise ValueError(f"{type(node).__name__} has {len(inputs_of(node))} inputs, not {len(inputs)}")
+    if isinstance(node, Scan) or all(new is own for new, own in zip(inputs, inputs_of(node), strict=True)):
+        return node
+    if isinstance(node, Join):
+        return replace(node, left=inputs[0], right=inputs[1])
+    if isinstance(node, Union):
+        return replace(node, inputs=inputs)
+    return replace(node, input=inputs[0])
+
+
+def transform_up(node: Node, rewrite: Callable[[Node], Node]) -> Node:
+    """The tree with every node replaced by `rewrite` of it, inputs first, so that `rewrite` sees rewritten inputs."""
+    inputs = tuple(transform_up(child, rewrite) for child in inputs_of(node))
+    return rewrite(with_inputs(node, inputs))
+
+
+def walk_up(node: Node) -> Iterator[Node]:
+    """Every node of the tree, inputs before the node that reads them."""
+    for child in inputs_of(node):
+        yield from walk_up(child)
+    yield node
+
+
+_NOT_COMPARED = frozenset({"id", "input", "inputs", "left", "right"})
+
+
+class NodeIds:
+    """The ids of one planning pass. A node that a rule leaves in the plan keeps its id, a new one gets the next."""
+
+    def __init__(self, first: int = 0) -> None:
+        self._next: Iterator[int] = count(first)
+        self.new: set[int] = set()
+        """Ids of the nodes that the last call of `number` found new."""
+        self.copies: dict[int, int] = {}
+        """Ids that the last call gave to copies of nodes, and the ids of these."""
+
+    @classmethod
+    def after(cls, plan: Node) -> NodeIds:
+        """Ids beyond all that `plan` has."""
+        return cls(max((node.id for node in walk_up(plan) if node.id is not None), default=-1) + 1)
+
+    def number(self, plan: Node, before: Node | None = None) -> Node:
+        """`plan` with an id for each node, inputs first.
+
+        The first node with an id keeps it; copies of it and nodes without an id get new ones. `new` has the ids of the
+        nodes that are not in `before`, a plan with ids, or whose fields differ from those there. A node is not new if
+        only its inputs were replaced, by as many others.
+        """
+        originals = {} if before is None else {node.id: node for node in walk_up(before)}
+        taken: set[int] = set()
+        self.new, self.copies = set(), {}
+
+        def visit(node: Node) -> Node:
+            made = with_inputs(node, tuple(visit(child) for child in inputs_of(node)))
+            if made.id is None or made.id in taken:
+                number = next(self._next)
+                if made.id is not None:
+                    self.copies[number] = made.id
+                made = replace(made, id=number)
+            taken.add(id_of(made))
+            original = originals.get(node.id)
+            if original is None or not _is_same_but_for_inputs(node, original):
+                self.new.add(id_of(made))
+            return made
+
+        return visit(plan)
+
+
+def _is_same_but_for_inputs(node: Node, original: Node) -> bool:
+    if node is original:
+        return True
+    if type(node) is not type(original) or len(inputs_of(node)) != len(inputs_of(original)):
+        return False
+    names = (field.name for field in fields(node) if field.name not in _NOT_COMPARED)
+    return all(getattr(node, name) is getattr(original, name) for name in names)
+
+
+def with_ids(plan: Node) -> Node:
+    """`plan` with an id for each node; nodes that have one keep it."""
+    return NodeIds.after(plan).number(plan)
+
+
+def id_of(node: Node) -> int:
+    """The node's id. Raises ValueError where the plan was not numbered."""
+    if node.id is None:
+        raise ValueError(f"{type(node).__name__} has no id: number the plan first")
+    return node.id
+
+
+def identities(plan: Node) -> frozenset[int]:
+    """The identities (`id()`) of all nodes of `plan`, which must outlive the set."""
+    return frozenset(id(node) for node in walk_up(plan))

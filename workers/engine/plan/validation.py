@@ -1,0 +1,161 @@
+"""What holds for every plan. A plan that breaks one is an engine bug, found before Spark sees it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from service.sql.expressions.scalar import Scalar
+from service.sql.types.data_types import Field
+from workers.engine.errors import InvalidPlanError
+from workers.engine.plan.explain import line_of
+from workers.engine.plan.nodes import (
+    Aggregate,
+    AggregateRole,
+    Call,
+    Deduplicate,
+    Exchange,
+    Expand,
+    Filter,
+    Join,
+    Limit,
+    Node,
+    Phases,
+    Project,
+    Scan,
+    Sort,
+    Union,
+    Watermark,
+    Windows,
+    inputs_of,
+    names_of,
+    output_of,
+)
+from workers.engine.plan.traversal import walk_up
+
+
+def check(plan: Node, made_by: str, output: tuple[Field, ...] | None = None) -> None:
+    """Raises `InvalidPlanError` with everything that is wrong with `plan`; `output` is what it must emit."""
+    violations = [f"{line_of(node)}: {violation}" for node in walk_up(plan) for violation in _violations(node)]
+    if output is not None and output_of(plan) != output:
+        violations.append(f"it emits {_columns(output_of(plan))} in place of {_columns(output)}")
+    if violations:
+        raise InvalidPlanError(made_by, tuple(violations))
+
+
+def _violations(node: Node) -> Iterator[str]:
+    names = [field.name for field in output_of(node)]
+    folded = Counter(name.casefold() for name in names)
+    for name in names:
+        if folded[name.casefold()] > 1 and not isinstance(node, Project):
+            yield f"two columns are called {name}"
+    yield from _unknown_columns(node)
+    if isinstance(node, Aggregate):
+        yield from _aggregate_violations(node)
+    if isinstance(node, Exchange) and node.partitions is not None and node.partitions < 1:
+        yield "an exchange needs a task"
+    if isinstance(node, Union):
+        yield from _union_violations(node)
+    if isinstance(node, Expand) and node.branches < 1:
+        yield "an expansion needs a branch"
+    if isinstance(node, Watermark | Windows) and node.column.column is None:
+        yield "it is over a column, not over an expression"
+    if isinstance(node, Watermark) and node.delay_ms < 0:
+        yield "a delay is not negative"
+    if isinstance(node, Windows) and not 1 <= node.slide_ms <= node.size_ms:
+        yield "a window slides by a millisecond at least, and by its size at most"
+    if isinstance(node, Limit) and node.count < 0:
+        yield "a limit is not negative"
+
+
+def _unknown_columns(node: Node) -> Iterator[str]:
+    if isinstance(node, Union):
+        return
+    if isinstance(node, Join):
+        left, right = names_of(node.left), names_of(node.right)
+        for left_key, right_key in node.keys:
+            yield from _missing(left_key, left)
+            yield from _missing(right_key, right)
+        if node.within is not None:
+            yield from _missing(node.within.left, left)
+            yield from _missing(node.within.right, right)
+        if node.residual is not None:
+            yield from _missing(node.residual, left | right)
+        return
+    below = frozenset[str]().union(*(names_of(child) for child in inputs_of(node)))
+    for scalar in _scalars(node):
+        yield from _missing(scalar, below)
+
+
+def _missing(scalar: Scalar, names: frozenset[str]) -> Iterator[str]:
+    for name in scalar.columns:
+        if name not in names:
+            yield f"column {name} is not below it"
+
+
+def _scalars(node: Node) -> Iterator[Scalar]:
+    match node:
+        case Filter():
+            yield node.condition
+        case Watermark() | Windows():
+            yield node.column
+        case Project():
+            yield from (item.expression for item in node.items)
+        case Aggregate():
+            yield from (key.expression for key in node.keys)
+            for call in node.calls:
+                yield from _call_scalars(call)
+        case Exchange():
+            yield from node.keys
+        case Sort():
+            yield from (item.expression for item in node.keys)
+        case Scan() | Join() | Deduplicate() | Expand() | Union() | Limit():
+            return
+
+
+def _call_scalars(call: Call) -> Iterator[Scalar]:
+    yield from call.arguments
+    yield from (scalar for scalar in (call.filter, call.order_by) if scalar is not None)
+
+
+def _aggregate_violations(node: Aggregate) -> Iterator[str]:
+    below = node.input
+    positions = {position for one in node.grouping_sets for position in one}
+    if not positions <= set(range(len(node.keys))):
+        yield "a grouping set has a key that is not there"
+    if node.grouping_sets and (node.role is not AggregateRole.WHOLE or node.phases is not Phases.UNDECIDED):
+        yield "grouping sets are not split"
+    if node.phases is Phases.ONE_PHASE:
+        if not _is_parted(node):
+            yield "one phase needs an exchange by its keys, or by some of them, below it"
+        below = below.input if isinstance(below, Exchange) else below
+    if node.role is AggregateRole.FINAL:
+        partial = below
+        if not isinstance(partial, Aggregate) or partial.role is not AggregateRole.PARTIAL:
+            yield "a final aggregate needs a partial one below it"
+    if node.role is AggregateRole.FINAL and any(call.distinct for call in node.calls):
+        yield "a final aggregate cannot have DISTINCT calls"
+
+
+def _is_parted(node: Aggregate) -> bool:
+    """Whether an exchange by keys of `node` is right below it, but for copies of rows and aggregates on the way."""
+    keys = [key.expression for key in node.keys]
+    below = node.input
+    while isinstance(below, Expand | Aggregate):
+        if isinstance(below, Aggregate):
+            emitted = {key.name: key.expression for key in below.keys}
+            keys = [emitted[key.column] for key in keys if key.column in emitted]
+        below = below.input
+    return isinstance(below, Exchange) and bool(below.keys) and set(below.keys) <= set(keys)
+
+
+def _union_violations(node: Union) -> Iterator[str]:
+    if len(node.inputs) < 2:
+        yield "a union needs two inputs"
+    outputs = [output_of(branch) for branch in node.inputs]
+    if any(output != outputs[0] for output in outputs):
+        yield f"its inputs emit different columns: {'; '.join(_columns(output) for output in outputs)}"
+
+
+def _columns(fields: tuple[Field, ...]) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in fields)

@@ -1,0 +1,441 @@
+"""One sentence on what to do about skew, and the setting to change where one would help.
+
+The skew report: which keys are hot, which stages waited for one task, what that cost, what would change it.
+
+Keys come from the sample taken before the run, stages from what Spark measured in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from service.contract.options import AggPhase, DistinctMethod, JobSettings, JoinSkew, Toggle
+from service.contract.query import JoinKind
+from service.contract.reports import HotKey, HotKeyReport, RuleOutcome, RuleTrace, SkewReport
+from workers.engine.plan.aggregates import bucket_refusal, distinct_sets, refusal_of, spark_expands
+from workers.engine.plan.nodes import (
+    Aggregate,
+    AggregateRole,
+    Deduplicate,
+    Join,
+    Node,
+    Phases,
+    Project,
+    Scan,
+    Union,
+    columns_below,
+    names_of,
+)
+from workers.engine.plan.traversal import walk_up
+from workers.engine.report.operator_tree import numbered
+from workers.engine.report.task_skew import Evidence, Finding
+from workers.engine.rules.joins import skew_rewrite
+from workers.engine.rules.joins.hot_keys import join_profile
+from workers.engine.rules.joins.skew_cost import isolate_way, plain_cost, salt_way
+from workers.engine.statistics.cardinality import label_of, profile_of
+from workers.engine.statistics.model import KeySketch, Statistics
+from workers.engine.statistics.partitioning import is_broadcast, is_partitioned_by
+
+_SPLIT_RULE = "split_distinct_aggregate"
+_SKEW_RULE = "skewed_join"
+_EAGER_RULE = "eager_aggregation"
+
+
+class KeyRole(StrEnum):
+    """What a plan does with a key."""
+
+    GROUP = "group key"
+    JOIN = "join key"
+    DISTINCT = "distinct value"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """`setting` and `value` are None where no setting would help. `hurts`: one task has more to do than the others
+    because of a hot key.
+    """
+
+    sentence: str
+    setting: str | None = None
+    value: str | None = None
+    hurts: bool = False
+
+
+@dataclass(frozen=True)
+class Change:
+    """Settings to change, by name, and what the changed plan does. Only one that is a single setting can be named."""
+
+    settings: Mapping[str, str]
+    advice: str
+
+
+@dataclass(frozen=True)
+class OneTask:
+    """All rows of a hot key are one task's work at one operator. `rows` is their number as estimated for the plan that
+    ran; `what` says what is done with them, and `otherwise` what to do where no setting helps. Of `changes`, the
+    first one that changes the plan is advised.
+    """
+
+    subject: str
+    node_id: int
+    rows: float | None
+    what: str
+    otherwise: str
+    changes: tuple[Change, ...] = ()
+
+
+Effect = OneTask | Advice
+"""What one operator does with a hot key; an `Advice` where it makes no task slow."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Everything that advice depends on. `plan`, `rules` and `evidence` are those of the run; `replan` makes the plan
+    of the same query by other settings, and returns None where there was no time for it.
+    """
+
+    plan: Node
+    statistics: Statistics
+    settings: JobSettings
+    rules: Sequence[RuleTrace]
+    evidence: Evidence
+    replan: Callable[[JobSettings], str | None]
+
+    def changes_plan(self, change: Change) -> bool:
+        """Whether the query is known to run by another plan with these settings."""
+        now, then = self.replan(self.settings), self.replan(with_settings(self.settings, change.settings))
+        return now is not None and then is not None and now != then
+
+
+def with_settings(settings: JobSettings, changes: Mapping[str, str]) -> JobSettings:
+    """`settings` with other values, by names such as `join.skew`."""
+    changed: dict[str, Any] = settings.model_dump(mode="json", by_alias=True)
+    for name, value in changes.items():
+        *groups, last = name.split(".")
+        place = changed
+        for group in groups:
+            place = place[group]
+        place[last] = value
+    return JobSettings.model_validate(changed)
+
+
+def effects_of(report: HotKeyReport, situation: Situation) -> tuple[Effect, ...]:
+    """What each operator of the plan that ran does with the hottest key of `report`."""
+    return tuple(_effects(report, situation))
+
+
+def advise(effects: Sequence[Effect], situation: Situation) -> Advice:
+    """What to change because of hot keys with these effects. A setting that helps comes first, then a key that makes a
+    task slow without one, then a stage that no key explains, then why nothing needs to change.
+    """
+    evidence = situation.evidence
+    found = [_advice_on(effect, situation) for effect in effects]
+    urgent = sorted((advice for advice in found if advice.hurts), key=lambda advice: advice.setting is None)
+    if urgent:
+        return urgent[0]
+    if evidence.skewed:
+        return Advice(
+            f"Stage {evidence.skewed[0].stage_id} waited for one task, and no hot key of the sample explains it: "
+            "look for uneven input files, or for keys that are expressions; no setting changes either."
+        )
+    return next(iter(found), Advice("No key and no task stands out: nothing needs to change."))
+
+
+def _advice_on(effect: Effect, situation: Situation) -> Advice:
+    if isinstance(effect, Advice):
+        return effect
+    evidence = situation.evidence
+    finding = evidence.of_key(effect.rows, effect.node_id)
+    fact = f"{effect.subject} and {effect.what}"
+    if finding is Finding.WRONG:
+        return Advice(
+            f"{effect.subject} in the sample, but the run does not agree: no task read more than "
+            f"{evidence.most_rows:,} rows from a shuffle. The estimate was wrong, and nothing is advised by it."
+        )
+    is_slow = bool(evidence.skewed) or not evidence.is_measured
+    no_slow_task = f"no task took more than {evidence.factor:g} times the median one of its stage (skew.factor)"
+    change = None
+    if finding is not Finding.EVEN:
+        change = next((change for change in effect.changes if situation.changes_plan(change)), None)
+    if change is None and (finding is Finding.EVEN or not is_slow):
+        return Advice(f"{fact}, but {no_slow_task}: nothing needs to change.")
+    if change is None:
+        return Advice(f"{fact}: {effect.otherwise}.", hurts=True)
+    setting, value = next(iter(change.settings.items())) if len(change.settings) == 1 else (None, None)
+    measured = "" if is_slow else f" In this run {no_slow_task}."
+    return Advice(f"{fact}: {change.advice}.{measured}", setting, value, hurts=True)
+
+
+def _effects(report: HotKeyReport, situation: Situation) -> Iterator[Effect]:
+    columns, subject = frozenset(report.columns), _subject(report)
+    match report.role:
+        case KeyRole.GROUP:
+            for each in numbered(situation.plan).walk():
+                node = each.node
+                if isinstance(node, Aggregate) and node.role is not AggregateRole.FINAL and columns == group_of(node):
+                    yield _on_group(report, node, each.id, situation)
+        case KeyRole.JOIN:
+            for each in numbered(situation.plan).walk():
+                if isinstance(each.node, Join) and columns in sides_of(each.node):
+                    yield _on_join(report, each.node, each.id, situation)
+        case _:
+            yield Advice(
+                f"{subject}; equal values of a group are combined before the shuffle, nothing needs to change."
+            )
+
+
+def _on_group(report: HotKeyReport, node: Aggregate, node_id: int, situation: Situation) -> Effect:
+    subject, statistics = _subject(report), situation.statistics
+    if node.role is AggregateRole.PARTIAL:
+        return Advice(f"{subject}; {_SPLIT_RULE} has spread it over buckets, nothing needs to change.")
+    if _is_aggregated(node.input, report.columns):
+        return Advice(f"{subject}; its rows are aggregated before they are grouped here, nothing needs to change.")
+    if not _stays_by_group(node, statistics):
+        how = (
+            "Spark shuffles by group and distinct value, which spreads it"
+            if distinct_sets(node)
+            else "every task aggregates its own rows of it before the shuffle"
+        )
+        return Advice(f"{subject}; {how}, nothing needs to change.")
+    return OneTask(
+        subject,
+        node_id,
+        _rows_of(report.hot_keys[0], node.input, report.columns, statistics),
+        "they are counted on one task" if _can_be_split(node) else "all of them go to one task",
+        "an operator below has brought them to one task, and they are aggregated there",
+        tuple(_changes_for_group(node, situation.settings)),
+    )
+
+
+def _changes_for_group(node: Aggregate, settings: JobSettings) -> Iterator[Change]:
+    if _can_be_split(node):
+        # distinct_split.enabled would contradict another method.
+        setting, value = "distinct_split.enabled", Toggle.TRUE.value
+        if settings.distinct_method is not DistinctMethod.AUTO:
+            setting, value = "distinct_method", DistinctMethod.SPLIT.value
+        if setting == "distinct_method" and settings.distinct_split.enabled is Toggle.FALSE:
+            yield Change(
+                {setting: value, "distinct_split.enabled": Toggle.AUTO.value},
+                f"set {setting} to {value} and leave distinct_split.enabled out to spread them by value",
+            )
+        else:
+            yield Change({setting: value}, f"set {setting} to {value} to spread them by value")
+    if node.phases is Phases.ONE_PHASE:
+        value = AggPhase.TWO_PHASE.value
+        yield Change({"agg_phase": value}, f"set agg_phase to {value} to aggregate before the shuffle")
+
+
+def _stays_by_group(node: Aggregate, statistics: Statistics) -> bool:
+    """Whether one task has all rows of a group before any of them are aggregated."""
+    # For grouping sets Spark copies the rows, too, and hashes the copies by the number of their set as well.
+    if spark_expands(node) or node.grouping_sets:
+        return False
+    keys = (key.expression for key in node.keys)
+    return node.phases is Phases.ONE_PHASE or is_partitioned_by(node.input, keys, statistics)
+
+
+def _can_be_split(node: Aggregate) -> bool:
+    keys = {key.expression.sql for key in node.keys}
+    values = [value for values in distinct_sets(node) for value in values]
+    may_be_hashed = all(bucket_refusal(value) is None for value in values)
+    return may_be_hashed and not {value.sql for value in values} <= keys and not any(map(refusal_of, node.calls))
+
+
+def _on_join(report: HotKeyReport, node: Join, node_id: int, situation: Situation) -> Effect:
+    subject, statistics = _subject(report), situation.statistics
+    if is_broadcast(node, statistics) or node_id in situation.evidence.broadcast:
+        return Advice(f"{subject}; Spark broadcasts the other side and moves none of them, nothing needs to change.")
+    side = skew_rewrite.Side.LEFT if frozenset(report.columns) == sides_of(node)[0] else skew_rewrite.Side.RIGHT
+    below = node.left if side is skew_rewrite.Side.LEFT else node.right
+    if _is_aggregated(below, report.columns):
+        who = _EAGER_RULE if _has_fired(_EAGER_RULE, situation) else "the query"
+        return Advice(f"{subject}; {who} aggregates its rows before the join, nothing needs to change.")
+    if node.strategy.skew is JoinSkew.NONE and _has_fired(_SKEW_RULE, situation):
+        return Advice(f"{subject}; {_SKEW_RULE} has joined it apart from the others, nothing needs to change.")
+    return OneTask(
+        subject,
+        node_id,
+        _rows_of(report.hot_keys[0], below, report.columns, statistics),
+        "they are joined on one task",
+        "join.skew cannot spread them in this join; drop or aggregate them before it",
+        tuple(_changes_for_join(report.hot_keys[0], side, node, situation)),
+    )
+
+
+def _changes_for_join(hottest: HotKey, side: skew_rewrite.Side, node: Join, situation: Situation) -> Iterator[Change]:
+    for way in _ways_apart(hottest, side, node, situation.statistics):
+        how = "join them apart from the others" if way is JoinSkew.ISOLATE else "spread them by a salt"
+        yield Change({"join.skew": way.value}, f"set join.skew to {way.value} to {how}")
+    if situation.settings.eager_aggregation is Toggle.FALSE:
+        yield Change(
+            {"eager_aggregation": Toggle.AUTO.value},
+            "set eager_aggregation to auto to aggregate before the join where that gives the same result",
+        )
+
+
+def _has_fired(name: str, situation: Situation) -> bool:
+    return any(rule.rule == name and rule.outcome is RuleOutcome.FIRED for rule in situation.rules)
+
+
+def _ways_apart(hottest: HotKey, side: skew_rewrite.Side, node: Join, statistics: Statistics) -> Sequence[JoinSkew]:
+    """Values of `join.skew` by which the rows of the hottest key become many tasks' work, the cheapest first."""
+    profile = join_profile(node, statistics) if skew_rewrite.refusal_of(node) is None else None
+    if profile is None:
+        return ()
+    if hottest.is_null:
+        return (JoinSkew.ISOLATE,) if skew_rewrite.can_pass_nulls(node, side) else ()
+    hot = [load for load in profile.loads if load.value == label_of(hottest)]
+    ways = {JoinSkew.ISOLATE: isolate_way(node, profile, hot, ()), JoinSkew.SALT: salt_way(node, profile, hot, ())}
+    cheaper = {
+        name: way.cost.slowest
+        for name, way in ways.items()
+        if way is not None and way.cost.slowest < plain_cost(profile).slowest
+    }
+    return sorted(cheaper, key=lambda name: cheaper[name])
+
+
+def _rows_of(key: HotKey, node: Node, columns: tuple[str, ...], statistics: Statistics) -> float | None:
+    """Rows with this key that `node` emits; None where that is not known."""
+    profile = profile_of(node, columns, statistics)
+    return None if profile is None else dict(profile.hot).get(label_of(key))
+
+
+def _is_aggregated(node: Node, columns: tuple[str, ...]) -> bool:
+    """Whether rows that are equal in `columns` of `node` have been combined since they were read from their table."""
+    match node:
+        case Scan():
+            return False
+        case Aggregate() | Deduplicate():
+            return True
+        case Union() | Project() if node.stands_for is not None:
+            return _is_aggregated(node.stands_for, columns)
+        case Union():
+            return all(_is_aggregated(branch, columns) for branch in node.inputs)
+        case Join():
+            return _is_aggregated(node.left if set(columns) <= names_of(node.left) else node.right, columns)
+        case Project():
+            below = columns_below(node.items, columns)
+            return below is not None and _is_aggregated(node.input, below)
+        case _:
+            return _is_aggregated(node.input, columns)
+
+
+def _subject(report: HotKeyReport) -> str:
+    hottest = report.hot_keys[0]
+    columns = ", ".join(report.columns)
+    return f"The {report.role} {columns} is {hottest.value} in {hottest.share:.0%} of the rows"
+
+
+def group_of(node: Aggregate) -> frozenset[str]:
+    """The group keys that are columns; a bucket is an expression, and left out."""
+    return frozenset(key.expression.column for key in node.keys if key.expression.column is not None)
+
+
+def sides_of(node: Join) -> tuple[frozenset[str], frozenset[str]]:
+    """The columns among the left and the right join keys."""
+    return (
+        frozenset(left.column for left, _ in node.keys if left.column is not None),
+        frozenset(right.column for _, right in node.keys if right.column is not None),
+    )
+
+
+_NOTICEABLE = 0.2
+"""A key with such a share is reported however few tasks there are."""
+
+
+def skew_report(
+    statistics: Statistics,
+    plan: Node,
+    evidence: Evidence,
+    settings: JobSettings,
+    rules: Sequence[RuleTrace],
+    replan: Callable[[JobSettings], str | None],
+) -> SkewReport:
+    """Whether a job was skewed. `plan` is the one that ran, `evidence` and `rules` are its own; `replan` makes the text
+    of the plan of the same query by other settings.
+
+    A job is skewed when one of its stages is. Where Spark measured no stage, it is skewed when all rows of a hot key
+    are one task's work by the plan. A key is hot when it has more than `skew.factor` times the rows of an average other
+    key, and more than an even partition's share of them (two partitions a slot), or a fifth; how many bytes these are
+    does not matter here.
+    """
+    keys = tuple(_hot_keys(statistics, plan, settings.skew.factor))
+    situation = Situation(plan, statistics, settings, rules, evidence, replan)
+    effects = [effects_of(key, situation) for key in keys]
+    advice = advise([effect for of_key in effects for effect in of_key], situation)
+    return SkewReport(
+        skewed=bool(evidence.skewed) if evidence.is_measured else advice.hurts,
+        keys=tuple(_with_load(key, of_key, evidence) for key, of_key in zip(keys, effects, strict=True)),
+        stages=evidence.skewed,
+        lost_ms=sum(stage.lost_ms for stage in evidence.skewed),
+        advice=advice.sentence,
+        setting=advice.setting,
+        value=advice.value,
+    )
+
+
+def _with_load(key: HotKeyReport, effects: Sequence[Effect], evidence: Evidence) -> HotKeyReport:
+    loads = [effect for effect in effects if isinstance(effect, OneTask)]
+    rows = max((load.rows for load in loads if load.rows is not None), default=None)
+    return key.model_copy(
+        update={
+            "rows_on_one_task": None if rows is None else round(rows),
+            "estimate_is_wrong": any(evidence.of_key(load.rows, load.node_id) is Finding.WRONG for load in loads),
+        }
+    )
+
+
+@dataclass(frozen=True)
+class _Use:
+    """Columns that the plan hashes rows by. `meets_null`: rows with NULL in them are hashed too, and not dropped."""
+
+    role: KeyRole
+    columns: frozenset[str]
+    meets_null: bool
+
+
+_KEEPS_LEFT = frozenset({JoinKind.LEFT, JoinKind.FULL, JoinKind.LEFT_ANTI})
+_KEEPS_RIGHT = frozenset({JoinKind.RIGHT, JoinKind.FULL})
+
+
+def _uses(plan: Node) -> Iterator[_Use]:
+    for node in walk_up(plan):
+        if isinstance(node, Join):
+            left, right = sides_of(node)
+            yield _Use(KeyRole.JOIN, left, node.kind in _KEEPS_LEFT)
+            yield _Use(KeyRole.JOIN, right, node.kind in _KEEPS_RIGHT)
+        # The final part of a split aggregate has the same group keys under other names.
+        if isinstance(node, Aggregate) and node.role is not AggregateRole.FINAL:
+            yield _Use(KeyRole.GROUP, group_of(node), True)
+            for call in node.calls:
+                if call.distinct and all(argument.column is not None for argument in call.arguments):
+                    columns = frozenset(name for argument in call.arguments for name in argument.columns)
+                    yield _Use(KeyRole.DISTINCT, columns, False)
+
+
+def _hot_keys(statistics: Statistics, plan: Node, factor: float) -> Iterator[HotKeyReport]:
+    sketches = {frozenset(sketch.columns): sketch for sketch in statistics.keys.values()}
+    for use in dict.fromkeys(_uses(plan)):
+        sketch = sketches.get(use.columns)
+        hot = _standing_out(sketch, use, factor, statistics.slots) if sketch is not None else ()
+        if sketch is not None and hot:
+            yield HotKeyReport(
+                table=sketch.alias,
+                columns=sketch.columns,
+                role=use.role,
+                hot_keys=hot,
+                sampled_rows=sketch.sampled_rows,
+            )
+
+
+def _standing_out(sketch: KeySketch, use: _Use, factor: float, slots: int) -> tuple[HotKey, ...]:
+    least = min(_NOTICEABLE, 1 / (2 * max(1, slots)))
+    others = max(1, sketch.distinct_keys - 1)
+    return tuple(
+        key
+        for key in sketch.hot_keys
+        if key.share >= least and key.share > factor * (1 - key.share) / others and (use.meets_null or not key.is_null)
+    )

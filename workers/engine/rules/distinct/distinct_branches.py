@@ -1,0 +1,182 @@
+"""The rule `distinct_branches`."""
+
+from __future__ import annotations
+
+from service.contract.options import DistinctMethod, Toggle
+from workers.engine.plan.aggregates import GROUPING_SETS, distinct_sets, refusal_of
+from workers.engine.plan.nodes import Aggregate, AggregateRole, Node, Phases
+from workers.engine.rules.distinct.bitmaps import bitmap_aggregate, bitmap_obstacle, group_bitmap_aggregate
+from workers.engine.rules.distinct.branch_plans import (
+    branch_aggregates,
+    joined_branches,
+    keyed_branches,
+    repeats_alike,
+    repeats_cheaply,
+    sent_by_value,
+)
+from workers.engine.rules.distinct.methods import (
+    BITMAP,
+    BRANCHES,
+    BY_VALUE,
+    GROUP_BITMAPS,
+    KEYED_BRANCHES,
+    NATIVE,
+    bitmap_width,
+    bitmaps_of,
+    table_partitions,
+    told,
+    value_partitions,
+    value_phases,
+    weigh,
+)
+from workers.engine.rules.rule import Match, RuleContext, Skip
+
+MAY_DIFFER = (
+    "each branch would compute what is below, and its rows might be others each time: a LIMIT takes any, and sums of "
+    "fractions and values chosen by an order depend on how rows come in"
+)
+
+
+class DistinctBranches:
+    """Tells several sets of distinct values apart each by itself, where Spark would copy and shuffle rows for each.
+
+    >>> uid, item, shop = column("o.uid", BIGINT), column("o.item", STRING), column("o.shop", STRING)
+    >>> fields = tuple((Field(f"o.{name}", STRING), name) for name in ("uid", "item", "shop"))
+    >>> items = Call(AggregateFunction.COUNT, (item,), Field("items", BIGINT), distinct=True)
+    >>> shops = Call(AggregateFunction.COUNT, (shop,), Field("shops", BIGINT), distinct=True)
+    >>> before = Aggregate(Scan("orders", "o", fields), (Named(uid, "uid"),), (items, shops))
+    >>> print(text_of(before))
+    Aggregate BY o.uid AS uid [COUNT(DISTINCT o.item) AS items, COUNT(DISTINCT o.shop) AS shops]
+      Scan orders AS o [o.uid, o.item, o.shop]
+    >>> ctx = RuleContext(JobSettings(), Statistics({}, {}, slots=4))
+    >>> print(text_of(DistinctBranches().rewrite(Match(before, BRANCHES, ""), ctx)))
+    Project uid, items, shops
+      Join INNER ON uid <=> $k1_0
+        Aggregate BY o.uid AS uid [COUNT(DISTINCT o.item) AS items]
+          Scan orders AS o [o.uid, o.item, o.shop]
+        Aggregate BY o.uid AS $k1_0 [COUNT(DISTINCT o.shop) AS shops]
+          Scan orders AS o [o.uid, o.item, o.shop]
+    >>> print(text_of(DistinctBranches().rewrite(Match(before, KEYED_BRANCHES, ""), ctx)))
+    Project uid, $r0 AS items, $r1 AS shops
+      Aggregate FINAL ONE_PHASE BY uid [COUNT($v0) FILTER (WHERE $branch = 1) AS $r0, COUNT($v0) FILTER \
+(WHERE $branch = 2) AS $r1]
+        Aggregate PARTIAL ONE_PHASE BY o.uid AS uid, $branch, CASE $branch WHEN 1 THEN o.item WHEN 2 THEN o.shop END \
+AS $v0 []
+          Expand 2 branches AS $branch
+            Exchange BY o.uid
+              Scan orders AS o [o.uid, o.item, o.shop]
+
+    BRANCHES is for few groups: an aggregate for each set, by bitmaps of values or of groups, or sent by (group, value)
+    in one phase, where that is cheaper, joined on the group keys. The rows are read once for each. KEYED_BRANCHES is
+    for many groups: the rows are sent by their group once, and copied and told apart there, where all rows of a group
+    are.
+
+    Fires when:
+        there are at least two sets of distinct values, and
+        - `distinct_method` is branches, or it is bitmap and one of the sets can be counted so, or
+        - it is auto, and one of the two is expected to cost clearly less than Spark's own plan.
+
+    Does not fire when:
+        - `distinct_method` is another one, or the split is forced;
+        - there are grouping sets;
+        - there is one set of distinct values;
+        - branches or bitmaps are forced, what is below has a LIMIT, sums of fractions or FIRST_VALUE and the like, and
+          the rows cannot be sent by their group once (KEYED_BRANCHES): each branch might see other rows;
+        - it is auto, and the numbers of groups and values are not known, or nothing is saved;
+        - it is auto, and for BRANCHES: no set is better told apart than by Spark, or the input is more than a table,
+          filtered and projected, which can be read again;
+        - it is auto, and for KEYED_BRANCHES: a call cannot be split, a group is hot, groups are few or fractions, the
+          sample is too poor, or `agg_phase` is TWO_PHASE.
+
+    Why the result is the same:
+        every branch reads the same rows, since what may differ each time is not computed for each, and so has the same
+        groups, each once, whatever its calls filter; `<=>` joins NULL with NULL, NaN with NaN and 0.0 with -0.0, as
+        grouping does. Behind the exchange a group's copies are on one task, a row is left for each of its values, and
+        the calls count those of their own branch; a FILTER holds for a value where it held for one of its rows. Other
+        calls are in one branch alone.
+
+    Settings read:
+        distinct_method, distinct_split.enabled, agg_phase
+    """
+
+    name = "distinct_branches"
+
+    def match(self, node: Node, ctx: RuleContext, /) -> Match[Aggregate] | Skip | None:
+        """As the class says; None for anything but an undecided whole aggregate with a DISTINCT call that matters."""
+        if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
+            return None
+        if node.phases is not Phases.UNDECIDED or not distinct_sets(node):
+            return None
+        if node.grouping_sets:
+            return Skip(GROUPING_SETS)
+        method = ctx.settings.distinct_method
+        if method in {DistinctMethod.NATIVE, DistinctMethod.SPLIT}:
+            return Skip(f"distinct_method is {method.value}.")
+        if len(distinct_sets(node)) == 1:
+            return Skip("There is one set of distinct values: it needs no branch of its own.")
+        if method is DistinctMethod.AUTO:
+            return _decide_by_cost(node, ctx)
+        if method is DistinctMethod.BITMAP and all(bitmaps_of(branch) is None for branch in branch_aggregates(node)):
+            return Skip("None of the sets of distinct values can be counted by bitmaps.")
+        return _forced(node, ctx)
+
+    def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:
+        """The plan that the choice names, as the class shows."""
+        if match.choice == KEYED_BRANCHES:
+            return keyed_branches(match.node, table_partitions(match.node, ctx.statistics))
+        forced = ctx.settings.distinct_method is DistinctMethod.BITMAP
+        # Where a set has values with bits, the others are told apart as costs least.
+        by_groups = all(bitmap_obstacle(branch) for branch in branch_aggregates(match.node))
+        return joined_branches(match.node, lambda branch: _told_apart(branch, forced, by_groups, ctx))
+
+
+def _told_apart(branch: Aggregate, forced: bool, by_groups: bool, ctx: RuleContext) -> Node:
+    best = weigh(branch, ctx.settings, ctx.statistics).best
+    if forced and (by_groups or bitmap_obstacle(branch) is None):
+        best = bitmaps_of(branch) or best
+    if best == BITMAP:
+        return bitmap_aggregate(branch, bitmap_width(branch, ctx.statistics), ctx.settings.agg_phase)
+    if best == GROUP_BITMAPS:
+        partitions = value_partitions(branch, ctx.statistics)
+        phases = value_phases(branch, ctx.settings, ctx.statistics)
+        return group_bitmap_aggregate(branch, partitions, ctx.settings.agg_phase, phases)
+    return sent_by_value(branch, table_partitions(branch, ctx.statistics)) if best == BY_VALUE else branch
+
+
+def _forced(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Skip:
+    methods, method = weigh(node, ctx.settings, ctx.statistics), ctx.settings.distinct_method
+    reason = f"distinct_method is {method.value}"
+    choice = BRANCHES
+    if method is DistinctMethod.BRANCHES:
+        ways = {name: way for name, way in methods.costs.items() if name in {BRANCHES, KEYED_BRANCHES}}
+        if ways:
+            choice = min(ways, key=lambda name: ways[name].slowest)
+        elif _can_be_keyed(node) and not repeats_cheaply(node.input):
+            choice = KEYED_BRANCHES
+    if choice == BRANCHES and not repeats_alike(node.input):
+        if method is not DistinctMethod.BRANCHES or not _can_be_keyed(node):
+            return Skip(f"{reason}, but {MAY_DIFFER}.", methods.alternatives(NATIVE))
+        choice = KEYED_BRANCHES
+    if choice == BRANCHES and not repeats_cheaply(node.input):
+        reason += ": what is below, more than a table, is computed once for each branch"
+    return Match(node, choice, f"{reason}.", methods.alternatives(choice))
+
+
+def _can_be_keyed(node: Aggregate) -> bool:
+    return bool(node.keys) and all(refusal_of(call) is None for call in node.calls)
+
+
+def _decide_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Skip:
+    if ctx.settings.distinct_split.enabled is Toggle.TRUE:
+        return Skip("distinct_split.enabled is true.")
+    methods = weigh(node, ctx.settings, ctx.statistics)
+    if methods.unknown is not None:
+        return Skip(told(methods.unknown))
+    best = methods.best
+    if best == BRANCHES:
+        reason = "Reading the rows once for each set of distinct values costs less than copying and shuffling them."
+        return Match(node, BRANCHES, reason, methods.alternatives(best))
+    if best == KEYED_BRANCHES:
+        reason = "Rows sent by their group once cost less than copies for each set sent by (group, value)."
+        return Match(node, KEYED_BRANCHES, reason, methods.alternatives(best))
+    return Skip("Branches are not expected to be clearly cheaper than Spark's copies.", methods.alternatives(best))

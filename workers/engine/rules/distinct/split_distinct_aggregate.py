@@ -1,0 +1,275 @@
+"""The rule `split_distinct_aggregate`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from service.contract.options import AggPhase, DistinctMethod, Toggle
+from service.contract.reports import Alternative
+from service.sql.expressions.scalar import Scalar, column
+from service.sql.types.data_types import BIGINT, DOUBLE, INT
+from workers.engine.plan.aggregates import (
+    GROUPING_SETS,
+    as_splittable,
+    bucket_refusal,
+    distinct_sets,
+    final_of,
+    key_columns,
+    partial_of,
+    refusal_of,
+    spark_expands,
+    split_call,
+)
+from workers.engine.plan.explain import call_text
+from workers.engine.plan.expressions import compose, fresh_name
+from workers.engine.plan.nodes import (
+    Aggregate,
+    AggregateRole,
+    Exchange,
+    Expand,
+    Named,
+    Node,
+    Phases,
+    Project,
+    columns_of,
+    names_of,
+)
+from workers.engine.rules.distinct.aggregate_cost import (
+    distinct_in_place,
+    hot_group,
+    input_tasks,
+    native_distinct,
+    one_phase,
+    split_distinct,
+    split_native,
+)
+from workers.engine.rules.distinct.deduplication import deduplicate, names
+from workers.engine.rules.distinct.methods import is_split_forced
+from workers.engine.rules.rule import Match, RuleContext, Skip
+from workers.engine.statistics.cardinality import KeyProfile, bytes_per_row, profile_of
+from workers.engine.statistics.partitioning import is_partitioned_by
+
+NATIVE = "NATIVE"
+SPLIT = "SPLIT"
+
+
+class SplitDistinctAggregate:
+    """Aggregates distinct values per bucket of their hash, then the buckets: a hot group becomes many tasks' work.
+
+    >>> uid, category = column("o.uid", BIGINT), column("o.category", BIGINT)
+    >>> orders = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.category", BIGINT), "category")))
+    >>> distinct = Call(AggregateFunction.COUNT, (category,), Field("n", BIGINT), distinct=True)
+    >>> before = Aggregate(orders, (Named(uid, "uid"),), (distinct,))
+    >>> print(text_of(before))
+    Aggregate BY o.uid AS uid [COUNT(DISTINCT o.category) AS n]
+      Scan orders AS o [o.uid, o.category]
+    >>> settings = JobSettings.model_validate({"distinct_split.enabled": True, "distinct_split.bucket_num": 16})
+    >>> ctx = RuleContext(settings, Statistics({}, {}, slots=4))
+    >>> print(text_of(SplitDistinctAggregate().rewrite(Match(before, SPLIT, ""), ctx)))
+    Project uid, coalesce($f0, 0L) AS n
+      Aggregate FINAL TWO_PHASE BY uid [SUM($p0) AS $f0]
+        Aggregate PARTIAL TWO_PHASE BY o.uid AS uid, pmod(xxhash64(o.category), 16) AS $bucket \
+[COUNT(DISTINCT o.category) AS $p0]
+          Scan orders AS o [o.uid, o.category]
+
+    Several sets of distinct values get a copy of every row each (`Expand`), sent by the bucket of its set's values. A
+    row for each value is left there, without DISTINCT, so that Spark does not copy them again, and a call counts those
+    of its own set.
+
+    Where the rows would otherwise stay by group on their tasks (one phase forced, or a join on the group key below),
+    an `Exchange` by group and bucket goes below the partial aggregate: to Spark, rows hashed by the group alone are
+    hashed well enough for (group, bucket). The partial aggregate then has one phase. The final one has two, or, where
+    one phase is forced, one over an `Exchange` by the group.
+
+    Fires when:
+        the aggregate has DISTINCT calls, all its calls can be split, and
+        - `distinct_method` is split, or auto and `distinct_split.enabled` true, or
+        - both are auto, there is one set of distinct values without a FILTER, the rows would stay by group on their
+          tasks, a group is hot (more than `skew.factor` times what all others leave to a slot, and `skew.threshold`
+          bytes), and the split costs less.
+
+    Does not fire when:
+        - `distinct_method` is another one, or auto and `distinct_split.enabled` false;
+        - there are grouping sets;
+        - DISTINCT changes nothing (MIN, MAX);
+        - a call cannot be split (the table in `plan/algebra.py` has the reasons), or a distinct value cannot be hashed,
+          such as an array or a structure with fractions inside;
+        - the distinct values are group keys: each group has one, in one bucket;
+        - it is auto and Spark itself shuffles by (group, value), which spreads a hot group just as well.
+
+    Why the result is the same:
+        equal distinct values of a group have equal buckets (-0.0 is made 0.0 before it is hashed; NULL has a bucket
+        too), so the buckets of a group are disjoint in them, and the algebra's final calls put disjoint parts together.
+        FILTER and NULLs are the partial calls' business, as they were the whole ones'. A global aggregate of no rows
+        has no buckets; COUNT turns the missing sum into 0.
+
+    Settings read:
+        distinct_method, distinct_split.enabled, distinct_split.bucket_num, agg_phase, skew.factor, skew.threshold
+    """
+
+    name = "split_distinct_aggregate"
+
+    def match(self, node: Node, ctx: RuleContext) -> Match[Aggregate] | Skip | None:
+        """As the class says; None for anything but an undecided whole aggregate with a DISTINCT call."""
+        if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
+            return None
+        if node.phases is not Phases.UNDECIDED or not any(call.distinct for call in node.calls):
+            return None
+        obstacle = _obstacle(node, ctx)
+        if obstacle is not None:
+            return Skip(obstacle)
+        if is_split_forced(ctx.settings):
+            return Match(node, SPLIT, _why_forced(node, ctx), _alternatives(node, ctx, SPLIT))
+        return _decide_by_cost(node, ctx)
+
+    def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:
+        """Project over FINAL over PARTIAL, as the class shows."""
+        node = match.node
+        if len(distinct_sets(node)) > 1:
+            return _split_copies(node, ctx)
+        taken = names_of(node) | names_of(node.input)
+        bucket = Named(_bucket(node, None, ctx), fresh_name("$bucket", taken))
+        partial_names, final_names = names("$p", taken), names("$f", taken)
+        parts = tuple(split_call(call, partial_names, final_names) for call in node.calls)
+        whole = Aggregate(node.input, (*node.keys, bucket), tuple(call for part in parts for call in part.partial))
+        partial = partial_of(whole, spread=_stays_by_group(node, ctx))
+        keys = key_columns(node)
+        final = final_of(partial, keys, tuple(call for part in parts for call in part.final), ctx.settings.agg_phase)
+        return Project(final, (*keys, *(part.result for part in parts)))
+
+
+def _split_copies(node: Aggregate, ctx: RuleContext) -> Node:
+    """A copy of every row for each set, sent by group and bucket, told apart there, counted per bucket, then in all."""
+    taken = names_of(node) | names_of(node.input)
+    # STEP 1: one copy of the rows for each set of distinct values, sent by the bucket of its values
+    branch = column(fresh_name("$branch", taken), INT)
+    bucket = Named(_bucket(node, branch, ctx), fresh_name("$bucket", taken))
+    grouped = (*node.keys, bucket)
+    copies = Expand(node.input, len(distinct_sets(node)), branch.columns[0])
+    sent = Exchange(copies, tuple(key.expression for key in grouped))
+    # STEP 2: a row for each value of a bucket, and what these make per bucket
+    apart = deduplicate(node, sent, grouped, branch, taken)
+    rows = replace(apart.rows, phases=Phases.ONE_PHASE)
+    partial_names, final_names = names("$p", taken), names("$f", taken)
+    parts = tuple(split_call(as_splittable(call), partial_names, final_names) for call in apart.calls)
+    buckets = (*key_columns(node), Named(column(bucket.name, BIGINT), bucket.name))
+    calls = tuple(call for part in parts for call in part.partial)
+    partial = Aggregate(rows, buckets, calls, AggregateRole.PARTIAL, Phases.ONE_PHASE)
+    # STEP 3: put the buckets together, and give the columns their old names and types
+    keys = key_columns(node)
+    final = final_of(partial, keys, tuple(call for part in parts for call in part.final), ctx.settings.agg_phase)
+    return Project(Project(final, (*keys, *(part.result for part in parts))), (*keys, *apart.results))
+
+
+def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
+    """Why the aggregate cannot or must not be split, whatever it would gain."""
+    if node.grouping_sets:
+        return GROUPING_SETS
+    method = ctx.settings.distinct_method
+    if method not in {DistinctMethod.AUTO, DistinctMethod.SPLIT}:
+        return f"distinct_method is {method.value}."
+    if method is DistinctMethod.AUTO and ctx.settings.distinct_split.enabled is Toggle.FALSE:
+        return "distinct_split.enabled is false."
+    sets = distinct_sets(node)
+    if not sets:
+        return "MIN and MAX of distinct values are those of all values: nothing is to be told apart."
+    for call in node.calls:
+        refusal = refusal_of(call)
+        if refusal is not None:
+            return f"{call_text(call)} cannot be split: {refusal}."
+    for value in (value for values in sets for value in values):
+        unlike = bucket_refusal(value)
+        if unlike is not None:
+            return unlike
+    keys = {key.expression.sql for key in node.keys}
+    if all(value.sql in keys for values in sets for value in values):
+        return "The distinct values are group keys: a group has one of them, and one bucket."
+    return None
+
+
+def _why_forced(node: Aggregate, ctx: RuleContext) -> str:
+    by_method = ctx.settings.distinct_method is DistinctMethod.SPLIT
+    forced = "distinct_method is split" if by_method else "distinct_split.enabled is true"
+    sets = len(distinct_sets(node))
+    return f"{forced}." if sets == 1 else f"{forced}: every row is copied for each of {sets} distinct arguments."
+
+
+def _decide_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Skip:
+    if spark_expands(node):
+        return Skip(
+            "Spark copies the rows for several distinct arguments, or one with a FILTER, and shuffles them by "
+            "(group, value), which spreads a hot group already."
+        )
+    if not node.keys or not _stays_by_group(node, ctx):
+        reason = "Spark's own plan shuffles by (group, value), which spreads a hot group already."
+        return Skip(reason, _alternatives(node, ctx, NATIVE))
+    groups = _groups(node, ctx)
+    if groups is None:
+        return Skip("There are no statistics for the group keys: whether one is hot is not known.")
+    skew, slots = ctx.settings.skew, ctx.statistics.slots
+    hot = hot_group(groups, skew, slots, bytes_per_row(node.input, ctx.statistics))
+    if hot is None:
+        return Skip("No group is hot: the rows stay by group on their tasks, and are even enough there.")
+    finding = f"Group {hot.value} {hot.told} of the rows, all on one task"
+    alternatives = _alternatives(node, ctx, SPLIT)
+    if min(alternatives, key=lambda way: way.cost).name == NATIVE:
+        return Skip(f"{finding}, but splitting it costs more.", _alternatives(node, ctx, NATIVE))
+    return Match(node, SPLIT, f"{finding}.", alternatives)
+
+
+def _stays_by_group(node: Aggregate, ctx: RuleContext) -> bool:
+    """Whether Spark would leave all rows of a group on one task while it tells the values apart."""
+    if spark_expands(node):
+        return False
+    if ctx.settings.agg_phase is AggPhase.ONE_PHASE:
+        return True
+    return is_partitioned_by(node.input, (key.expression for key in node.keys), ctx.statistics)
+
+
+def _groups(node: Aggregate, ctx: RuleContext) -> KeyProfile | None:
+    columns = columns_of(key.expression for key in node.keys)
+    return profile_of(node.input, columns, ctx.statistics) if columns else None
+
+
+def _alternatives(node: Aggregate, ctx: RuleContext, chosen: str) -> tuple[Alternative, ...]:
+    """Both ways, where there is one set of values and the groups are known; else there is nothing to weigh."""
+    statistics, sets, groups = ctx.statistics, distinct_sets(node), _groups(node, ctx)
+    if groups is None or len(sets) > 1:
+        return ()
+    keys = tuple(key.expression for key in node.keys)
+    columns = columns_of((*keys, *sets[0]))
+    pairs = profile_of(node.input, columns, statistics) if columns else None
+    if pairs is None:
+        # At worst every row has a value of its own.
+        pairs = KeyProfile(groups.rows, groups.rows, ())
+    slots, buckets = statistics.slots, ctx.settings.distinct_split.bucket_num
+    if not _stays_by_group(node, ctx):
+        tasks = input_tasks(node.input, statistics)
+        native = native_distinct(groups, pairs, slots, tasks)
+        split = split_native(groups, pairs, slots, tasks, buckets)
+    else:
+        in_place = is_partitioned_by(node.input, keys, statistics)
+        native = distinct_in_place(groups, pairs, slots) if in_place else one_phase(groups, slots, pairs)
+        split = split_distinct(groups, pairs, slots, buckets)
+    return (native.alternative(NATIVE, chosen), split.alternative(SPLIT, chosen))
+
+
+def _bucket(node: Aggregate, branch: Scalar | None, ctx: RuleContext) -> Scalar:
+    hashes = tuple(_bucket_of(values, ctx.settings.distinct_split.bucket_num) for values in distinct_sets(node))
+    if branch is None:
+        return hashes[0]
+    cases = " ".join(f"WHEN {number} THEN {{{number}}}" for number in range(1, len(hashes) + 1))
+    return compose(f"CASE {{0}} {cases} END", (branch, *hashes), BIGINT)
+
+
+def _bucket_of(values: tuple[Scalar, ...], buckets: int) -> Scalar:
+    hashable = tuple(_hashable(value) for value in values)
+    places = ", ".join(f"{{{index}}}" for index in range(len(hashable)))
+    return compose(f"pmod(xxhash64({places}), {buckets})", hashable, BIGINT)
+
+
+def _hashable(value: Scalar) -> Scalar:
+    """An expression that is equal, and hashes alike, for values that Spark groups together."""
+    if value.type is not None and value.type.is_fractional:
+        return compose("CAST({0} AS DOUBLE) + 0.0D", (value,), DOUBLE)
+    return value

@@ -1,0 +1,214 @@
+"""Which sums of BIGINTs below a join, and which multiples of them above it, cannot leave the type.
+
+With values between low and high, m the larger of |low| and |high|, l and r the most rows of the sides:
+
+    a sum over rows of the side that has the value    m * l < 2^63
+    a multiple of it, and any sum of multiples        m * (l + 1) * (r + 1) < 2^63, or all values have one sign: then no
+                                                      part is larger than the total, and overflows where that does
+
+A total may be a part in turn, of a join above: it is a BIGINT only where the first of these holds of it.
+
+Ranges are those that the files told when the query was planned. Where a file was replaced since, and its values are far
+larger, an overflow raises its error as any does; nothing is ever wrong in silence.
+
+Sums of BIGINTs in halves of 32 bits: x = high * 2^32 + low, and so is the sum of the x.
+
+Rows that a join leaves out, or that others cancel, could overflow a BIGINT's sum below the join; a half's overflows
+after 2^32 rows of a group at the least, which are for tables alone: a join has that many soon.
+
+SUM(a * b) of a left value and a right one, from rows that stand for several: sum(a) * sum(b), pair by pair.
+
+Rows of one group of a side meet the same rows of the other, so that what they add up to is
+
+    sum over a, b of a * b  =  sum(a) * sum(b)
+
+with NULLs left out on either side, as the product of one is NULL. A side that is left as it is has one row a group.
+
+What it fails of. A product of integers is of their wider type, and one that does not fit it is an error. Of all pairs
+of a group, those of the smallest and largest values have the smallest and largest product, and are rows of the join
+themselves: where these four fit, all do, and where one does not, the query fails of it too. So they are computed first,
+by the query's own operator. The sums are DECIMALs of 38 digits.
+
+What is not finite. Infinity times 0, and times numbers of both signs, is NaN in sum, which sum(a) * sum(b) does not
+show. Again the four tell: as they are the largest of their sign, all products are finite where they are; where one is
+not, the sum of all is that of the four. Sums that overflow where no product does are taken of 2^-64 of the values.
+
+Where it is not exact: a product of two FLOATs is rounded to a FLOAT row by row, one of DECIMALs with many digits to 38.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from service.contract.query import AggregateFunction
+from service.sql.expressions.analysis import scalar_from, tree_of
+from service.sql.expressions.nodes import Arithmetic
+from service.sql.expressions.scalar import Scalar
+from service.sql.statements.join_hints import Side
+from service.sql.types.aggregates import product_has_parts
+from service.sql.types.data_types import BIGINT, DOUBLE, DataType, TypeName, as_decimal, decimal, decimal_arithmetic
+from workers.engine.plan.expressions import compose
+from workers.engine.plan.joined_aggregate import JoinedAggregate
+from workers.engine.plan.nodes import Call
+
+_LIMIT = 2**63
+_OF_TYPE = {
+    TypeName.TINYINT: (-(2**7), 2**7 - 1),
+    TypeName.SMALLINT: (-(2**15), 2**15 - 1),
+    TypeName.INT: (-(2**31), 2**31 - 1),
+}
+
+
+@dataclass(frozen=True)
+class SumBounds:
+    """`ranges` has the lowest and the highest value of columns by name, `rows` the most rows of each side; what is not
+    in them is not known.
+    """
+
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    rows: Mapping[Side, float] = field(default_factory=dict)
+
+    def sum_fits(self, value: Scalar, side: Side) -> bool:
+        """Whether any sum of `value`, an integer, over rows of `side` is a BIGINT."""
+        bounds, rows = self._range_of(value), self.rows.get(side)
+        return bounds is not None and rows is not None and _largest(bounds) * rows < _LIMIT
+
+    def multiples_fit(self, value: Scalar) -> bool:
+        """Whether sums of `value`, each times how many rows it meets, overflow only where the query's own sum does."""
+        bounds = self._range_of(value)
+        if bounds is None:
+            return False
+        if bounds[0] >= 0 or bounds[1] <= 0:
+            return True
+        left, right = (self.rows.get(side) for side in Side)
+        return left is not None and right is not None and _largest(bounds) * (left + 1) * (right + 1) < _LIMIT
+
+    def _range_of(self, value: Scalar) -> tuple[int, int] | None:
+        known = None if value.column is None else self.ranges.get(value.column)
+        return known or (None if value.type is None else _OF_TYPE.get(value.type.name))
+
+
+NOTHING_KNOWN = SumBounds()
+
+
+def _largest(bounds: tuple[int, int]) -> int:
+    return max(abs(bounds[0]), abs(bounds[1]))
+
+
+_HIGH = "shiftright({0}, 32) + (shiftright({0}, 31) & 1L)"
+_LOW = "shiftright(shiftleft({0}, 32), 32)"
+_WHOLE = "CAST({0} AS DECIMAL(20,0)) * 4294967296 + CAST({1} AS DECIMAL(20,0))"
+
+WHOLE = decimal(32, 0)
+"""The type of what two sums of halves are put together to."""
+
+
+def halves_of(value: Scalar) -> tuple[Scalar, Scalar]:
+    """The high and the low half of a BIGINT; both are BIGINTs of 32 bits, and NULL where it is.
+
+    >>> from service.sql.expressions.scalar import column
+    >>> [str(half) for half in halves_of(column("x", BIGINT))]
+    ['shiftright(x, 32) + (shiftright(x, 31) & 1L)', 'shiftright(shiftleft(x, 32), 32)']
+    """
+    return compose(_HIGH, (value,), BIGINT), compose(_LOW, (value,), BIGINT)
+
+
+def whole_of(high: Scalar, low: Scalar, type_: DataType = WHOLE) -> Scalar:
+    """The sum of the values whose halves' sums these are."""
+    return compose(_WHOLE, (high, low), type_)
+
+
+def needs_halves(value: Scalar) -> bool:
+    """Whether sums of `value`, over a table's rows, could overflow: those of a BIGINT."""
+    return value.type is not None and value.type.name is TypeName.BIGINT
+
+
+SCALED = "({0}) * 5.421010862427522E-20D"
+"""2^-64 of a DOUBLE, which is exact but for the smallest ones."""
+
+_LARGEST = "1.7976931348623157E308D"
+_UNSCALED = "3.402823669209385E38D"
+"""2^128."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One operand of the product, which is over `side`'s columns alone."""
+
+    side: Side
+    value: Scalar
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is known above the join of a factor in a group: its smallest and largest value, and its sum, a DECIMAL or a
+    DOUBLE; of a DOUBLE the sum of `SCALED` too. Without a group all are the value itself.
+    """
+
+    low: Scalar
+    high: Scalar
+    total: Scalar
+    scaled: Scalar | None = None
+
+
+def factors_of(call: Call, over: JoinedAggregate) -> tuple[Factor, Factor] | None:
+    """The operands of the product that `call` sums up, in order; None for any other call, and where their sums would
+    not give its own.
+    """
+    if call.function is not AggregateFunction.SUM or call.distinct or len(call.arguments) != 1:
+        return None
+    tree = tree_of(call.arguments[0], over.joined_columns)
+    if not isinstance(tree, Arithmetic) or tree.operator != "*":
+        return None
+    values = (scalar_from(tree.left), scalar_from(tree.right))
+    if values[0] is None or values[1] is None:
+        return None
+    one, other = over.side_of(values[0]), over.side_of(values[1])
+    if one is None or other is None or one is other:
+        return None
+    if not product_has_parts(call.arguments[0].type, values[0].type, values[1].type):
+        return None
+    return Factor(one, values[0]), Factor(other, values[1])
+
+
+def summed_product(one: Parts, other: Parts, type_: DataType) -> tuple[Scalar, DataType]:
+    """What all pairs of two groups add to the sum of a product of `type_`, and its type: DOUBLE, or a DECIMAL."""
+    corners = tuple(
+        dict.fromkeys(
+            compose("({0}) * ({1})", (left, right), type_)
+            for left in dict.fromkeys((one.low, one.high))
+            for right in dict.fromkeys((other.low, other.high))
+        )
+    )
+    if type_.is_fractional:
+        return _finite(one, other, corners), DOUBLE
+    digits = [as_decimal(parts.total.type) if parts.total.type else (0, 0) for parts in (one, other)]
+    made = decimal_arithmetic("*", digits[0], digits[1])
+    product = compose("({0}) * ({1})", (one.total, other.total), made)
+    if not type_.is_integral:
+        return product, made
+    largest = compose(f"GREATEST({_listed(len(corners))})", corners, type_)
+    # Never less than one of them, unless NULL: computed for the error alone, before anything else is.
+    return compose("IF({0} >= {1}, {2}, NULL)", (largest, corners[0], product), made), made
+
+
+def _finite(one: Parts, other: Parts, corners: tuple[Scalar, ...]) -> Scalar:
+    # A quarter of each, as all of them together may be more than a DOUBLE holds.
+    together = compose(" + ".join(f"{part} * 0.25D" for part in _listed(len(corners)).split(", ")), corners, DOUBLE)
+    plain = compose("({0}) * ({1})", (one.total, other.total), DOUBLE)
+    scaled = compose(f"({{0}}) * ({{1}}) * {_UNSCALED}", (one.scaled or one.total, other.scaled or other.total), DOUBLE)
+    finite = f"abs({{0}}) <= {_LARGEST}"
+    total = compose(f"IF({finite}, {{0}}, {{1}})", (plain, scaled), DOUBLE)
+    return compose(f"IF({finite}, {{1}}, {{0}})", (together, total), DOUBLE)
+
+
+def as_addend(value: Scalar) -> Scalar:
+    """An integer as a DECIMAL that holds it; anything else as it is."""
+    if value.type is None or not value.type.is_integral:
+        return value
+    return compose("CAST({0} AS DECIMAL(20,0))", (value,), decimal(20, 0))
+
+
+def _listed(count: int) -> str:
+    return ", ".join(f"{{{number}}}" for number in range(count))

@@ -1,0 +1,166 @@
+"""Which keys of a plan are worth a sketch before the run.
+
+What statistics are needed for: nothing is read before a run whose every choice is made already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from service.contract.options import AggPhase, DistinctMethod, JobSettings, JoinLocal, JoinShip, JoinSkew, Toggle
+from service.contract.query import AggregateFunction, JoinKind
+from service.sql.expressions.scalar import Scalar
+from service.sql.statements.join_hints import Side
+from service.sql.types.data_types import TypeName
+from workers.engine.plan.aggregates import distinct_sets
+from workers.engine.plan.joined_aggregate import JoinedAggregate, joined_aggregate
+from workers.engine.plan.nodes import Aggregate, Join, Node, Scan, columns_of, scanned_columns
+from workers.engine.plan.traversal import walk_up
+from workers.engine.rules.eager.pushdown import refusal_of
+from workers.engine.rules.eager.rewrite import aggregate_below, group_columns, pushed_over_joins
+
+
+def statistics_keys(node: Node, matters: Callable[[Node], bool] = lambda _: True) -> frozenset[tuple[str, ...]]:
+    """Tuples of emitted column names, each of one scan: join keys, group keys, distinct arguments, and group keys with
+    a distinct argument, the group keys first; below an aggregate the join keys of a side with its columns that are
+    needed above. Keys that are expressions, or of several tables, are left out.
+
+    A column of a derived table stands for the scan's column that it is under another name. Nodes that do not `matter`
+    have no keys.
+    """
+    table_of = {field.name: scan.alias for scan in walk_up(node) if isinstance(scan, Scan) for field, _ in scan.columns}
+    candidates = (
+        scanned_columns(below, columns_of(scalars))
+        for part in walk_up(node)
+        if matters(part)
+        for below, scalars in _candidates(part)
+    )
+    return frozenset(
+        columns for columns in candidates if columns and len({table_of.get(name) for name in columns}) == 1
+    )
+
+
+def summed_columns(node: Node) -> frozenset[str]:
+    """The scans' columns of integers whose sums over a join are worth a range: where it says that they, and their
+    multiples, fit, they are BIGINTs throughout.
+    """
+    found: set[str] = set()
+    for part in walk_up(node):
+        over = joined_aggregate(part) if isinstance(part, Aggregate) else None
+        for call in over.calls if over is not None else ():
+            names = columns_of(call.arguments) if call.function is AggregateFunction.SUM else None
+            of = call.arguments[0].type if over is not None and names else None
+            if over is not None and of is not None and of.is_integral:
+                found.update(scanned_columns(over.join, names) or ())
+    return frozenset(found)
+
+
+def _candidates(node: Node) -> Iterator[tuple[Node, tuple[Scalar, ...]]]:
+    """The keys of `node`, each with the input that has its columns."""
+    if isinstance(node, Join):
+        yield node.left, tuple(left for left, _ in node.keys)
+        yield node.right, tuple(right for _, right in node.keys)
+    if isinstance(node, Aggregate):
+        keys = tuple(key.expression for key in node.keys)
+        yield node.input, keys
+        for call in node.calls:
+            if call.distinct:
+                yield node.input, call.arguments
+                yield node.input, (*keys, *call.arguments)
+        # What the sides of a join below would be grouped by, were they aggregated first.
+        over = joined_aggregate(node)
+        if over is not None and over.join.keys:
+            for side in Side:
+                yield over.input(side), group_columns(over, side, frozenset(Side))
+            for part in _pushed(node, over):
+                yield from _candidates(part)
+
+
+def _pushed(node: Aggregate, over: JoinedAggregate) -> tuple[Aggregate, ...]:
+    """The aggregates that would stand over the next joins of a chain, were the sides of this one aggregated first."""
+    ways = (frozenset(Side), frozenset({Side.LEFT}), frozenset({Side.RIGHT}))
+    sides = next((way for way in ways if refusal_of(over, way) is None), None)
+    if sides is None or over.join.kind is JoinKind.FULL:
+        return ()
+    return pushed_over_joins(node, aggregate_below(node, over, sides))
+
+
+NOT_READ = (
+    "Every setting that is otherwise decided by cost is forced: no file was read before the run, and rows are "
+    "estimated from bytes."
+)
+
+READ_IN_PART = (
+    "Settings decide about some joins or aggregates of the query: before the run, keys were read of the others alone."
+)
+
+_TEXTS = frozenset({TypeName.STRING, TypeName.BINARY})
+_BROADCASTS = frozenset({JoinShip.BROADCAST_LEFT, JoinShip.BROADCAST_RIGHT})
+_METHODS_WITHOUT = frozenset({DistinctMethod.NATIVE, DistinctMethod.SPLIT})
+
+
+def undecided(plan: Node, settings: JobSettings) -> Callable[[Node], bool]:
+    """Whether how to run a node of `plan` is still to be decided, so that its keys must be known.
+
+    A join is decided when its ship and local strategy are forced and its hot keys are not to be looked for; an
+    aggregate when its phases are and, with DISTINCT, its method is. Aggregation below joins concerns both.
+    """
+    nodes = list(walk_up(plan))
+    joins = [node for node in nodes if isinstance(node, Join) and node.keys]
+    aggregates = [node for node in nodes if isinstance(node, Aggregate)]
+    eager = settings.eager_aggregation is Toggle.AUTO and bool(joins) and bool(aggregates)
+    open_joins = [join for join in joins if eager or not _join_is_forced(join, settings)]
+    open_aggregates = [
+        node for node in aggregates if (eager and _has_join(node)) or not _aggregate_is_forced(node, settings)
+    ]
+    # By identity: comparing nodes by value walks their subtrees.
+    by_identity = {id(node): node for node in (*open_joins, *open_aggregates)}
+    return lambda node: id(node) in by_identity
+
+
+def joined_texts(plan: Node, matters: Callable[[Node], bool] = lambda _: True) -> frozenset[str]:
+    """Emitted names of the tables' columns of texts and bytes below a join that `matters`: a side that is hashed holds
+    them in memory.
+    """
+    joins = (node for node in walk_up(plan) if isinstance(node, Join) and node.keys and matters(node))
+    scans = {part for join in joins for part in walk_up(join) if isinstance(part, Scan)}
+    return frozenset(field.name for scan in scans for field, _ in scan.columns if field.type.name in _TEXTS)
+
+
+def is_all_forced(plan: Node, settings: JobSettings) -> bool:
+    """Whether `plan` has something to decide, and all of it is decided by the settings."""
+    to_decide = _to_decide(plan)
+    return bool(to_decide) and not any(map(undecided(plan, settings), to_decide))
+
+
+def are_all_undecided(plan: Node, settings: JobSettings) -> bool:
+    """Whether the settings decide about no join and no aggregate of `plan`."""
+    return all(map(undecided(plan, settings), _to_decide(plan)))
+
+
+def _to_decide(plan: Node) -> list[Node]:
+    return [node for node in walk_up(plan) if isinstance(node, Aggregate) or (isinstance(node, Join) and node.keys)]
+
+
+def _has_join(node: Aggregate) -> bool:
+    return any(isinstance(part, Join) for part in walk_up(node.input))
+
+
+def _join_is_forced(join: Join, settings: JobSettings) -> bool:
+    told, whole = join.strategy, settings.join
+    ship = whole.ship if told.ship is JoinShip.AUTO else told.ship
+    local = whole.local if told.local is JoinLocal.AUTO else told.local
+    skew = whole.skew if told.skew is JoinSkew.AUTO else told.skew
+    # A broadcast side is the hashed one, and moves no row of the other.
+    return ship in _BROADCASTS or (
+        ship is JoinShip.REPARTITION and local is not JoinLocal.AUTO and skew is JoinSkew.NONE
+    )
+
+
+def _aggregate_is_forced(node: Aggregate, settings: JobSettings) -> bool:
+    if settings.agg_phase is AggPhase.AUTO:
+        return False
+    if not distinct_sets(node):
+        return True
+    split, method = settings.distinct_split.enabled, settings.distinct_method
+    return method in _METHODS_WITHOUT or (method is DistinctMethod.AUTO and split is Toggle.TRUE)

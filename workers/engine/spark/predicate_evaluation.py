@@ -1,0 +1,262 @@
+"""Which share of a sample's rows a condition keeps, so far as Arrow can tell it: comparisons, IN, BETWEEN, LIKE, IS and
+what AND, OR and NOT make of them, over columns, literals and simple arithmetic.
+
+An estimate, and no evaluation to rely on: decimals are compared as doubles, and a condition that Arrow takes otherwise
+than Spark is wrong by some rows. What is not understood is left unknown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from service.sql.expressions.nodes import (
+    Arithmetic,
+    Between,
+    Boolean,
+    Cast,
+    Column,
+    Comparison,
+    Connective,
+    Expression,
+    InList,
+    Like,
+    Negation,
+    Not,
+    Null,
+    Number,
+    String,
+    Test,
+    walk,
+)
+from service.sql.types.data_types import DataType, TypeName
+
+SECONDS = 0.1
+"""Conditions that are not evaluated by then are taken as unknown."""
+
+MAX_PATTERNS = 8
+"""Patterns that one condition may hold, and characters that one may have (`MAX_PATTERN_LENGTH`), to be known here."""
+
+MAX_PATTERN_LENGTH = 200
+
+PATTERN_ROWS = 8_192
+"""Rows of the sample that a condition with patterns is tried on: a pattern takes far longer than a comparison."""
+
+Array = Any
+"""A chunked array or a scalar of Arrow's."""
+
+_COMPARE: dict[str, Callable[[Array, Array], Array]] = {
+    "=": pc.equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+_CALCULATE: dict[str, Callable[[Array, Array], Array]] = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}
+
+_TYPES: dict[TypeName, pa.DataType] = {
+    TypeName.BOOLEAN: pa.bool_(),
+    TypeName.TINYINT: pa.int64(),
+    TypeName.SMALLINT: pa.int64(),
+    TypeName.INT: pa.int64(),
+    TypeName.BIGINT: pa.int64(),
+    TypeName.FLOAT: pa.float64(),
+    TypeName.DOUBLE: pa.float64(),
+    TypeName.DECIMAL: pa.float64(),
+    TypeName.STRING: pa.string(),
+    TypeName.DATE: pa.date32(),
+}
+
+
+class _UnknownError(Exception):
+    """What the expression means is not known here."""
+
+
+def share_kept(
+    terms: Sequence[Expression],
+    sample: Mapping[str, pa.ChunkedArray],
+    rows: int,
+    is_whole: bool,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[float | None, int]:
+    """Share of the `rows` sampled rows for which every one of `terms` is true, and how many terms are unknown.
+
+    `sample` has the columns by the names in the terms. The share is None where no term is known, and never 0 unless the
+    sample is the whole table: what was not met once may be there. `clock` tells seconds, for `SECONDS`.
+    """
+    deadline = clock() + SECONDS
+    if rows > PATTERN_ROWS and any(isinstance(node, Like) for term in terms for node in walk(term)):
+        # Evenly over the whole sample: files are sorted now and then.
+        chosen = pa.array(range(0, rows, -(-rows // PATTERN_ROWS)))
+        sample = {name: values.take(chosen) for name, values in sample.items()}
+        is_whole, rows = False, len(chosen)
+    evaluation = _Evaluation(sample, deadline, clock)
+    kept: Array = None
+    unknown = 0
+    for term in terms:
+        mask = evaluation.mask(term)
+        if mask is None:
+            unknown += 1
+        else:
+            kept = mask if kept is None else pc.and_kleene(kept, mask)
+    if kept is None or not rows:
+        return None, unknown
+    met = _met(kept, rows)
+    return (met if is_whole else max(met, 0.5)) / rows, unknown
+
+
+def typed(values: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:
+    """The values of a column as they are compared here; text files have them as text. As they are where the type has
+    no counterpart.
+    """
+    wanted = _TYPES.get(type_.name)
+    if wanted is None or values.type == wanted:
+        return values
+    try:
+        return values.cast(wanted)
+    except (pa.ArrowException, ValueError):
+        return values
+
+
+def _met(kept: Array, rows: int) -> float:
+    if isinstance(kept, pa.Scalar):
+        return float(rows) if kept.as_py() else 0.0
+    return float(pc.sum(kept).as_py() or 0)
+
+
+class _Evaluation:
+    """Evaluates expressions over `sample` until the `clock` tells `deadline`."""
+
+    def __init__(self, sample: Mapping[str, pa.ChunkedArray], deadline: float, clock: Callable[[], float]) -> None:
+        self._sample = sample
+        self._deadline = deadline
+        self._clock = clock
+        self._patterns = 0
+
+    def mask(self, term: Expression) -> Array | None:
+        """For which rows `term` is true; None where that is unknown, or would take too long."""
+        try:
+            mask = self._value(term)
+            return mask if pa.types.is_boolean(mask.type) else None
+        except (_UnknownError, pa.ArrowException, ValueError, TypeError, OverflowError):
+            return None
+
+    def _value(self, node: Expression) -> Array:
+        if self._clock() >= self._deadline:
+            raise _UnknownError
+        match node:
+            case Column(name) if name in self._sample:
+                return self._sample[name]
+            case Null():
+                return pa.scalar(None, pa.bool_())
+            case Boolean(value):
+                return pa.scalar(value)
+            case Number(text):
+                return pa.scalar(int(text)) if node.is_integer else pa.scalar(float(text))
+            case String(value):
+                return pa.scalar(value)
+            case Cast(operand, type_) if type_.name in _TYPES:
+                return self._value(operand).cast(_TYPES[type_.name])
+            case Negation(operand):
+                return pc.negate(self._value(operand))
+            case Arithmetic(operator, left, right):
+                return _calculated(operator, self._value(left), self._value(right))
+            case _:
+                return self._predicate(node)
+
+    def _predicate(self, node: Expression) -> Array:
+        match node:
+            case Comparison(operator, left, right):
+                return _compared(operator, self._value(left), self._value(right))
+            case Connective(operator, terms):
+                combine = pc.and_kleene if operator == "AND" else pc.or_kleene
+                made = self._value(terms[0])
+                for term in terms[1:]:
+                    made = combine(made, self._value(term))
+                return made
+            case Not(operand):
+                return pc.invert(self._value(operand))
+            case Test(operand, what):
+                return _tested(self._value(operand), what)
+            case InList(operand, items):
+                return self._in_list(operand, items)
+            case Between(operand, low, high):
+                both = (Comparison(">=", operand, low), Comparison("<=", operand, high))
+                return self._predicate(Connective("AND", both))
+            case Like(operator, operand, String(pattern), None):
+                return self._matched(operator, self._value(operand), pattern)
+            case _:
+                raise _UnknownError
+
+    def _in_list(self, operand: Expression, items: Sequence[Expression]) -> Array:
+        """One look-up for all items that are literals of the operand's kind; the others are compared one by one."""
+        values = self._value(operand)
+        wanted: list[pa.Scalar] = []
+        others: list[Expression] = []
+        for item in items:
+            made = self._value(item) if isinstance(item, String | Number | Negation) else None
+            alike = isinstance(made, pa.Scalar) and made.type == values.type
+            wanted += [made] if alike else []
+            others += [] if alike else [item]
+        found: Array = None
+        if wanted:
+            texts = pa.array([one.as_py() for one in wanted], values.type)
+            # NULL is in no list, and not out of it either.
+            found = pc.if_else(pc.is_valid(values), pc.is_in(values, value_set=texts), pa.scalar(None, pa.bool_()))
+        for other in others:
+            made = _compared("=", values, self._value(other))
+            found = made if found is None else pc.or_kleene(found, made)
+        return found
+
+    def _matched(self, operator: str, values: Array, pattern: str) -> Array:
+        self._patterns += 1
+        if self._patterns > MAX_PATTERNS or len(pattern) > MAX_PATTERN_LENGTH:
+            raise _UnknownError
+        if operator == "RLIKE":
+            return pc.match_substring_regex(values, pattern)
+        return pc.match_like(values, pattern, ignore_case=operator == "ILIKE")
+
+
+def _compared(operator: str, left: Array, right: Array) -> Array:
+    left, right = _alike(left, right)
+    if operator == "<=>":
+        both_null = pc.and_(pc.is_null(left), pc.is_null(right))
+        return pc.or_(both_null, pc.fill_null(pc.equal(left, right), pa.scalar(False)))
+    return _COMPARE[operator](left, right)
+
+
+def _alike(left: Array, right: Array) -> tuple[Array, Array]:
+    """Both in one type: a text beside a date, a time or a number is read as one, as Spark does, and NULL as any."""
+    if isinstance(right, pa.Scalar) and not right.is_valid:
+        return left, pa.scalar(None, left.type)
+    if isinstance(left, pa.Scalar) and not left.is_valid:
+        return pa.scalar(None, right.type), right
+    if pa.types.is_string(left.type) and not pa.types.is_string(right.type):
+        return left.cast(right.type), right
+    if pa.types.is_string(right.type) and not pa.types.is_string(left.type):
+        return left, right.cast(left.type)
+    return left, right
+
+
+def _calculated(operator: str, left: Array, right: Array) -> Array:
+    if operator == "%":
+        whole = pc.trunc(pc.divide(left.cast(pa.float64()), right.cast(pa.float64())))
+        return pc.subtract(left.cast(pa.float64()), pc.multiply(whole, right.cast(pa.float64())))
+    if operator not in _CALCULATE:
+        raise _UnknownError
+    return _CALCULATE[operator](left, right)
+
+
+def _tested(value: Array, what: str) -> Array:
+    if what == "NULL":
+        # NaN is a value to Spark, and to Arrow unless it is told otherwise.
+        return pc.is_null(value)
+    if what == "NOT NULL":
+        return pc.is_valid(value)
+    expected = pa.scalar(what == "TRUE")
+    return pc.fill_null(pc.equal(value, expected), pa.scalar(False))

@@ -1,0 +1,132 @@
+"""What the planner knows before the run: numbers only. `workers.engine.spark.table_statistics` gathers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import ParamSpec, TypeVar, cast
+
+from service.contract.reports import HotKey
+from service.sql.expressions.scalar import Scalar
+from workers.engine.plan.nodes import Node
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_TASK_MEMORY = 128 << 20
+"""Bytes for a task of an executor of Spark's default size, 1 GB, with three slots."""
+
+
+@dataclass(frozen=True)
+class TableSize:
+    """Size of one table. `rows` is exact where file footers tell it, else estimated from bytes. `cached`: what is known
+    of its files is what an earlier query read of them. `is_text`: a row is parsed anew each time that it is read.
+    """
+
+    alias: str
+    files: int
+    bytes: int
+    rows: int
+    rows_are_exact: bool
+    cached: bool = False
+    is_text: bool = False
+
+
+@dataclass(frozen=True)
+class KeySketch:
+    """One key of one table, from a bounded sample spread over its files.
+
+    `distinct_keys` is an estimate for the whole table; `hot_keys` are in descending order of share. `representative` is
+    False where the files are sorted by the key and the sample has only the beginnings of what is sorted. `literals` has
+    each hot key's values, a literal a column, so that a plan can name it; None for one that has no exact literal.
+    """
+
+    alias: str
+    columns: tuple[str, ...]
+    sampled_rows: int
+    distinct_in_sample: int
+    distinct_keys: int
+    null_share: float
+    hot_keys: tuple[HotKey, ...]
+    representative: bool = True
+    literals: tuple[tuple[Scalar, ...] | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class ValueRange:
+    """The smallest and the largest value of a column: integers, days since 1970, or decimals without their point.
+
+    `is_whole` says that none is beyond; else a part of the files told.
+    """
+
+    low: int
+    high: int
+    is_whole: bool = False
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Everything known of one query's tables.
+
+    `tables` is by alias; `keys` is by the tuple of emitted column names (`("o.uid",)`, all of one table).
+    `slots` is the number of tasks that run at once; `elapsed_ms` what gathering took. `ranges` is by emitted column
+    name, for columns of integers, dates and decimals whose files tell them. `selectivities` has the share of rows that
+    a filter's condition keeps, by its text. `widths` has the bytes of a value in memory, with a margin, by emitted
+    column name, for texts of tables that are small enough to be hashed whole. `warnings` are sentences on what could
+    not be read, or was not, by the table, or by none. `hashes_blocks`: whether Spark may hash as many objects as the
+    blocks of bitmaps need. `is_adaptive`: whether Spark's adaptive execution may part a task of a join that is large;
+    it is off on streams.
+    """
+
+    tables: Mapping[str, TableSize]
+    keys: Mapping[tuple[str, ...], KeySketch]
+    slots: int
+    elapsed_ms: int = 0
+    ranges: Mapping[str, ValueRange] = field(default_factory=dict)
+    task_memory: int = DEFAULT_TASK_MEMORY
+    selectivities: Mapping[str, float] = field(default_factory=dict)
+    widths: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[tuple[str | None, str], ...] = ()
+    hashes_blocks: bool = True
+    is_adaptive: bool = True
+    estimates: Estimates = field(default_factory=lambda: Estimates(), init=False, repr=False, compare=False)
+    """What was computed from these statistics. A changed copy starts without any."""
+
+
+class Estimates:
+    """Results of the functions that `once_per_node` wraps, for one set of statistics: one planning pass owns them.
+
+    A node is known by its identity. Hashing it by value would walk its whole subtree each time, and the subtree of a
+    query that uses one CTE twice on each of its levels doubles with every level. Nodes are kept, so that no identity is
+    used again.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, Node] = {}
+        """The nodes of all results, by identity."""
+        self.results: dict[tuple[Hashable, ...], object] = {}
+        """By the node's identity, the function and its other arguments."""
+
+
+def once_per_node(estimate: Callable[P, R]) -> Callable[P, R]:
+    """`estimate`, computed once per node and planning pass, so that a plan costs no more than its number of nodes.
+
+    Its first argument is the node, one of the others the statistics; the rest must be hashable. All are positional: a
+    keyword argument raises TypeError.
+    """
+
+    # One stack frame, since estimates are as deep as the plan.
+    @wraps(estimate)
+    def remembered(*args: P.args, **kwargs: P.kwargs) -> R:
+        if kwargs:
+            raise TypeError(f"{estimate.__name__} takes positional arguments alone")
+        statistics = next(argument for argument in args if isinstance(argument, Statistics))
+        node, known = cast("Node", args[0]), statistics.estimates
+        key = (id(node), estimate, *(argument for argument in args[1:] if argument is not statistics))
+        if key not in known.results:
+            known.nodes[id(node)] = node
+            known.results[key] = estimate(*args, **kwargs)
+        return cast("R", known.results[key])
+
+    return remembered

@@ -1,0 +1,148 @@
+"""By which keys a node's rows are already parted over tasks, so far as that is known before the run.
+
+Spark runs an aggregate in one phase where its input is hash-partitioned by some of the group keys, and then a frequent
+key is one task's whatever else it is grouped by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from service.contract.options import JoinLocal, JoinShip
+from service.contract.query import JoinKind
+from service.sql.expressions.scalar import Scalar, quoted
+from service.sql.types.data_types import TypeName
+from workers.engine.plan.aggregates import spark_expands
+from workers.engine.plan.nodes import ONE_SIDED, Aggregate, Exchange, Expand, Join, Named, Node, Project, Scan, Union
+from workers.engine.statistics.model import Statistics, once_per_node
+
+BROADCAST_BYTES = 10 << 20
+"""`spark.sql.autoBroadcastJoinThreshold`: a join side estimated below it is broadcast, and nothing is shuffled."""
+
+_LEFT_MAY_BROADCAST = frozenset({JoinKind.INNER, JoinKind.RIGHT, JoinKind.CROSS})
+_RIGHT_MAY_BROADCAST = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.CROSS}) | ONE_SIDED
+_KEEPS_LEFT = frozenset({JoinKind.INNER, JoinKind.LEFT}) | ONE_SIDED
+_KEEPS_RIGHT = frozenset({JoinKind.INNER, JoinKind.RIGHT})
+
+
+@once_per_node
+def partitionings_of(node: Node, statistics: Statistics) -> tuple[frozenset[str], ...]:
+    """Every set of expressions, as Spark SQL, by whose hash `node`'s rows are parted; empty where none is known."""
+    match node:
+        case Exchange():
+            return (_texts(node.keys),) if node.keys else ()
+        case Join():
+            return _of_join(node, statistics)
+        case Project():
+            return _renamed(partitionings_of(node.input, statistics), node.items)
+        case Aggregate():
+            return _of_aggregate(node, statistics)
+        case Scan() | Expand() | Union():
+            return ()
+        case _:
+            return partitionings_of(node.input, statistics)
+
+
+def is_partitioned_by(node: Node, keys: Iterable[Scalar], statistics: Statistics) -> bool:
+    """Whether all rows of `node` that are equal in `keys` are known to be on one task already."""
+    wanted = _texts(keys)
+    return any(parts <= wanted for parts in partitionings_of(node, statistics))
+
+
+@once_per_node
+def size_of(node: Node, statistics: Statistics) -> int | None:
+    """Bytes as Spark estimates them without column statistics: files in full, the product of a join's sides."""
+    match node:
+        case Scan():
+            size = statistics.tables.get(node.alias)
+            return None if size is None else size.bytes
+        case Join():
+            left, right = size_of(node.left, statistics), size_of(node.right, statistics)
+            if left is None or right is None:
+                return None
+            return left if node.kind in ONE_SIDED else left * right
+        case Union():
+            sizes = [size_of(branch, statistics) for branch in node.inputs]
+            return None if None in sizes else sum(size for size in sizes if size is not None)
+        case _:
+            return size_of(node.input, statistics)
+
+
+def is_broadcast(join: Join, statistics: Statistics) -> bool:
+    """Whether one side is sent whole to every task, by the join's strategy or by Spark: the other stays where it is."""
+    return broadcast_side(join, statistics) is not None
+
+
+@once_per_node
+def broadcast_side(join: Join, statistics: Statistics) -> JoinShip | None:
+    """BROADCAST_LEFT or BROADCAST_RIGHT, for the side that is sent whole to every task; None where none is known to be.
+
+    Where both are small enough, it is the right one.
+    """
+    if join.strategy.ship in {JoinShip.BROADCAST_LEFT, JoinShip.BROADCAST_RIGHT}:
+        return join.strategy.ship
+    if not _is_left_to_spark(join):
+        return None
+    for ship, side, kinds in (
+        (JoinShip.BROADCAST_RIGHT, join.right, _RIGHT_MAY_BROADCAST),
+        (JoinShip.BROADCAST_LEFT, join.left, _LEFT_MAY_BROADCAST),
+    ):
+        size = size_of(side, statistics) if join.kind in kinds else None
+        if size is not None and size <= BROADCAST_BYTES:
+            return ship
+    return None
+
+
+def _of_join(join: Join, statistics: Statistics) -> tuple[frozenset[str], ...]:
+    ship = broadcast_side(join, statistics)
+    if ship is not None:
+        # The rows of the side that is not broadcast stay where they are.
+        return partitionings_of(join.right if ship is JoinShip.BROADCAST_LEFT else join.left, statistics)
+    if _is_left_to_spark(join) and None in {size_of(join.left, statistics), size_of(join.right, statistics)}:
+        # Spark may broadcast the side whose size is not known here.
+        return ()
+    return _parted_by_key(join)
+
+
+def _is_left_to_spark(join: Join) -> bool:
+    return join.strategy.ship is JoinShip.AUTO and join.strategy.local is JoinLocal.AUTO
+
+
+def _parted_by_key(join: Join) -> tuple[frozenset[str], ...]:
+    # Keys of different types are compared, and hashed, under a cast that no group key has; `<=>` hashes what NULL is
+    # replaced by, and whether it was.
+    if not join.keys or join.null_safe or any(one.type is None or one.type != other.type for one, other in join.keys):
+        return ()
+    found = [_texts(key for key, _ in join.keys)] if join.kind in _KEEPS_LEFT else []
+    found += [_texts(key for _, key in join.keys)] if join.kind in _KEEPS_RIGHT else []
+    return tuple(found)
+
+
+def _of_aggregate(node: Aggregate, statistics: Statistics) -> tuple[frozenset[str], ...]:
+    """As the rows came in, where all rows of a group were on one task; else by all group keys.
+
+    Whatever the role and the phases: each is a GROUP BY of its own to Spark.
+    """
+    # One row is by nothing, and Spark parts the copies for grouping sets by the number of their set as well.
+    if not node.keys or node.grouping_sets:
+        return ()
+    below = () if spark_expands(node) else partitionings_of(node.input, statistics)
+    return _renamed(below, node.keys) or _by_all_keys(node)
+
+
+def _by_all_keys(node: Aggregate) -> tuple[frozenset[str], ...]:
+    # Spark groups by another form of a fraction than an aggregate above would be known to ask for.
+    types = [key.expression.type for key in node.keys]
+    if any(type_ is None or type_.name is TypeName.OTHER or type_.is_fractional for type_ in types):
+        return ()
+    return (frozenset(quoted(key.name) for key in node.keys),)
+
+
+def _renamed(below: Iterable[frozenset[str]], items: Iterable[Named]) -> tuple[frozenset[str], ...]:
+    """Those partitionings whose expressions are all among `items`, by the names that they have there."""
+    names = {item.expression.sql: quoted(item.name) for item in items}
+    return tuple(frozenset(names[part] for part in parts) for parts in below if parts <= names.keys())
+
+
+def _texts(scalars: Iterable[Scalar]) -> frozenset[str]:
+    return frozenset(scalar.sql for scalar in scalars)

@@ -1,0 +1,312 @@
+"""The tables of a PostgreSQL sink: which type a column takes, making tables, and checking those that there are.
+
+The statements by which a PostgreSQL sink takes the rows of a staged mini-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from service.sql.types.aggregates import FinalColumn, FinalLevel, Merge
+from service.sql.types.data_types import BOOLEAN, DataType, Field, TypeName
+from workers.engine.streaming.sinks.base import SinkError
+
+LEAST_VERSION = 150_000
+"""Since then an index may say that NULLs are equal."""
+
+LONGEST_NAME = 63
+"""Bytes; PostgreSQL cuts off what is longer."""
+
+_TYPES = {
+    TypeName.BOOLEAN: ("bool",),
+    TypeName.TINYINT: ("int2", "int4", "int8", "numeric"),
+    TypeName.SMALLINT: ("int2", "int4", "int8", "numeric"),
+    TypeName.INT: ("int4", "int8", "numeric"),
+    TypeName.BIGINT: ("int8", "numeric"),
+    TypeName.FLOAT: ("float4", "float8"),
+    TypeName.DOUBLE: ("float8",),
+    TypeName.DECIMAL: ("numeric",),
+    TypeName.STRING: ("text", "varchar"),
+    TypeName.BINARY: ("bytea",),
+    TypeName.DATE: ("date",),
+    TypeName.TIMESTAMP: ("timestamptz",),
+    TypeName.TIMESTAMP_NTZ: ("timestamp",),
+    TypeName.OTHER: ("jsonb", "json"),
+}
+"""What a column may be in a table of the user's; the first is what a column becomes in one that is made."""
+
+_DIGITS = {TypeName.TINYINT: 3, TypeName.SMALLINT: 5, TypeName.INT: 10, TypeName.BIGINT: 19}
+
+
+class TableName(NamedTuple):
+    """A table and its schema, spelled as they are."""
+
+    schema: str
+    table: str
+
+    @property
+    def quoted(self) -> sql.Identifier:
+        """As part of a statement."""
+        return sql.Identifier(self.schema, self.table)
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+
+class _Column(NamedTuple):
+    name: str
+    type: str
+    modifier: int
+    is_required: bool
+    is_generated: bool
+
+
+def wire_type(type_: DataType) -> str:
+    """The name of the type by which COPY writes values. Raises SinkError where there is none."""
+    names = _TYPES.get(type_.name)
+    if names is None:
+        raise SinkError(f"PostgreSQL has no type for {type_}. CAST the column to another type.")
+    return names[0]
+
+
+def column_type(type_: DataType) -> sql.Composable:
+    """The type of a column of a table that is made."""
+    if type_.name is TypeName.DECIMAL:
+        return sql.SQL("numeric({},{})").format(type_.precision, type_.scale)
+    return sql.SQL(wire_type(type_))
+
+
+def check_names(columns: Sequence[Field], keys: Sequence[str]) -> None:
+    """Raises SinkError for columns that no table can have, or be unique by."""
+    names = [field.name for field in columns]
+    for name in names:
+        if not 0 < len(name.encode()) <= LONGEST_NAME or "\0" in name:
+            raise SinkError(f"The column name '{name}' has more than {LONGEST_NAME} bytes. Give it a shorter alias.")
+        if names.count(name) > 1:
+            raise SinkError(f"Several columns of the result are called '{name}'. Give them aliases.")
+    for field in columns:
+        if wire_type(field.type) == "jsonb" and field.name in keys:
+            raise SinkError(f"Rows cannot be unique by '{field.name}' of type {field.type}. CAST it to STRING.")
+
+
+def find(connection: psycopg.Connection, name: str) -> tuple[TableName, int | None]:
+    """The full name of a table, `table` or `schema.table`, and its id where there is one."""
+    schema, _, table = name.rpartition(".")
+    parts = [part for part in (schema, table) if part]
+    if any(len(part.encode()) > LONGEST_NAME for part in parts):
+        raise SinkError(f"The table name '{name}' is longer than {LONGEST_NAME} bytes.")
+    row = connection.execute(
+        "SELECT c.oid, n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE c.oid = to_regclass(%s)",
+        [sql.Identifier(*parts).as_string(connection)],
+    ).fetchone()
+    if row is not None:
+        return TableName(row[1], table), row[0]
+    if schema:
+        return TableName(schema, table), None
+    (current,) = connection.execute("SELECT current_schema()").fetchone() or (None,)
+    if current is None:
+        raise SinkError(f"The connection has no schema to make '{table}' in. Name it: 'public.{table}'.")
+    return TableName(current, table), None
+
+
+def make(connection: psycopg.Connection, name: TableName, columns: Sequence[Field], keys: Sequence[str]) -> None:
+    """Makes a table, unique by `keys` where there are any, NULL being equal to NULL."""
+    parts: list[sql.Composable] = [
+        sql.SQL("{} {}").format(sql.Identifier(field.name), column_type(field.type)) for field in columns
+    ]
+    if keys:
+        parts.append(sql.SQL("UNIQUE NULLS NOT DISTINCT ({})").format(identifiers(keys)))
+    connection.execute(sql.SQL("CREATE TABLE {} ({})").format(name.quoted, sql.SQL(", ").join(parts)))
+
+
+def check(
+    connection: psycopg.Connection, name: TableName, oid: int, columns: Sequence[Field], keys: Sequence[str]
+) -> None:
+    """Raises SinkError, which says what to do, where a table cannot take the rows."""
+    (kind,) = connection.execute("SELECT relkind FROM pg_class WHERE oid = %s", [oid]).fetchone() or ("",)
+    if kind not in {"r", "p", b"r", b"p"}:
+        raise SinkError(f"{name} is not a table. Name a table, or one that is to be made.")
+    there = {column.name: column for column in _columns(connection, oid)}
+    for field in columns:
+        column = there.pop(field.name, None)
+        if column is None:
+            raise SinkError(
+                f"{name} has no column '{field.name}'. Add it with ALTER TABLE ... ADD COLUMN "
+                f"{sql.Identifier(field.name).as_string(connection)} {column_type(field.type).as_string(connection)}, "
+                "or give the result's column another alias."
+            )
+        if column.is_generated:
+            raise SinkError(f"PostgreSQL makes the values of '{field.name}' of {name} itself. Write to another column.")
+        if not _takes(column, field.type):
+            raise SinkError(
+                f"'{field.name}' of {name} is of type {column.type}, which cannot take every {field.type}. "
+                f"Let it be {column_type(field.type).as_string(connection)}, or CAST the result's column."
+            )
+    required = sorted(column.name for column in there.values() if column.is_required)
+    if required:
+        raise SinkError(
+            f"{name} demands values for {', '.join(required)}, which the result has not. "
+            "Give them defaults, or let them be NULL."
+        )
+    if keys and not _is_unique(connection, oid, keys):
+        raise SinkError(
+            f"{name} is not unique by {', '.join(keys)}. Run: CREATE UNIQUE INDEX ON "
+            f"{name.quoted.as_string(connection)} ({identifiers(keys).as_string(connection)}) NULLS NOT DISTINCT"
+        )
+
+
+def identifiers(names: Sequence[str]) -> sql.Composed:
+    """Quoted names with commas in between."""
+    return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def _columns(connection: psycopg.Connection, oid: int) -> list[_Column]:
+    found = connection.execute(
+        "SELECT attname, typname, atttypmod, attnotnull AND NOT atthasdef AND attidentity = '',"
+        " attgenerated <> '' OR attidentity = 'a'"
+        " FROM pg_attribute JOIN pg_type t ON t.oid = atttypid"
+        " WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped",
+        [oid],
+    )
+    return [_Column(*row) for row in found]
+
+
+def _takes(column: _Column, type_: DataType) -> bool:
+    if column.type not in _TYPES.get(type_.name, ()):
+        return False
+    if column.type != "numeric" or column.modifier < 0:
+        return True
+    precision, scale = (column.modifier - 4) >> 16 & 0xFFFF, (column.modifier - 4) & 0x7FF
+    # Scales from -1000 on, in eleven bits.
+    scale -= 2048 if scale >= 1024 else 0
+    wanted = type_.scale or 0
+    digits = (type_.precision or _DIGITS.get(type_.name, 0)) - wanted
+    return scale >= wanted and precision - scale >= digits
+
+
+def _is_unique(connection: psycopg.Connection, oid: int, keys: Sequence[str]) -> bool:
+    """Whether an index that ON CONFLICT can name lets each combination of `keys` in once."""
+    found = connection.execute(
+        "SELECT indnullsnotdistinct OR bool_and(attnotnull), array_agg(attname::text)"
+        " FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey[0:indnkeyatts - 1])"
+        " WHERE indrelid = %s AND indisunique AND indisvalid AND indimmediate"
+        " AND indpred IS NULL AND indexprs IS NULL GROUP BY indexrelid, indnullsnotdistinct",
+        [oid],
+    )
+    return any(is_strict and sorted(names) == sorted(keys) for is_strict, names in found)
+
+
+STAGE = sql.Identifier("pg_temp", "evenkeel_stage")
+
+
+def make_stage(columns: Sequence[Field], row: str) -> sql.Composed:
+    """A table of the session's own, empty in each transaction: `columns`, and the number of the row."""
+    parts = [sql.SQL("{} {}").format(sql.Identifier(field.name), column_type(field.type)) for field in columns]
+    return sql.SQL("CREATE TEMP TABLE IF NOT EXISTS evenkeel_stage ({}, {} int8) ON COMMIT DELETE ROWS").format(
+        sql.SQL(", ").join(parts), sql.Identifier(row)
+    )
+
+
+def rows_of_stage(names: Sequence[str]) -> sql.Composed:
+    """All staged rows."""
+    return sql.SQL("SELECT {} FROM {}").format(identifiers(names), STAGE)
+
+
+def newest_of_stage(names: Sequence[str], keys: Sequence[str], row: str) -> sql.Composed:
+    """The last staged row of each key."""
+    if not keys:
+        return sql.SQL("{} ORDER BY {} DESC LIMIT 1").format(rows_of_stage(names), sql.Identifier(row))
+    return sql.SQL("SELECT DISTINCT ON ({keys}) {names} FROM {stage} ORDER BY {keys}, {row} DESC").format(
+        keys=identifiers(keys), names=identifiers(names), stage=STAGE, row=sql.Identifier(row)
+    )
+
+
+def insert(table: TableName, names: Sequence[str], rows: sql.Composed) -> sql.Composed:
+    """Adds rows."""
+    return sql.SQL("INSERT INTO {} ({}) {}").format(table.quoted, identifiers(names), rows)
+
+
+def insert_first(table: TableName, row: Sequence[tuple[Field, object]]) -> sql.Composed:
+    """Adds a row to a table that has none."""
+    values = sql.SQL(", ").join(
+        sql.SQL("({})::{}").format(sql.Literal(value), column_type(field.type)) for field, value in row
+    )
+    rows = sql.SQL("SELECT {} WHERE NOT EXISTS (SELECT FROM {})").format(values, table.quoted)
+    return insert(table, [field.name for field, _ in row], rows)
+
+
+def upsert(table: TableName, names: Sequence[str], keys: Sequence[str], rows: sql.Composed) -> sql.Composed:
+    """Adds rows, each in the place of one with its keys."""
+    values = [name for name in names if name not in keys]
+    action = (
+        sql.SQL("UPDATE SET {}").format(
+            sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in values)
+        )
+        if values
+        else sql.SQL("NOTHING")
+    )
+    return sql.SQL("{} ON CONFLICT ({}) DO {}").format(insert(table, names, rows), identifiers(keys), action)
+
+
+def replace_the_row(table: TableName, names: Sequence[str], rows: sql.Composed) -> sql.Composed:
+    """Sets all values of the one row that there is."""
+    return sql.SQL("UPDATE {} SET ({}) = ({})").format(table.quoted, identifiers(names), rows)
+
+
+def touched_groups(parts: TableName, final: FinalLevel, types: dict[str, Field]) -> sql.Composed:
+    """The output of the groups of which staged rows have parts, from all of their parts."""
+    columns = sql.SQL(", ").join(_output(column, final, types) for column in final.output)
+    groups = sql.SQL("SELECT {} FROM {} p").format(columns, parts.quoted)
+    if not final.keys:
+        return groups
+    keys = [sql.Identifier(key) for key in final.keys]
+    by = sql.SQL(", ").join(sql.SQL("p.{}").format(key) for key in keys)
+    # IN never finds NULL, and a comparison that does uses neither index nor hash: two ways to the groups.
+    some_null = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(key) for key in keys)
+    whole = sql.SQL("jsonb_build_array({})").format(sql.SQL(", ").join(sql.SQL("{}::text").format(key) for key in keys))
+    return sql.SQL(
+        "{groups} WHERE ({by}) IN (SELECT {keys} FROM {stage}) GROUP BY {by} UNION ALL "
+        "{groups} WHERE ({some_null}) AND {whole} IN (SELECT {whole} FROM {stage} WHERE {some_null}) GROUP BY {by}"
+    ).format(groups=groups, by=by, keys=identifiers(final.keys), stage=STAGE, some_null=some_null, whole=whole)
+
+
+def check_final(final: FinalLevel, types: dict[str, Field]) -> None:
+    """Raises SinkError where PostgreSQL cannot merge a column."""
+    for column in final.merged:
+        type_ = types[column.name].type
+        if column.merge is Merge.SUM and not type_.is_numeric:
+            raise SinkError(f"There is no SUM of the column '{column.name}' of type {type_}.")
+        if column.merge is not Merge.SUM and type_.name in {TypeName.BINARY, TypeName.OTHER}:
+            raise SinkError(f"PostgreSQL has no {column.merge} of {type_} ('{column.name}'). CAST it to STRING.")
+
+
+def _output(column: FinalColumn, final: FinalLevel, types: dict[str, Field]) -> sql.Composed:
+    value = _merged(column.source, final, types)
+    if column.divisor is not None:
+        divisor = _merged(column.divisor, final, types)
+        value = sql.SQL("({})::float8 / nullif(({})::float8, 0)").format(value, divisor)
+    if column.zero:
+        value = sql.SQL("coalesce({}, 0)").format(value)
+    return sql.SQL("({})::{} AS {}").format(value, column_type(column.field.type), sql.Identifier(column.field.name))
+
+
+def _merged(name: str, final: FinalLevel, types: dict[str, Field]) -> sql.Composed:
+    column = sql.SQL("p.{}").format(sql.Identifier(name))
+    if name in final.keys:
+        return column
+    merge = next(merged.merge for merged in final.merged if merged.name == name)
+    type_ = types[name].type
+    if merge is Merge.SUM:
+        # The sum of float4 would be one.
+        return sql.SQL("sum({}::float8)" if type_.is_fractional else "sum({})").format(column)
+    if type_ == BOOLEAN:
+        return sql.SQL("bool_and({})" if merge is Merge.MIN else "bool_or({})").format(column)
+    if type_.name is TypeName.STRING:
+        # By bytes, as Spark compares.
+        column = sql.SQL('{} COLLATE "C"').format(column)
+    return sql.SQL("min({})" if merge is Merge.MIN else "max({})").format(column)

@@ -1,0 +1,350 @@
+"""One aggregate over rows of several kinds: what a stream can keep in one state, since it cannot aggregate twice.
+
+A stream may aggregate once, and join no aggregates. So rows that are to be aggregated apart (the distinct values of a
+group beside its plain rows, the two sides of a join) are united first, each kind with columns of its own that are NULL
+in all others, and aggregated together. NULL counts in no aggregate but COUNT(*), which counts a column of ones instead.
+Distinct values are told apart before that (`Deduplicate`), a row for each that is new, in a state of their own that is
+spread by group and value: a hot group is no hot task.
+
+Distinct integers of a stream as bitmaps of 32,768 neighbours: a row of the state for each group and block of values.
+
+A mini-batch looks up one row for each block that it meets, in place of one for each value, and the other calls of the
+query are kept beside the bits, so that rows are read once. A group has as many rows as its values have blocks: they are
+its parts, and whoever keeps or reads the result adds them up (`service.sql.types.aggregates`). A block takes 4 KB
+however few values are in it, so that this is for values that are close together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from service.contract.query import AggregateFunction
+from service.sql.expressions.nodes import Cast, Null, Number
+from service.sql.expressions.scalar import Scalar, column
+from service.sql.types.aggregates import FinalColumn, FinalLevel, Merge, MergedColumn
+from service.sql.types.data_types import BIGINT, BINARY, BOOLEAN, INT, DataType, Field, TypeName
+from workers.engine.plan.aggregates import distinct_set_of, distinct_sets, is_distinct, split_call
+from workers.engine.plan.explain import call_text
+from workers.engine.plan.expressions import compose, fresh_name
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Call,
+    Deduplicate,
+    Expand,
+    Filter,
+    Named,
+    Node,
+    PlanFunction,
+    Project,
+    Union,
+    names_of,
+    output_of,
+)
+from workers.engine.rules.distinct.bitmaps import BLOCK, as_integer, bitmap_of, place_in_block
+from workers.engine.rules.distinct.deduplication import names, value_columns
+
+ONE = Scalar(Number("1"), INT)
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """Rows of one kind: `keys` are what the groups are called in them, `calls` go over them alone.
+
+    `present` names a BIGINT column that is greater than 0 in groups that have rows of this kind; None where nobody
+    asks.
+    """
+
+    rows: Node
+    keys: tuple[Scalar, ...]
+    calls: tuple[Call, ...]
+    present: str | None = None
+
+
+def united_aggregate(
+    keys: tuple[Field, ...], contributions: tuple[Contribution, ...], taken: frozenset[str]
+) -> Aggregate:
+    """Groups of all `contributions` by their keys, under the names `keys`, with the calls of each over its own rows.
+
+    Emits the keys, then the outputs of all calls and `present` columns, in order. `taken` are names that it must not
+    use for its own columns. Raises ValueError for an argument of a type that Spark alone knows.
+    """
+    columns = names("$u", taken | {key.name for key in keys})
+    branches: list[_Branch] = []
+    calls: list[Call] = []
+    for contribution in contributions:
+        made, over = _branches(contribution, columns, taken)
+        branches += made
+        calls += over
+    slots = tuple(Field(item.name, _known(item)) for branch in branches for item in branch.items)
+    inputs = tuple(_united(branch, keys, slots) for branch in branches)
+    rows = inputs[0] if len(inputs) == 1 else Union(inputs)
+    return Aggregate(rows, tuple(Named(column(key.name, key.type), key.name) for key in keys), tuple(calls))
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """Rows, what the groups are called in them, and the columns that only they have."""
+
+    rows: Node
+    keys: tuple[Scalar, ...]
+    items: tuple[Named, ...]
+
+
+def _branches(
+    contribution: Contribution, columns: Iterator[str], taken: frozenset[str]
+) -> tuple[list[_Branch], list[Call]]:
+    plain = tuple(call for call in contribution.calls if not is_distinct(call))
+    distinct = tuple(without_filter(call) for call in contribution.calls if is_distinct(call))
+    branches: list[_Branch] = []
+    over: dict[str, Call] = {}
+    if distinct:
+        branch, calls = _distinct_branch(contribution, distinct, columns, taken)
+        branches.append(branch)
+        over |= {call.output.name: call for call in calls}
+    if plain or not distinct:
+        items, calls = _plain_items(plain, columns)
+        branches.append(_Branch(contribution.rows, contribution.keys, items))
+        over |= {call.output.name: call for call in calls}
+    made = [over[call.output.name] for call in contribution.calls]
+    if contribution.present is not None:
+        mark = Named(ONE, next(columns))
+        branches[-1] = replace(branches[-1], items=(*branches[-1].items, mark))
+        made.append(_count(column(mark.name, INT), contribution.present))
+    return branches, made
+
+
+def _plain_items(calls: tuple[Call, ...], columns: Iterator[str]) -> tuple[tuple[Named, ...], list[Call]]:
+    """The columns that `calls` read, each once, and the calls over these."""
+    items: dict[str, Named] = {}
+    made = []
+    for call in calls:
+        bare = without_filter(call)
+        wanted = bare.arguments or (guarded(ONE, call.filter),)
+        if bare.order_by is not None:
+            wanted = (*wanted, bare.order_by)
+        for scalar in wanted:
+            if scalar.sql not in items:
+                items[scalar.sql] = Named(scalar, next(columns))
+        read = tuple(column(items[scalar.sql].name, scalar.type) for scalar in wanted)
+        ordered = bare.order_by is not None
+        made.append(
+            replace(
+                bare,
+                arguments=read[:-1] if ordered else read,
+                order_by=read[-1] if ordered else None,
+                distinct=False,
+            )
+        )
+    return tuple(items.values()), made
+
+
+def _distinct_branch(
+    contribution: Contribution, calls: tuple[Call, ...], columns: Iterator[str], taken: frozenset[str]
+) -> tuple[_Branch, list[Call]]:
+    """The distinct values of all sets at once, each row of the contribution in a copy for each set where there are
+    several: one reading, and one state.
+    """
+    own = tuple(Named(normalised(key), next(columns)) for key in contribution.keys)
+    by_set = {distinct_set_of(call): tuple(map(normalised, call.arguments)) for call in calls}
+    branch: Scalar | None = None
+    rows = contribution.rows
+    if len(by_set) > 1:
+        branch = column(next(columns), INT)
+        rows = Expand(rows, len(by_set), branch.columns[0])
+    slots, values = value_columns(tuple(by_set.values()), branch, taken | {branch.columns[0] if branch else ""})
+    renamed = {slot.name: next(columns) for slot in slots}
+    items = [*own, *(Named(slot.expression, renamed[slot.name]) for slot in slots)]
+    if branch is not None:
+        items.append(Named(branch, branch.columns[0]))
+    told_apart = Deduplicate(Project(rows, tuple(items)))
+    read = {
+        key: tuple(
+            column(renamed[slot.columns[0]], slot.type) for slot in values[frozenset(one.sql for one in arguments)]
+        )
+        for key, arguments in by_set.items()
+    }
+    made = []
+    for call in calls:
+        key = distinct_set_of(call)
+        number = list(by_set).index(key) + 1
+        copies = None if branch is None else compose(f"{{0}} = {number}", (branch,), BOOLEAN)
+        # In the order of the call's own arguments, which may be that of another call of the set turned round.
+        order = {argument.sql: place for place, argument in enumerate(_first_of(calls, key).arguments)}
+        arguments = tuple(read[key][order[argument.sql]] for argument in call.arguments)
+        made.append(replace(call, arguments=arguments, distinct=False, filter=copies))
+    passed = tuple(Named(column(item.name, item.expression.type), item.name) for item in items[len(own) :])
+    keys = tuple(column(item.name, item.expression.type) for item in own)
+    return _Branch(told_apart, keys, passed), made
+
+
+def _first_of(calls: tuple[Call, ...], key: frozenset[str]) -> Call:
+    return next(call for call in calls if distinct_set_of(call) == key)
+
+
+def _united(branch: _Branch, keys: tuple[Field, ...], slots: tuple[Field, ...]) -> Project:
+    own = {item.name: item for item in branch.items}
+    named = tuple(Named(replace(value, type=key.type), key.name) for value, key in zip(branch.keys, keys, strict=True))
+    return Project(branch.rows, (*named, *(own.get(slot.name) or _nothing(slot) for slot in slots)))
+
+
+def _nothing(slot: Field) -> Named:
+    return Named(Scalar(Cast(Null(), slot.type, tries=False), slot.type), slot.name)
+
+
+def _known(item: Named) -> DataType:
+    type_ = item.expression.type
+    if type_ is None or (type_.name is TypeName.OTHER and not type_.parts):
+        raise ValueError(f"{item.expression} is of a type that Spark alone knows")
+    return type_
+
+
+def _count(of: Scalar, name: str) -> Call:
+    return Call(AggregateFunction.COUNT, (of,), Field(name, BIGINT))
+
+
+def without_filter(call: Call) -> Call:
+    """`call` with its FILTER put into its arguments, which are NULL where it does not hold: no aggregate counts NULL.
+
+    The FILTER of COUNT(*), which has no argument, is left out: the caller counts ones in its place.
+    """
+    if call.filter is None:
+        return call
+    order_by = None if call.order_by is None else guarded(call.order_by, call.filter)
+    arguments = tuple(guarded(argument, call.filter) for argument in call.arguments)
+    return replace(call, arguments=arguments, order_by=order_by, filter=None)
+
+
+def guarded(value: Scalar, condition: Scalar | None) -> Scalar:
+    """`value` where `condition` holds, else NULL; evaluated only there."""
+    return value if condition is None else compose("CASE WHEN {0} THEN {1} END", (condition, value), value.type)
+
+
+def normalised(value: Scalar) -> Scalar:
+    """`value` such that equal values have equal bits: one zero, one NaN."""
+    if value.type is None or not value.type.is_fractional:
+        return value
+    template = f"IF({{0}} = 0, CAST(0 AS {value.type}), NANVL({{0}}, CAST('NaN' AS {value.type})))"
+    return compose(template, (value,), value.type)
+
+
+_MERGES = {AggregateFunction.SUM: Merge.SUM, AggregateFunction.MIN: Merge.MIN, AggregateFunction.MAX: Merge.MAX}
+_PLAIN = frozenset({AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.MIN, AggregateFunction.MAX})
+_MERGED_SUMS = frozenset({TypeName.BIGINT, TypeName.DOUBLE})
+
+
+@dataclass(frozen=True)
+class BitmapState:
+    """`node` emits parts of groups: the keys, then the columns of `final`."""
+
+    node: Project
+    final: FinalLevel
+
+
+def stream_bitmap_obstacle(select: Project, having: Filter | None, node: Aggregate) -> str | None:
+    """Why the distinct values of `node` cannot be kept as bitmaps, as a sentence. `select` and `having` stand above."""
+    sets = distinct_sets(node)
+    if len(sets) != 1 or len(sets[0]) != 1:
+        return f"There are {len(sets)} sets of distinct values: a bitmap has one, of a single value."
+    if as_integer(sets[0][0]) is None:
+        return f"{sets[0][0]} is of {sets[0][0].type}: bits are integers, dates or short decimals."
+    if having is not None:
+        return "HAVING needs groups that are put together."
+    if node.grouping_sets:
+        return "Grouping sets would need bitmaps for each of them."
+    known = names_of(node)
+    odd = next((item for item in select.items if item.expression.column not in known), None)
+    if odd is not None:
+        return f"{odd.expression} is computed of groups that are put together."
+    return next(filter(None, map(_call_obstacle, node.calls)), None)
+
+
+def _call_obstacle(call: Call) -> str | None:
+    if is_distinct(call):
+        return None if call.function is AggregateFunction.COUNT else f"{call_text(call)} needs the values themselves."
+    if call.function in _PLAIN and call.order_by is None:
+        summed = call.function is not AggregateFunction.SUM or call.output.type.name in _MERGED_SUMS
+        return None if summed else f"{call_text(call)} is of {call.output.type}, whose sums are not added up outside."
+    of = call.arguments[0].type if call.arguments else None
+    if call.function is AggregateFunction.AVG and of is not None and (of.is_integral or of.is_fractional):
+        return None
+    return f"{call_text(call)} has no parts that are added up outside of Spark."
+
+
+def bitmap_state(select: Project, node: Aggregate) -> BitmapState:
+    """`node` with its distinct values as bitmaps, and how groups are put together from what it emits.
+
+    Raises ValueError for an aggregate with a `stream_bitmap_obstacle`.
+    """
+    obstacle = stream_bitmap_obstacle(select, None, node)
+    integer = None if obstacle else as_integer(distinct_sets(node)[0][0])
+    if integer is None:
+        raise ValueError(obstacle)
+    taken = names_of(node) | names_of(node.input) | {item.name for item in select.items}
+    made = names("$p", taken)
+    block = Named(bitmap_of(integer, BLOCK), fresh_name("$block", taken))
+    calls: list[Call] = []
+    parts: list[Named] = []
+    merged: list[MergedColumn] = []
+    results: dict[str, _Result] = {}
+    for call in node.calls:
+        part = _distinct_part(call, integer, made) if is_distinct(call) else _plain_part(call, made)
+        calls += part.calls
+        parts += part.emitted
+        merged += part.merged
+        results[call.output.name] = part.result
+    grouped = Aggregate(node.input, (*node.keys, block), tuple(calls))
+    keys = output_of(node)[: len(node.keys)]
+    kept = tuple(Named(column(key.name, key.type), key.name) for key in keys)
+    told = Named(column(block.name, BIGINT), block.name)
+    emitted = Project(grouped, (*kept, told, *parts))
+    types = {field.name: field.type for field in output_of(node)}
+    output = []
+    for item in select.items:
+        source = item.expression.column or ""
+        result = results.get(source, _Result(source))
+        field = Field(item.name, types[source])
+        output.append(FinalColumn(field, result.source, result.divisor, zero=result.zero))
+    final = FinalLevel(tuple(key.name for key in keys), (block.name,), tuple(merged), tuple(output))
+    return BitmapState(emitted, final)
+
+
+@dataclass(frozen=True)
+class _Result:
+    source: str
+    divisor: str | None = None
+    zero: bool = False
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A call in the parts of a group: what the state has, what is emitted of it, and how that is put together."""
+
+    calls: tuple[Call, ...]
+    emitted: tuple[Named, ...]
+    merged: tuple[MergedColumn, ...]
+    result: _Result
+
+
+def _distinct_part(call: Call, integer: Scalar, made: Iterator[str]) -> _Part:
+    # Without a value there is no bit.
+    place = guarded(place_in_block(integer), call.filter)
+    bits = Call(PlanFunction.BITMAP_CONSTRUCT_AGG, (place,), Field(next(made), BINARY))
+    count = Named(compose("bitmap_count({0})", (column(bits.output.name, BINARY),), BIGINT), next(made))
+    merged = MergedColumn(count.name, Merge.SUM)
+    return _Part((bits,), (count,), (merged,), _Result(count.name, zero=True))
+
+
+def _plain_part(call: Call, made: Iterator[str]) -> _Part:
+    split = split_call(call, made, made)
+    merged = tuple(
+        MergedColumn(part.output.name, _MERGES[AggregateFunction(final.function)])
+        for part, final in zip(split.partial, split.final, strict=True)
+    )
+    emitted = tuple(Named(column(part.output.name, part.output.type), part.output.name) for part in split.partial)
+    if call.function is AggregateFunction.AVG:
+        total, count = split.partial
+        return _Part(split.partial, emitted, merged, _Result(total.output.name, divisor=count.output.name))
+    (only,) = split.partial
+    zero = call.function is AggregateFunction.COUNT
+    return _Part(split.partial, emitted, merged, _Result(only.output.name, zero=zero))

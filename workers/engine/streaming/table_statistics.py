@@ -1,0 +1,200 @@
+"""What is known before a stream is started of the tables that it joins: of static ones as of those of a batch, of a
+stream what a mini-batch of the files that are there would be.
+
+How close together the distinct values of a stream's groups are, told by a sample of the files that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from service.contract.job import TableFormat
+from service.contract.options import JobSettings, Toggle
+from service.data.file_io import size_of
+from service.data.files import TableFiles
+from service.sql.types.data_types import INTEGRAL
+from workers.engine.budget import go_on
+from workers.engine.plan.aggregates import distinct_sets
+from workers.engine.plan.nodes import Aggregate, Join, Node, Scan, columns_of, scanned_columns
+from workers.engine.plan.traversal import walk_up
+from workers.engine.rules.distinct.bitmaps import BLOCK
+from workers.engine.rules.joins.strategy_cost import BROADCAST_PARTS, NOTHING, ROW_BYTES, demand_of
+from workers.engine.rules.required_statistics import NOT_READ, READ_IN_PART, joined_texts, statistics_keys, undecided
+from workers.engine.spark.predicate_evaluation import typed
+from workers.engine.spark.sampling import sample_parquet, sample_text, spread
+from workers.engine.spark.sources import TableInput, scans_of
+from workers.engine.spark.statistics_cache import StatisticsCache
+from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_alone
+from workers.engine.statistics.cardinality import estimate_distinct
+from workers.engine.statistics.model import KeySketch, Statistics, TableSize
+from workers.engine.statistics.partitioning import is_broadcast
+from workers.engine.statistics.selectivity import conditions_of
+from workers.engine.streaming.sources import BatchBound, Input, StreamInput
+
+MOST_FILES = 256
+"""Files of a stream that are looked at, spread over all that are there: a directory may have a hundred thousand."""
+
+
+def gather_for_joins(
+    plan: Node,
+    joins: Collection[Join],
+    tables: Mapping[str, Input],
+    bounds: Mapping[str, BatchBound],
+    settings: JobSettings,
+    slots: int,
+    memory: int,
+    cache: StatisticsCache,
+    check: Callable[[], None] = go_on,
+) -> Statistics:
+    """What the rules look at, of the tables below `joins`, which are among those of `plan`.
+
+    `tables` and `bounds` are by table name; `memory` is a task's, in bytes. Nothing is known of a stream without files.
+    Reads footers and a sample, and runs no Spark job. `check` is called before each file is read; what it raises is
+    passed on.
+    """
+    seen = {name: seen for name, table in tables.items() if (seen := _seen(name, table)) is not None}
+    scans = tuple({scan.alias: scan for join in joins for scan in scans_of(join) if scan.table in seen}.values())
+    # How rows are aggregated, other rules decide.
+    alone = settings.model_copy(update={"eager_aggregation": Toggle.FALSE})
+    is_open = frozenset(join for join in joins if undecided(join, alone)(join))
+    by_bytes = sizes_alone(scans, seen, slots, NOT_READ)
+    sized = _with_mini_batches(by_bytes, scans, tables, bounds)
+    if not is_open:
+        warnings = by_bytes.warnings if any(join.keys for join in joins) else ()
+        return replace(sized, warnings=warnings, task_memory=memory, is_adaptive=False)
+    # Of rows that stay where they are read, and are sent to no task for their key, nothing need be known.
+    shuffled = {join for join in is_open if not _is_sent_by_spark(join, settings, sized)}
+    read = {scan.table for join in shuffled for scan in scans_of(join)}
+    opened = tuple(scan for scan in scans if scan.table in read or isinstance(tables[scan.table], TableInput))
+    known = gather_statistics(
+        frozenset(key for join in is_open for key in statistics_keys(join, is_open.__contains__)),
+        opened,
+        seen,
+        slots,
+        conditions=conditions_of(plan),
+        texts=Texts(
+            frozenset(name for join in is_open for name in joined_texts(join, is_open.__contains__)),
+            memory / BROADCAST_PARTS / ROW_BYTES,
+        ),
+        cache=cache,
+        check=check,
+    )
+    in_part = any(join.keys and join not in is_open for join in joins)
+    warnings = (*known.warnings, (None, READ_IN_PART)) if in_part else known.warnings
+    known = replace(known, tables={**sized.tables, **known.tables}, warnings=warnings)
+    return replace(_with_mini_batches(known, opened, tables, bounds), task_memory=memory, is_adaptive=False)
+
+
+def _is_sent_by_spark(join: Join, settings: JobSettings, sized: Statistics) -> bool:
+    """Whether nothing is demanded of the join, and Spark sends one of its sides whole, for its files are small."""
+    return demand_of(join, settings.join.ship, settings.join.local) == NOTHING and is_broadcast(join, sized)
+
+
+def _seen(name: str, table: Input) -> TableInput | None:
+    """A table whose files can be looked at, or those of a stream that are; None where there are none."""
+    if isinstance(table, TableInput):
+        return table
+    if not isinstance(table, StreamInput) or not table.files:
+        return None
+    files, size = [], 0
+    for file in spread(table.files, MOST_FILES):
+        try:
+            size += size_of(file)
+        except OSError:
+            # Gone since they were listed: for Spark to tell, if it still is to read it.
+            continue
+        files.append(file)
+    if not files:
+        return None
+    return TableInput(table.source, TableFiles(name, Path(table.directory), tuple(files), size), table.schema)
+
+
+def _with_mini_batches(
+    known: Statistics, scans: Sequence[Scan], tables: Mapping[str, Input], bounds: Mapping[str, BatchBound]
+) -> Statistics:
+    """What is known of `scans`, each stream by a mini-batch; it is about the files that were looked at before."""
+    sizes = dict(known.tables)
+    for scan in scans:
+        table = tables[scan.table]
+        if isinstance(table, StreamInput):
+            sizes[scan.alias] = _of_mini_batch(sizes[scan.alias], table, bounds.get(scan.table, BatchBound()))
+    return replace(
+        known, tables=sizes, keys={name: _of_rows(sketch, sizes[sketch.alias]) for name, sketch in known.keys.items()}
+    )
+
+
+def _of_mini_batch(size: TableSize, table: StreamInput, bound: BatchBound) -> TableSize:
+    """`size` is of the files that were looked at. Of no table that grows are the rows ever exact."""
+    each = size.bytes / max(1, size.files)
+    there = each * len(table.files)
+    # Whole files are taken, one at least.
+    taken = there if bound.bytes is None else max(bound.bytes, each)
+    taken = min(there, taken if bound.files is None else each * bound.files)
+    share = taken / size.bytes if size.bytes else 0.0
+    return replace(
+        size,
+        files=max(1, round(taken / each)) if each else size.files,
+        bytes=round(taken),
+        rows=round(size.rows * share),
+        rows_are_exact=False,
+    )
+
+
+def _of_rows(sketch: KeySketch, size: TableSize) -> KeySketch:
+    hot = tuple(key.model_copy(update={"estimated_rows": round(key.share * size.rows)}) for key in sketch.hot_keys)
+    return replace(sketch, distinct_keys=min(sketch.distinct_keys, max(1, size.rows)), hot_keys=hot)
+
+
+def values_per_block(node: Aggregate, tables: Mapping[str, Input], check: Callable[[], None] = go_on) -> float | None:
+    """How many distinct values a group has on average in a block of 32,768 neighbours where it has any, of all rows
+    that are there now; None where no sample tells: no file is there, a key or the value is computed, or no integer.
+    `check` is called before each file is read; what it raises is passed on.
+    """
+    value = distinct_sets(node)[0][0]
+    keys = scanned_columns(node.input, columns_of(key.expression for key in node.keys))
+    values = scanned_columns(node.input, columns_of((value,)))
+    if keys is None or values is None:
+        return None
+    wanted = {*keys, *values}
+    scans = (part for part in walk_up(node) if isinstance(part, Scan))
+    scan = next((one for one in scans if wanted <= {field.name for field, _ in one.columns}), None)
+    table = None if scan is None else tables[scan.table]
+    if scan is None or not isinstance(table, StreamInput) or not table.files:
+        return None
+    in_files = {field.name: name for field, name in scan.columns}
+    type_ = next(field.type for field, _ in scan.columns if field.name == values[0])
+    if type_.name not in INTEGRAL:
+        return None
+    sample, rows = _sampled(table, [in_files[name] for name in dict.fromkeys((*keys, *values))], check)
+    if sample is None:
+        return None
+    integers = typed(sample.column(in_files[values[0]]), type_)
+    if not pa.types.is_integer(integers.type):
+        return None
+    groups = {f"k{place}": sample.column(in_files[key]) for place, key in enumerate(keys)}
+    blocks = pc.shift_right(integers.cast(pa.int64()), BLOCK.bit_length() - 1)
+    apart = pa.table({**groups, "v": integers, "b": blocks}).filter(pc.is_valid(integers))
+    if not apart.num_rows:
+        return None
+    return _distinct(apart, [*groups, "v"], rows) / _distinct(apart, [*groups, "b"], rows)
+
+
+def _sampled(table: StreamInput, columns: list[str], check: Callable[[], None]) -> tuple[pa.Table | None, int]:
+    """A sample of these columns, and the number of all rows as far as it is known."""
+    size = sum(map(size_of, table.files))
+    if table.source.format is TableFormat.PARQUET:
+        sample = sample_parquet(table.files, size, columns, check=check)
+    else:
+        sample = sample_text(table.source, table.files, size, table.schema.names, columns, check)
+    return sample.table, sample.rows
+
+
+def _distinct(table: pa.Table, columns: list[str], rows: int) -> int:
+    counts = table.group_by(columns).aggregate([([], "count_all")]).column("count_all")
+    frequencies = {entry["values"].as_py(): entry["counts"].as_py() for entry in pc.value_counts(counts)}
+    return estimate_distinct(frequencies, max(rows, table.num_rows))

@@ -1,0 +1,84 @@
+"""Ends attempts that are to end early: cancelled by the client, over their time limit, without their lease.
+
+A cancelled Spark action fails like any other, and a cancellation reaches only the Spark jobs that run at that moment;
+so the reason is kept with the attempt, and its Spark jobs are cancelled again until the runner has left them.
+
+The thread that cancels Spark jobs waits for the JVM, which may hang. The threads that look for what is to stop do not:
+an attempt that does not need the JVM ends at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+from py4j.protocol import Py4JError
+
+from service.contract.enums import JobStatus
+from service.store.leases import standings
+from service.store.session import Database
+from workers.jobs.attempt import Attempt, AttemptsAtHand, StopReason
+
+_log = structlog.get_logger(__name__)
+
+
+class CancellationWatch:
+    """Three steps for three threads; each looks at all attempts at hand, `step` with one query."""
+
+    def __init__(
+        self, database: Database, at_hand: AttemptsAtHand, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._database = database
+        self._at_hand = at_hand
+        self._clock = clock
+
+    def step(self) -> None:
+        """Marks the attempts that are to stop according to the database."""
+        going = {attempt.claim: attempt for attempt in self._at_hand.all() if attempt.reason is None}
+        if not going:
+            return
+        with self._database.read() as session:
+            found = standings(session, going.keys())
+        for claim, attempt in going.items():
+            standing = found.get(claim)
+            if standing is None:
+                _stop(attempt, StopReason.LEASE_LOST)
+            elif standing.cancel_requested or standing.status is JobStatus.CANCELLING:
+                _stop(attempt, StopReason.CANCELLED)
+            elif standing.stop_requested or standing.status is JobStatus.STOPPING:
+                _stop(attempt, StopReason.STOP_REQUESTED)
+
+    def mark_overdue(self) -> None:
+        """Marks the attempts that are over their time limit. A thread of its own calls it, since the database may keep
+        the thread of `step` waiting.
+        """
+        now = self._clock()
+        for attempt in self._at_hand.all():
+            if now >= attempt.deadline:
+                _stop(attempt, StopReason.TIMED_OUT)
+
+    def cancel_spark_jobs(self) -> None:
+        """Cancels the Spark jobs of the attempts that are to stop, and those of abandoned plannings."""
+        cancel_stopped(self._at_hand.all())
+        for planning in self._at_hand.abandoned.all():
+            _cancel(planning.attempt)
+
+
+def cancel_stopped(attempts: tuple[Attempt, ...]) -> None:
+    """Cancels the Spark jobs of those attempts that are to stop, and do not do so by themselves."""
+    for attempt in attempts:
+        if attempt.reason is not None and not attempt.ends_gently:
+            _cancel(attempt)
+
+
+def _cancel(attempt: Attempt) -> None:
+    if attempt.driver is not None:
+        with suppress(Py4JError, OSError):  # the driver is gone, and its jobs with it
+            attempt.driver.cancel(attempt.tag)
+
+
+def _stop(attempt: Attempt, reason: StopReason) -> None:
+    if attempt.stop(reason):
+        _log.info("attempt_stopping", job_id=attempt.claim.job_id, attempt=attempt.claim.fence, reason=reason.value)

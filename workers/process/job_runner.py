@@ -1,0 +1,383 @@
+"""The life of one attempt, from the claim to the publication of its end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import structlog
+from sqlalchemy.orm import Session
+
+from service.config.settings import Settings
+from service.contract import problems
+from service.contract.enums import JobStatus, Mode, Queue
+from service.contract.job import JobSpec
+from service.data.roots import roots_of
+from service.store import accounts, jobs, leases, publication, streaming_jobs
+from service.store.accounts import Quota
+from service.store.jobs import holds_for
+from service.store.leases import Claim
+from service.store.publication import AttemptMetrics, Ending, PublishedResult, publish_or_retry
+from service.store.session import Database, fault_of
+from service.store.streaming_state import StoppedBecause
+from workers.driver.driver import Driver, DriverSource
+from workers.engine.spark.engine import Engine, LateStatistics, PlannedQuery
+from workers.engine.spark.error_mapping import is_lack_of_memory
+from workers.engine.spark.result_writer import WrittenResult
+from workers.engine.spark.sources import TableInput
+from workers.engine.spark.statistics_cache import StatisticsCache
+from workers.jobs.admission import ExplanationSlots, Suspects
+from workers.jobs.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.jobs.lease import claim_job, hand_back_job, patiently, patiently_aside
+from workers.jobs.outcome import HandBack, LeaseLost, Rest, Verdict, verdict_of
+from workers.jobs.planning import PlanningThreads, TooManyPlanningsError, labelled, plan_batch_job, same_files
+from workers.jobs.results import relative_path, remove_attempt, remove_older_attempts
+from workers.jobs.run_metrics import measure
+from workers.metrics import WorkerMetrics
+from workers.streams.attempt import StreamAttempt, resting_verdict
+from workers.streams.runner import HandedOver, StreamRunner
+from workers.streams.supervisor import Place, StreamSupervisor
+
+_log = structlog.get_logger(__name__)
+
+_PASSING = frozenset({"storage_unavailable", "disk_full", "files_changed", "timed_out"})
+"""Problems of one run of an incremental job, the next of which may fare better."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What is known of an attempt once its query runs; needed for its metrics however it ends."""
+
+    planned: PlannedQuery
+    tables: dict[str, TableInput]
+    planning_ms: int
+    started: float
+    number: int = 1
+    beside: LateStatistics | None = None
+
+
+class JobRunner:
+    """Runs one job after the other in each of the threads that call it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        drivers: DriverSource,
+        at_hand: AttemptsAtHand,
+        worker: str,
+        ring: Callable[[str, str], object],
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] = time.sleep,
+        metrics: WorkerMetrics | None = None,
+        most_streams: int = 8,
+    ) -> None:
+        self._roots = roots_of(settings)
+        self._results = settings.results_dir
+        self._most_of_a_tenant = settings.limits.running_jobs
+        self._explanations = ExplanationSlots(
+            settings.worker.concurrency, settings.limits.explanations, at_hand.abandoned
+        )
+        self._most_result_bytes = settings.limits.result_bytes
+        self._lease_ms = round(settings.worker.lease_seconds * 1000)
+        self._database = database
+        self._drivers = drivers
+        self._at_hand = at_hand
+        self._worker = worker
+        self._ring = ring
+        self._clock = clock
+        self._pause = pause
+        self._metrics = metrics or WorkerMetrics()
+        self._known_files = StatisticsCache()
+        self._suspects = Suspects(at_hand)
+        self._plannings = PlanningThreads(at_hand.abandoned)
+        self._streams = StreamRunner(
+            settings, database, self._plannings, self._metrics, self._mark_running, clock, pause, self._known_files
+        )
+        self.supervisor = StreamSupervisor(at_hand, self._end_stream, most_streams)
+
+    def run(self, job_id: str) -> bool:
+        """Claims the job and brings it to an end, or leaves it to another attempt.
+
+        False where there is nothing to claim: messages come twice, or late. Raises SparkUnavailableError and
+        TooManyPlanningsError before it claims anything, and else only when the database fails.
+        """
+        return self._run(lambda session, place: self._if_it_may_run(session, job_id, place))
+
+    def run_oldest(self, queues: Collection[str]) -> bool:
+        """As `run`, with the job that has waited longest in one of these queues."""
+        return self._run(lambda session, place: self._oldest(session, queues, place))
+
+    def _oldest(self, session: Session, queues: Collection[str], place: Place) -> str | None:
+        others = [queue for queue in queues if queue != Queue.STREAM.value]
+        apart = self._suspects.apart(session)
+        wanted = others if self.supervisor.is_full else queues
+        quota = self._quota()
+        job_id = leases.oldest_waiting(session, wanted, quota, apart)
+        if job_id is None:
+            return None
+        if not self._has_place(session, job_id, place):
+            # Another thread took the last place meanwhile.
+            job_id = leases.oldest_waiting(session, others, quota, apart)
+        return job_id if job_id is not None and accounts.has_room(session, job_id, quota) else None
+
+    def _if_it_may_run(self, session: Session, job_id: str, place: Place) -> str | None:
+        apart = self._suspects.apart(session)
+        if apart is not None and holds_for(session, job_id, apart):
+            return None
+        # The place last: what is taken is not given back before the end of the claim.
+        # Where its tenant has as many with workers as it may, it waits for one of them to end.
+        has_room = accounts.has_room(session, job_id, self._quota())
+        return job_id if has_room and self._has_place(session, job_id, place) else None
+
+    def _quota(self) -> Quota:
+        return Quota(self._most_of_a_tenant, self._explanations.taken_up())
+
+    def _has_place(self, session: Session, job_id: str, place: Place) -> bool:
+        """Not where it is a stream, and this worker runs as many as it may: it waits for another worker, or a place,
+        which is taken here.
+        """
+        # Whatever its status: one that is handed back only now is claimed all the same.
+        return jobs.queue_of(session, job_id) != Queue.STREAM.value or self.supervisor.take(place)
+
+    def _run(self, choose: Callable[[Session, Place], str | None]) -> bool:
+        # Before the claim: a job is not taken, and no attempt of it spent, by a worker that cannot run it.
+        driver = self._drivers.driver()
+        if self._at_hand.closed:
+            return False
+        if self._at_hand.abandoned.are_too_many:
+            raise TooManyPlanningsError
+        with self.supervisor.starting() as place:
+            claim = self._suspects.claim(
+                lambda: self._explanations.claimed(self._claimed(lambda session: choose(session, place)))
+            )
+            if claim is not None:
+                with self._suspects.running(claim), self._explanations.working(claim):
+                    self._run_claimed(claim, driver, place)
+        return claim is not None
+
+    def _claimed(self, choose: Callable[[Session], str | None]) -> Claim | None:
+        return claim_job(self._database, choose, self._worker, self._lease_ms, pause=self._pause)
+
+    def _run_claimed(self, claim: Claim, driver: Driver, place: Place) -> None:
+        attempt = Attempt(claim, self._clock() + claim.remaining_ms / 1000, self._clock)
+        with (
+            structlog.contextvars.bound_contextvars(job_id=claim.job_id, attempt=claim.fence),
+            self._at_hand.holding(attempt),
+        ):
+            _log.info("attempt_started", tenant=claim.tenant, kind=claim.kind)
+            self._metrics.claimed(claim)
+            verdict = self._work(attempt, driver)
+            if isinstance(verdict, HandedOver):
+                self.supervisor.watch(verdict.stream, place)
+            else:
+                self._end(attempt, verdict)
+
+    def _end_stream(self, stream: StreamAttempt, verdict: Verdict) -> None:
+        try:
+            self._end(stream.attempt, verdict)
+        except Exception:  # noqa: BLE001 - the other streams go on
+            # Its lease runs out, and another attempt follows.
+            _log.exception("stream_end_not_published")
+
+    def _work(self, attempt: Attempt, driver: Driver) -> Verdict | HandedOver:
+        try:
+            if attempt.deadline <= self._clock():
+                attempt.stop(StopReason.TIMED_OUT)
+            attempt.check()
+            spec = JobSpec.model_validate(attempt.claim.spec)
+            if spec.mode.is_streaming:
+                return self._streams.work(attempt, driver, spec)
+            attempt.driver = driver
+            return self._plan_and_run(attempt, driver, spec)
+        except Exception as error:  # noqa: BLE001 - every end of a job is told to the client
+            keeps_state = attempt.claim.kind == jobs.RUN and attempt.claim.spec.get("mode", Mode.BATCH) != Mode.BATCH
+            return resting_verdict(error, attempt) if keeps_state else verdict_of(error, attempt)
+
+    def _plan_and_run(self, attempt: Attempt, driver: Driver, spec: JobSpec) -> Verdict:
+        started = self._clock()
+        job = self._plannings.run(
+            attempt, lambda: plan_batch_job(attempt, driver, spec, self._roots, self._known_files)
+        )
+        planning_ms = round((self._clock() - started) * 1000)
+        self._metrics.planned(planning_ms)
+        attempt.check()
+        if not patiently_aside(attempt, lambda: self._save_plan(attempt, job.planned, planning_ms), self._pause):
+            return LeaseLost()
+        if attempt.claim.kind == jobs.EXPLAIN:
+            return Ending(JobStatus.SUCCEEDED)
+        attempt.check()
+        if not patiently_aside(attempt, lambda: self._mark_running(attempt), self._pause):
+            return LeaseLost()
+        run = _Run(job.planned, job.tables, planning_ms, self._clock())
+        with labelled(attempt, driver):
+            return self._execute(attempt, driver, job.engine, run)
+
+    def _save_plan(self, attempt: Attempt, planned: PlannedQuery, planning_ms: int) -> bool:
+        with self._database.write() as session:
+            now = self._database.now(session)
+            return publication.save_plan(session, attempt.claim, planned.report, planning_ms, now)
+
+    def _mark_running(self, attempt: Attempt) -> bool:
+        with self._database.write() as session:
+            if leases.mark_running(session, attempt.claim, self._database.now(session)):
+                return True
+            standing = leases.standings(session, [attempt.claim]).get(attempt.claim)
+        if standing is None:
+            return False
+        if standing.status is JobStatus.RUNNING and not standing.cancel_requested:
+            # An earlier try, whose answer was lost, did it.
+            return True
+        # The lease holds and the job does not start: it has just been asked to end, or to rest.
+        rests = standing.status is JobStatus.STOPPING and not standing.cancel_requested
+        attempt.stop(StopReason.STOP_REQUESTED if rests else StopReason.CANCELLED)
+        attempt.check()
+        return False
+
+    def _execute(self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run) -> Verdict:
+        # The run after a fallback goes on with the statistics thread of the first run.
+        run = replace(run, beside=run.beside or engine.look_beside(run.planned, run.tables))
+        try:
+            written = self._written(attempt, engine, run)
+        except Exception as error:  # noqa: BLE001 - as above
+            execution_ms = round((self._clock() - run.started) * 1000)
+            verdict = verdict_of(error, attempt)
+            if not isinstance(verdict, Ending):
+                return verdict
+            if verdict.status is JobStatus.FAILED and is_lack_of_memory(error):
+                safer = self._safer_plan(attempt, driver, engine, run, error, execution_ms)
+                if safer is not None:
+                    self._metrics.executed(execution_ms)
+                    return self._execute_again(attempt, driver, engine, replace(run, planned=safer))
+            return Ending(verdict.status, verdict.error, metrics=self._measure(attempt, driver, run))
+        if self._most_result_bytes and written.bytes > self._most_result_bytes:
+            # It was written between two looks at it.
+            metrics = self._measure(attempt, driver, run)
+            return Ending(JobStatus.FAILED, problems.result_too_large(), metrics=metrics)
+        # A result that is complete is published even where the attempt was told to stop meanwhile.
+        return Ending(
+            JobStatus.SUCCEEDED,
+            result=PublishedResult(relative_path(attempt.claim, run.number), written.rows, written.bytes),
+            metrics=self._measure(attempt, driver, run),
+        )
+
+    def _written(self, attempt: Attempt, engine: Engine, run: _Run) -> WrittenResult:
+        """Returns what the run wrote. Raises what Spark raises, and as `same_files`."""
+        with same_files(run.tables, run.planned.plan, attempt):
+            return engine.execute(run.planned, self._results / relative_path(attempt.claim, run.number))
+
+    def _safer_plan(
+        self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run, error: Exception, execution_ms: int
+    ) -> PlannedQuery | None:
+        """What to run after `error`, as `Engine.fall_back` gives it."""
+
+        def plan() -> PlannedQuery | None:
+            with labelled(attempt, driver):
+                return engine.fall_back(run.planned, run.tables, error, execution_ms, attempt.check)
+
+        return self._plannings.run(attempt, plan)
+
+    def _execute_again(self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run) -> Verdict:
+        """Runs the plan that needs less memory, once: there is none to fall back to from it."""
+        _log.warning("query_fell_back", to="sort-merge")
+        if not patiently_aside(attempt, lambda: self._save_plan(attempt, run.planned, run.planning_ms), self._pause):
+            return LeaseLost()
+        attempt.check()
+        # A tag and a directory of its own: what is left of the run that failed is neither counted nor published.
+        attempt.run_tag = f"{attempt.tag}-2"
+        driver.label_further(attempt.run_tag)
+        return self._execute(attempt, driver, engine, replace(run, number=2, started=self._clock()))
+
+    def _measure(self, attempt: Attempt, driver: Driver, run: _Run) -> AttemptMetrics:
+        execution_ms = round((self._clock() - run.started) * 1000)
+        self._metrics.executed(execution_ms)
+        return measure(driver.monitor, attempt.run_tag, run.planned, run.tables, execution_ms, run.beside)
+
+    def _end(self, attempt: Attempt, verdict: Verdict) -> None:
+        attempt.settle()
+        claim = attempt.claim
+        if isinstance(verdict, LeaseLost):
+            _log.warning("attempt_lost_its_lease")
+            self._metrics.lease_lost()
+            remove_attempt(self._results, claim)
+        elif isinstance(verdict, HandBack):
+            remove_attempt(self._results, claim)
+            self.hand_back(claim, verdict)
+        elif isinstance(verdict, Rest):
+            self._lay_to_rest(claim, verdict)
+        else:
+            self._publish(claim, verdict)
+
+    def hand_back(self, claim: Claim, given: HandBack, seconds: float = math.inf) -> None:
+        """Gives a job up for another attempt, and rings for it at once. Waits for a database that is away, at most
+        about `seconds`; raises its error then."""
+        target = hand_back_job(self._database, claim, given, seconds=seconds, pause=self._pause)
+        _log.warning(
+            "attempt_handed_back", reason=given.error.code, job_status=None if target is None else target.value
+        )
+        if target is None:
+            self._metrics.lease_lost()
+            return
+        self._metrics.handed_back(given.error.code)
+        if target is JobStatus.QUEUED:
+            self._ring(claim.job_id, claim.queue)
+        else:
+            self._metrics.ended(claim, target)
+
+    def _lay_to_rest(self, claim: Claim, given: Rest) -> None:
+        every = JobSpec.model_validate(claim.spec).schedule
+
+        def try_once(tried: int) -> bool:
+            with self._database.write() as session:
+                now = self._database.now(session)
+                passes = given.error is not None and given.error.code in _PASSING
+                again = given.because is StoppedBecause.CAUGHT_UP or passes
+                due = now + every.every // timedelta(milliseconds=1) if again and every is not None else None
+                return streaming_jobs.rest(
+                    session, claim, now, because=given.because, error=given.error, next_run_at=due
+                ) or (tried > 0 and streaming_jobs.is_at_rest(session, claim))
+
+        if patiently(try_once, pause=self._pause):
+            self._metrics.ended(claim, JobStatus.STOPPED)
+            _log.info("stream_rests", because=given.because.value, code=given.error.code if given.error else None)
+            return
+        # Its cancellation was asked for at the same time, or the lease is lost.
+        _log.info("rest_refused")
+        self._publish(claim, Ending(JobStatus.CANCELLED, problems.cancelled()))
+
+    def _publish(self, claim: Claim, ending: Ending) -> None:
+        try:
+            became = self._publish_patiently(claim, ending)
+        except Exception as error:
+            if fault_of(error) is not None:
+                raise
+            _log.error("publication_impossible", exc_info=error)
+            ending = Ending(JobStatus.FAILED, problems.internal_error(claim.job_id, claim.fence))
+            became = self._publish_patiently(claim, ending, last=True)
+        if became is None:
+            _log.warning("publication_refused", status=ending.status.value)
+        if became is None or ending.result is None:
+            remove_attempt(self._results, claim)
+        if became is not None:
+            if became.is_terminal:
+                self._metrics.ended(claim, became)
+            remove_older_attempts(self._results, claim, None if ending.result is None else ending.result.path)
+            _log.info(
+                "attempt_ended",
+                status=ending.status.value,
+                job_status=became.value,
+                code=None if ending.error is None else ending.error.code,
+                rows=None if ending.result is None else ending.result.rows,
+            )
+
+    def _publish_patiently(self, claim: Claim, ending: Ending, *, last: bool = False) -> JobStatus | None:
+        """Tries again while the database is away: a result that took an hour is worth a minute."""
+
+        def publish(tried: int) -> JobStatus | None:
+            with self._database.write() as session:
+                return publish_or_retry(session, claim, ending, self._database.now(session), again=tried > 0, last=last)
+
+        return patiently(publish, pause=self._pause)

@@ -1,0 +1,168 @@
+"""Keeps jobs moving when something was lost: a worker, a message, an asker. One worker at a time does it for all.
+
+Removes old jobs and results every hour. One worker at a time does it for all; no job waits for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import structlog
+
+from service import __version__
+from service.config.settings import RetentionSettings, WorkerSettings
+from service.data.posted_rows import show_hidden
+from service.results.directories import remove_job_directory
+from service.results.purge import Limits, purge_politely
+from service.store import jobs, leases, workers
+from service.store.maintenance import Sweep, is_due, sweep
+from service.store.session import Database
+from service.store.workers import free_slots
+from workers.driver.driver import remove_old_probes
+
+_log = structlog.get_logger(__name__)
+
+_TASK = "sweep"
+_MOST_WAITS = 3
+
+
+class Sweeper:
+    """One step looks at every job once, if this worker is the one to do it."""
+
+    def __init__(
+        self,
+        database: Database,
+        worker: str,
+        settings: WorkerSettings,
+        results: Path,
+        ring: Callable[[str, str], bool],
+        beat: Callable[[], object],
+        connect_seconds: float = 0,
+        streams: Path | None = None,
+    ) -> None:
+        """`ring` tells whether the broker took the message; `beat` renews this worker's leases; others may need
+        `connect_seconds` to find the database again before they renew theirs; below `streams`, rows were posted."""
+        self._database = database
+        self._worker = worker
+        self._results = results
+        self._streams = streams
+        self._ring = ring
+        self._beat = beat
+        self._concurrency = settings.concurrency
+        self._ring_again_ms = round(settings.ring_again_seconds * 1000)
+        self._alive_ms = round(settings.heartbeat_seconds * 3000)
+        # Two missed sweeps hand the task to another worker.
+        self._term_ms = round(settings.sweep_seconds * 2500)
+        self._pause_ms = round(settings.sweep_seconds * 2000)
+        self._wait_ms = round((settings.heartbeat_seconds + connect_seconds + settings.sweep_seconds) * 1000)
+        self._swept_at: int | None = None
+        self._failed = False
+        self._waits = 0
+        self._waits_until = 0
+
+    def step(self) -> None:
+        """Ends lost attempts, announces jobs again, forgets dead workers, shows rows that a process left hidden; does
+        nothing while another leads."""
+        failed, self._failed = self._failed, True
+        # First of all: after the machine slept, this worker's own leases have run out, and it lives.
+        self._beat()
+        with self._database.write() as session:
+            now = self._database.now(session)
+            is_late = self._is_late(now, failed)
+            found = Sweep()
+            leads = leases.elect(session, _TASK, self._worker, now, self._term_ms)
+            if leads:
+                heard_since = now - self._alive_ms
+                found = sweep(
+                    session,
+                    now,
+                    ring_again_ms=self._ring_again_ms,
+                    free=free_slots(session, heard_since, self._concurrency),
+                    other_versions=workers.is_any_of_another_version(session, heard_since, __version__),
+                    end_lost=not is_late,
+                )
+                workers.purge(session, now - workers.KEPT_MS)
+                jobs.delete_forgotten_explains(session, now)
+        self._failed = False
+        self._follow_up(found)
+        if leads and self._streams is not None:
+            show_hidden(self._database, self._streams)
+
+    def _is_late(self, now: int, failed: bool) -> bool:
+        """Whether the others must have their chance first: they slept with this machine, or missed the same database;
+        one that has just started cannot know.
+
+        Not for ever: where every step is late, somebody must end what is lost all the same.
+        """
+        since, self._swept_at = self._swept_at, now
+        # Also where the clock went back: leases of the future are then those of before.
+        paused = since is None or not 0 <= now - since <= self._pause_ms
+        self._waits_until = min(self._waits_until, now + self._wait_ms)
+        if (paused or failed) and self._waits < _MOST_WAITS:
+            self._waits += 1
+            self._waits_until = now + self._wait_ms
+        if now < self._waits_until:
+            return True
+        self._waits = 0
+        return False
+
+    def _follow_up(self, found: Sweep) -> None:
+        for job_id in found.recovered:
+            _log.warning("lost_attempt_recovered", job_id=job_id)
+        for _, job_id in found.ended:
+            _log.warning("lost_job_ended", job_id=job_id)
+            remove_job_directory(self._results, job_id)
+        for job_id, queue in found.ring:
+            # Each try takes seconds while the broker is silent; the jobs are announced again in their time.
+            if not self._ring(job_id, queue):
+                _log.warning("ringing_put_off", jobs=len(found.ring))
+                break
+
+    def resign(self) -> None:
+        """Lets another worker sweep at once."""
+        with self._database.write() as session:
+            leases.resign(session, _TASK, self._worker)
+
+
+EVERY_MS = 60 * 60 * 1000
+
+
+class RetentionStep:
+    """One step asks whether it is time, and then removes everything that has been kept for long enough, and what
+    workers left that were killed while their executors wrote a probe."""
+
+    def __init__(
+        self,
+        database: Database,
+        worker: str,
+        settings: RetentionSettings,
+        results: Path,
+        streams: Path,
+        goes_on: Callable[[], bool],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`goes_on` is asked between batches: a worker that stops leaves the rest to the next one. `clock` is that of
+        the files: seconds since the epoch."""
+        self._database = database
+        self._worker = worker
+        self._settings = settings
+        self._results = results
+        self._streams = streams
+        self._goes_on = goes_on
+        self._clock = clock
+
+    def step(self) -> None:
+        """Does nothing while it is not time; else returns when everything is removed."""
+        with self._database.write() as session:
+            now = self._database.now(session)
+            if not is_due(session, self._worker, now, EVERY_MS):
+                return
+        probes = remove_old_probes(self._results, self._clock() - EVERY_MS / 1000)
+        if probes:
+            _log.info("probes_removed", directories=probes)
+        removed = purge_politely(self._database, self._results, self._streams, Limits.of(self._settings), self._goes_on)
+        if not removed.is_nothing:
+            _log.info("retention_applied", **asdict(removed))

@@ -1,0 +1,84 @@
+"""Plans one attempt's stream, and again whenever a table that it follows has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from service.contract.job import JobSpec
+from service.contract.problems import SpecError
+from service.sql.compile import compile_job
+from service.store.streaming_state import Stream
+from workers.engine.budget import go_on
+from workers.engine.spark.sources import TableInput
+from workers.engine.streaming.engine import PlannedStream, StreamEngine
+from workers.engine.streaming.sources import BatchBound, StreamInput, bound_of
+from workers.engine.streaming.state import StateOptions, differences
+from workers.streams.inputs import Inputs
+
+
+class StreamPlans:
+    """The plans of one job, all of which keep the same state."""
+
+    def __init__(self, spec: JobSpec, engine: StreamEngine, inputs: Inputs, state: StateOptions) -> None:
+        self._spec = spec
+        self._engine = engine
+        self._inputs = inputs
+        self._state = state
+
+    @property
+    def inputs(self) -> Inputs:
+        """What the newest plan reads."""
+        return self._inputs
+
+    def plan(
+        self,
+        layout: Mapping[str, Any] | None,
+        changed: Mapping[str, TableInput] | None = None,
+        check: Callable[[], None] = go_on,
+    ) -> PlannedStream:
+        """For the state that is laid out so, with other versions of the tables that have `changed`. Streams stay as
+        they were found. `check` is as in `StreamEngine.plan`. Raises SpecError, StreamPlanError, and what Spark raises
+        when it analyses a plan.
+        """
+        if changed is not None:
+            self._inputs = self._inputs.with_tables(changed)
+        spec, inputs = self._spec, self._inputs
+        return self._engine.plan(
+            compile_job(spec, inputs.schemas, is_accepted=True),
+            inputs.tables,
+            self._state,
+            _bounds(spec, inputs),
+            output=spec.output,
+            settings=spec.settings,
+            puts_parts_together=spec.sink.kind in {"managed", "postgres"},
+            kept=layout,
+            check=check,
+        )
+
+
+def state_of(spec: JobSpec, stream: Stream | None, slots: int) -> StateOptions:
+    """By default as many partitions as tasks run at once, and those of the state that is there."""
+    kept = (stream.layout or {}).get("partitions") if stream is not None else None
+    return StateOptions(spec.settings.state.provider, spec.settings.state.partitions or kept or slots)
+
+
+def check_layout(before: Mapping[str, Any] | None, planned: PlannedStream) -> None:
+    """Raises SpecError where a state is there that the plan does not agree with."""
+    if before is None:
+        return
+    found = differences(dict(before), planned.layout)
+    if found:
+        raise SpecError.of(
+            "state_not_compatible",
+            f'{"; ".join(map(str, found))}. Resume with it as it was, or with {{"from": "scratch"}}: all input '
+            "that is still there is read again, into a new generation of the result.",
+        )
+
+
+def _bounds(spec: JobSpec, inputs: Inputs) -> dict[str, BatchBound]:
+    return {
+        name: bound_of(spec.settings.mini_batch, table.source, table.files)
+        for name, table in inputs.tables.items()
+        if isinstance(table, StreamInput)
+    }
