@@ -51,12 +51,12 @@ from service.jobs.admission import check_job, posted_schemas, require_room_to_wa
 from service.jobs.views import Job, Listening, require_job, state_for_change
 from service.results.directories import remove_job_directory
 from service.store import jobs, streaming_jobs
-from service.store.jobs import end_abandoned_attempt, move_locked_job
-from service.store.leases import NO_LEASE
+from service.store.jobs import end_abandoned_attempt
 from service.store.maintenance import end_cancelled, is_any_to_end
 from service.store.session import NO_SYNC, Database
 from service.store.streaming_state import find_stream
 from service.store.tables import JobRow
+from service.store.transitions import NO_LEASE, move_locked_job
 
 
 def require_streaming(

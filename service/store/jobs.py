@@ -15,7 +15,7 @@ Whoever runs beside such a job loses an attempt with it, and would lose the last
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from sqlalchemy.engine import CursorResult
 from sqlalchemy.orm import Session, defer
 
 from service.contract import problems
-from service.contract.enums import AttemptStatus, JobStatus, Mode, Queue, known_status, sources_of
+from service.contract.enums import AttemptStatus, JobStatus, Mode, Queue, known_status
 from service.contract.job import SPEC_VERSION
 from service.contract.problems import Problem
 from service.store.session import NO_SYNC
@@ -229,47 +229,6 @@ def list_jobs(
     if after is not None:
         statement = statement.where(tuple_(JobRow.submitted_at, JobRow.id) < (after.submitted_at, after.id))
     return session.scalars(statement.order_by(JobRow.submitted_at.desc(), JobRow.id.desc()).limit(limit)).all()
-
-
-def move_job(
-    session: Session,
-    *,
-    job_id: str,
-    tenant: str,
-    target: JobStatus,
-    sources: Collection[JobStatus],
-    now: int,
-    values: Mapping[str, Any],
-) -> bool:
-    """Moves a job to `target` if it still stands in one of `sources`, with an event; False where it does not.
-
-    `sources` must be among those from which the table of moves reaches `target`.
-    """
-    if not sources_of(target).issuperset(sources):
-        raise ValueError(f"no move from {sorted(sources)} to {target}")
-    statement = (
-        update(JobRow)
-        .where(JobRow.id == job_id, JobRow.status.in_([source.value for source in sources]))
-        .values(status=target.value, version=JobRow.version + 1, updated_at=now, **values)
-        .execution_options(synchronize_session=False)
-    )
-    if _rows_changed(session, statement) == 0:
-        return False
-    append_event(session, job_id=job_id, tenant=tenant, now=now, type="status", data={"status": target.value})
-    return True
-
-
-def move_locked_job(session: Session, row: JobRow, target: JobStatus, now: int, values: Mapping[str, Any]) -> None:
-    """Moves a job whose row this transaction has locked, from the status that it has. The row is not refreshed."""
-    move_job(
-        session,
-        job_id=row.id,
-        tenant=row.tenant,
-        target=target,
-        sources={JobStatus(row.status)},
-        now=now,
-        values=values,
-    )
 
 
 def delete_job(session: Session, job_id: str) -> None:

@@ -14,12 +14,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, null, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, delete, null, or_, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.contract import problems
-from service.contract.enums import LEASED, AttemptStatus, JobStatus, Mode, Queue, known_status, sources_of
+from service.contract.enums import AttemptStatus, JobStatus, Mode, Queue, known_status
 from service.contract.job import SPEC_VERSION
 from service.contract.problems import Problem
 from service.contract.reports import Progress
@@ -28,10 +28,14 @@ from service.store.jobs import EXPLAIN, append_event, crashed_attempts, end_atte
 from service.store.session import NO_SYNC
 from service.store.streaming_state import StoppedBecause, note_rest
 from service.store.tables import AttemptRow, JobEventRow, JobRow, LeaderRow
-
-_LEASED_VALUES = tuple(sorted(status.value for status in LEASED))
-NO_LEASE: Mapping[str, Any] = {"lease_owner": None, "lease_expires_at": None}
-"""The columns of a job that nobody works on."""
+from service.store.transitions import (
+    LEASED_VALUES,
+    NO_LEASE,
+    append_status_event,
+    cancel_queued_job,
+    claim_queued_job,
+    update_fenced,
+)
 
 
 @dataclass(frozen=True)
@@ -88,40 +92,9 @@ def claim(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -
     later, a newer version stored it in words that this one does not know; or its cancellation was asked for, and it is
     now CANCELLED.
     """
-    row = session.execute(
-        update(JobRow)
-        .where(
-            JobRow.id == job_id,
-            _reaches(JobStatus.PLANNING),
-            JobRow.cancel_requested_at.is_(None),
-            JobRow.next_run_at.is_(None),
-            JobRow.spec_version <= SPEC_VERSION,
-        )
-        .values(
-            status=JobStatus.PLANNING.value,
-            fence=JobRow.fence + 1,
-            lease_owner=worker,
-            lease_expires_at=now + lease_ms,
-            started_at=func.coalesce(JobRow.started_at, now),
-            progress=null(),
-            **_touched(now),
-        )
-        .returning(
-            JobRow.tenant,
-            JobRow.kind,
-            JobRow.name,
-            JobRow.spec,
-            JobRow.fence,
-            JobRow.started_at,
-            JobRow.timeout_ms,
-            JobRow.queue,
-            JobRow.submitted_at,
-            JobRow.max_attempts,
-        )
-        .execution_options(**NO_SYNC)
-    ).one_or_none()
+    row = claim_queued_job(session, job_id, worker, now, lease_ms)
     if row is None:
-        _cancel_unclaimed(session, job_id, now)
+        cancel_queued_job(session, job_id, now)
         return None
     taken = Claim(
         job_id=job_id,
@@ -140,7 +113,7 @@ def claim(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -
         max_attempts=row.max_attempts,
     )
     start_attempt(session, job_id=job_id, tenant=taken.tenant, fence=taken.fence, worker=worker, now=now)
-    tell_status(session, taken, JobStatus.PLANNING, now)
+    append_status_event(session, taken, JobStatus.PLANNING, now)
     return taken
 
 
@@ -157,7 +130,7 @@ def is_claimed(session: Session, taken: Claim) -> bool:
             JobRow.id == taken.job_id,
             JobRow.fence == taken.fence,
             JobRow.lease_owner == taken.worker,
-            JobRow.status.in_(_LEASED_VALUES),
+            JobRow.status.in_(LEASED_VALUES),
             AttemptRow.started_at == taken.claimed_at,
         )
         .with_for_update(of=JobRow)
@@ -196,7 +169,7 @@ def renew(session: Session, worker: str, claims: Collection[Claim], now: int, le
         update(JobRow)
         .where(
             JobRow.lease_owner == worker,
-            JobRow.status.in_(_LEASED_VALUES),
+            JobRow.status.in_(LEASED_VALUES),
             tuple_(JobRow.id, JobRow.fence).in_(tokens),
         )
         .values(lease_expires_at=now + lease_ms)
@@ -223,7 +196,7 @@ def standings(session: Session, claims: Collection[Claim], *, lock: bool = False
         JobRow.status,
         JobRow.cancel_requested_at,
         JobRow.stop_requested_at,
-    ).where(JobRow.id.in_([item.job_id for item in claims]), JobRow.status.in_(_LEASED_VALUES))
+    ).where(JobRow.id.in_([item.job_id for item in claims]), JobRow.status.in_(LEASED_VALUES))
     rows = session.execute(statement.with_for_update() if lock else statement)
     return {
         item: Standing(JobStatus(status), cancelled_at is not None, stopped_at is not None)
@@ -237,7 +210,7 @@ def mark_running(session: Session, held: Claim, now: int) -> bool:
     if not update_fenced(session, held, now, target=JobStatus.RUNNING):
         return False
     mark_attempt_running(session, held.job_id, held.fence)
-    tell_status(session, held, JobStatus.RUNNING, now)
+    append_status_event(session, held, JobStatus.RUNNING, now)
     return True
 
 
@@ -316,77 +289,14 @@ def give_up(session: Session, held: Claim, standing: Standing, now: int) -> JobS
         return None
     if target is JobStatus.STOPPED:
         note_rest(session, held.job_id, held.tenant, because, now)
-    tell_status(session, held, target, now)
+    append_status_event(session, held, target, now)
     return target
-
-
-def update_fenced(
-    session: Session,
-    held: Claim,
-    now: int,
-    *,
-    target: JobStatus | None = None,
-    values: Mapping[str, Any] | None = None,
-) -> bool:
-    """Changes a job on behalf of a claim; False, and nothing changed, unless the claim is the newest and still held.
-
-    Also False where the table of moves does not lead from the job's status to `target`.
-    """
-    changes: dict[str, Any] = {**_touched(now), **(values or {})}
-    allowed = JobRow.status.in_(_LEASED_VALUES)
-    if target is not None:
-        changes["status"] = target.value
-        allowed = allowed & _reaches(target)
-    found = session.execute(
-        update(JobRow)
-        .where(JobRow.id == held.job_id, JobRow.fence == held.fence, JobRow.lease_owner == held.worker, allowed)
-        .values(**changes)
-        .returning(JobRow.id)
-        .execution_options(**NO_SYNC)
-    ).scalar_one_or_none()
-    return found is not None
-
-
-def tell_status(session: Session, held: Claim, status: JobStatus, now: int) -> None:
-    """Appends the event of a move, with the attempt that made it."""
-    data = {"status": status.value, "attempt": held.fence}
-    append_event(session, job_id=held.job_id, tenant=held.tenant, now=now, type="status", data=data)
-
-
-def _cancel_unclaimed(session: Session, job_id: str, now: int) -> None:
-    tenant = session.execute(
-        update(JobRow)
-        .where(
-            JobRow.id == job_id,
-            JobRow.status == JobStatus.QUEUED.value,
-            JobRow.cancel_requested_at.is_not(None),
-        )
-        .values(
-            status=JobStatus.CANCELLED.value,
-            finished_at=now,
-            error=problems.cancelled().model_dump(mode="json"),
-            **_touched(now),
-        )
-        .returning(JobRow.tenant)
-        .execution_options(**NO_SYNC)
-    ).scalar_one_or_none()
-    if tenant is not None:
-        data = {"status": JobStatus.CANCELLED.value}
-        append_event(session, job_id=job_id, tenant=tenant, now=now, type="status", data=data)
 
 
 def _budget(session: Session, job_id: str) -> tuple[int, bool]:
     """How many attempts may be lost, and whether the job is a stream."""
     found = session.execute(select(JobRow.max_attempts, JobRow.mode).where(JobRow.id == job_id)).one()
     return found.max_attempts, Mode(found.mode).is_streaming
-
-
-def _reaches(target: JobStatus) -> Any:
-    return JobRow.status.in_(sorted(source.value for source in sources_of(target)))
-
-
-def _touched(now: int) -> dict[str, Any]:
-    return {"version": JobRow.version + 1, "updated_at": now}
 
 
 _LONGEST_MS = 3_600_000

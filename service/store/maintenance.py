@@ -24,13 +24,14 @@ from service.contract import problems
 from service.contract.enums import LEASED, TERMINAL, AttemptStatus, JobStatus, known_status, sources_of
 from service.contract.job import SPEC_VERSION
 from service.store import jobs
-from service.store.jobs import LONGEST_LEASE_MS, end_abandoned_attempt, end_attempt
-from service.store.leases import NO_LEASE, Claim, Standing, give_up
+from service.store.jobs import LONGEST_LEASE_MS, end_attempt
+from service.store.leases import Claim, Standing, give_up
 from service.store.publication import release_due
 from service.store.session import NO_SYNC
 from service.store.streaming_jobs import due_streams
 from service.store.streaming_state import StoppedBecause, start_over
 from service.store.tables import IdempotencyKeyRow, JobRow, LeaderRow, OutboxRow, StreamRow
+from service.store.transitions import stop_unclaimed_job
 
 _AT_ONCE = 200
 _SLOWEST_RING = 10
@@ -219,24 +220,11 @@ def start_streams_over(session: Session, now: int) -> int:
         if status is JobStatus.STOPPED:
             row.next_run_at = None
         elif status in sources_of(JobStatus.STOPPED):
-            _lay_to_rest(session, row, now)
+            stop_unclaimed_job(session, row, now)
         if not jobs.has_finished(row):
             stream.stopped_because = StoppedBecause.RESTORED.value
     session.flush()
     return len(begun)
-
-
-def _lay_to_rest(session: Session, row: JobRow, now: int) -> None:
-    end_abandoned_attempt(session, row, now)
-    jobs.move_job(
-        session,
-        job_id=row.id,
-        tenant=row.tenant,
-        target=JobStatus.STOPPED,
-        sources={JobStatus(row.status)},
-        now=now,
-        values={**NO_LEASE},
-    )
 
 
 _TASK = "retention"

@@ -31,9 +31,10 @@ from service.contract.reports import (
     StageMetrics,
 )
 from service.store.jobs import RUN, append_event, end_attempt
-from service.store.leases import NO_LEASE, Claim, tell_status, update_fenced
+from service.store.leases import Claim
 from service.store.session import NO_SYNC
 from service.store.tables import AttemptRow, JobRow, PlanRow, StageMetricsRow
+from service.store.transitions import NO_LEASE, append_status_event, update_fenced
 
 
 def latest_plan(session: Session, job_id: str) -> PlanRow | None:
@@ -183,7 +184,7 @@ def publish(session: Session, held: Claim, ending: Ending, now: int) -> bool:
         error=ending.error,
         now=now,
     )
-    tell_status(session, held, ending.status, now)
+    append_status_event(session, held, ending.status, now)
     return True
 
 
@@ -321,7 +322,7 @@ def _queue_again(session: Session, held: Claim, error: Problem, due: int, now: i
         error=error,
         now=now,
     )
-    tell_status(session, held, JobStatus.QUEUED, now)
+    append_status_event(session, held, JobStatus.QUEUED, now)
     return True
 
 

@@ -21,13 +21,10 @@ from service.contract.enums import LEASED, AttemptStatus, JobStatus
 from service.contract.problems import Problem
 from service.store.jobs import (
     effective_status,
-    end_abandoned_attempt,
     end_attempt,
-    move_job,
-    move_locked_job,
     owe_message,
 )
-from service.store.leases import NO_LEASE, Claim, tell_status, update_fenced
+from service.store.leases import Claim
 from service.store.session import NO_SYNC
 from service.store.streaming_state import (
     UNMEASURED,
@@ -40,6 +37,14 @@ from service.store.streaming_state import (
     stream_row,
 )
 from service.store.tables import JobRow, StreamBatchRow, StreamRow
+from service.store.transitions import (
+    NO_LEASE,
+    append_status_event,
+    move_job,
+    move_locked_job,
+    stop_unclaimed_job,
+    update_fenced,
+)
 
 BATCHES_KEPT = 1_000
 """The newest mini-batches of a job, of which something is known."""
@@ -236,7 +241,7 @@ def rest(
         error=error,
         now=now,
     )
-    tell_status(session, held, JobStatus.STOPPED, now)
+    append_status_event(session, held, JobStatus.STOPPED, now)
     return True
 
 
@@ -334,7 +339,7 @@ def request_stop(session: Session, row: JobRow, now: int) -> None:
     if status in {JobStatus.PLANNING, JobStatus.RUNNING}:
         move_locked_job(session, row, JobStatus.STOPPING, now, {"stop_requested_at": now})
     elif status is JobStatus.QUEUED or (row.status == JobStatus.STOPPING.value and status is JobStatus.STOPPED):
-        _lay_to_rest(session, row, now)
+        _stop_unclaimed(session, row, now)
     elif status is JobStatus.STOPPED and row.next_run_at is not None:
         session.execute(
             update(JobRow)
@@ -352,7 +357,7 @@ def request_resume(session: Session, row: JobRow, now: int, *, from_scratch: boo
     """
     if row.status == JobStatus.STOPPING.value:
         # Its worker is gone, and no sweeper has come by yet.
-        _lay_to_rest(session, row, now)
+        _stop_unclaimed(session, row, now)
         session.refresh(row)
     stream = stream_row(session, row.id, row.tenant, now)
     stream.steady_fence, stream.stopped_because, stream.updated_at = row.fence, None, now
@@ -394,9 +399,6 @@ def due_streams(session: Session, now: int, at_most: int) -> list[tuple[str, str
     return [(job_id, queue) for job_id, _, queue in due]
 
 
-def _lay_to_rest(session: Session, row: JobRow, now: int) -> None:
-    """No worker holds the job: there is nobody to wait for. One that lost its lease changes nothing any more."""
-    end_abandoned_attempt(session, row, now)
-    values = {**NO_LEASE, "stop_requested_at": now, "progress": null()}
-    move_locked_job(session, row, JobStatus.STOPPED, now, values)
+def _stop_unclaimed(session: Session, row: JobRow, now: int) -> None:
+    stop_unclaimed_job(session, row, now, {"stop_requested_at": now, "progress": null()})
     note_rest(session, row.id, row.tenant, StoppedBecause.STOPPED, now)

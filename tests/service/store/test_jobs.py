@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from service.contract.enums import JobStatus
-from service.store import jobs, leases
+from service.store import jobs, leases, transitions
 from service.store.jobs import JobFilter, JobPosition, NewJob, events_after
 from service.store.session import Database
 from service.store.tables import JobRow
@@ -104,7 +104,7 @@ def test_a_move_happens_once(database: Database, clock: ManualClock, add_job: Ca
 
     def cancel() -> bool:
         with database.write() as session:
-            return jobs.move_job(
+            return transitions.move_job(
                 session,
                 job_id=job_id,
                 tenant="default",
@@ -134,7 +134,7 @@ def test_a_job_is_deleted_alone(database: Database, add_job: Callable[..., str])
 
 def test_a_move_that_the_table_has_not_is_a_bug(database: Database, job_id: str) -> None:
     with database.write() as session, pytest.raises(ValueError, match="no move"):
-        jobs.move_job(
+        transitions.move_job(
             session,
             job_id=job_id,
             tenant="default",

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 from service.config.settings import DatabaseSettings
 from service.contract import problems
 from service.contract.enums import AttemptStatus, JobStatus, Mode
-from service.store import jobs, leases, streaming_jobs
+from service.store import jobs, leases, streaming_jobs, transitions
 from service.store.jobs import attempts_of, events_after
 from service.store.leases import Claim
 from service.store.maintenance import Sweep
@@ -321,7 +321,7 @@ class TestRest:
         held = opened(database, stream_id)
         writing(
             database,
-            lambda session, now: jobs.move_job(
+            lambda session, now: transitions.move_job(
                 session,
                 job_id=stream_id,
                 tenant="default",
