@@ -23,9 +23,11 @@ def check(root: Path) -> Iterator[str]:
         yield "README.md: its table of faults is out of date. Run python -m tests.support.withstood --write"
     if (root / "openapi.yaml").read_text(encoding="utf-8") != openapi_yaml():
         yield "openapi.yaml: it is out of date. Run evenkeel openapi -o openapi.yaml"
-    for name in sorted(set(re.findall(r"\b(?:service|workers|tests|migrations)/[\w/]+\.\w+", readme))):
-        if not (root / name).exists():
-            yield f"README.md: there is no file {name}."
+    for document in (path for path in ("README.md", "CONTRIBUTING.md") if (root / path).exists()):
+        text = (root / document).read_text(encoding="utf-8")
+        for name in sorted(set(re.findall(r"\b(?:service|workers|tests|migrations)/[\w/]+\.\w+", text))):
+            if not (root / name).exists():
+                yield f"{document}: there is no file {name}."
     tests = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", readme)))
     if len(tests) < MANY_TESTS:
         yield f"README.md: it names {len(tests)} tests as `file::test`; its tables of faults have more."

@@ -121,13 +121,13 @@ def test_submissions_keep_no_thread_from_reads(client: TestClient, monkeypatch: 
 HANGING = """
 import threading
 from service.cli.start import serve
-from service.jobs import check_job
+from service.jobs import admission
 
 def hang(*arguments, **named):
     print("The listing hangs", flush=True)
     threading.Event().wait()
 
-check_job.find_table_files = hang
+admission.find_table_files = hang
 serve(port=0)
 """
 

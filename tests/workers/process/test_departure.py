@@ -121,10 +121,10 @@ def test_a_driver_that_hangs_keeps_no_job_from_being_handed_back(bench: Bench) -
 
 HANGS = """
 import threading
-from workers import departure
-departure._LAST_SECONDS = 0.1
+from workers.process import shutdown
+shutdown._LAST_SECONDS = 0.1
 threading.Thread(target=threading.Event().wait).start()
-departure.force_exit("w1")
+shutdown.force_exit("w1")
 """
 
 
