@@ -3,7 +3,7 @@
     python tests/benchmarks/planning.py [--baseline TREE] [--joins 5,10,20,40,60] [--rounds 3] [--limit 20]
 
 Plans chains, stars, snowflakes, cliques and nested common table expressions, without statistics and with, with DISTINCT
-and with hot keys. Prints medians for each shape and size, the share of the SQL front end (`service.spec`) in them, how
+and with hot keys. Prints medians for each shape and size, the share of the SQL front end (`service.sql`) in them, how
 the time grows, and whether the bounds hold: at most 0.3 s for 10 joins, 1 s for 20 and 5 s for 60, and at most
 quadratic growth in tables plus join conditions. `--baseline` names the root of another source tree, whose times stand
 next to this one's; both are measured in turn. A side that needs longer than `--limit` seconds for a case is ended, and
@@ -44,7 +44,8 @@ _HEAD = (
 )
 _GROWTH_HEAD = "| side | shape | variant | exponent | largest between two sizes |\n| --- | --- | --- | ---: | ---: |"
 _START_SECONDS = 120.0
-_SIDE = Path(__file__).with_name("planning_side.py")
+_SIDE = Path("tests", "benchmarks", "planning_side.py")
+"""In each tree, since modules and their names change."""
 
 
 class Side:
@@ -88,7 +89,7 @@ class Side:
 
     def _start(self) -> subprocess.Popen[str]:
         self._process = subprocess.Popen(
-            [sys.executable, str(_SIDE), str(self._tree)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(self._tree / _SIDE), str(self._tree)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         # The first query pays for what Python imports and compiles when it is first used.
         self._ask(planning_case("chain", VARIANTS[-1], 3), _START_SECONDS)
