@@ -89,7 +89,10 @@ class Side:
 
     def _start(self) -> subprocess.Popen[str]:
         self._process = subprocess.Popen(
-            [sys.executable, str(self._tree / _SIDE), str(self._tree)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(self._tree / _SIDE), str(self._tree)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         # The first query pays for what Python imports and compiles when it is first used.
         self._ask(planning_case("chain", VARIANTS[-1], 3), _START_SECONDS)
