@@ -224,6 +224,8 @@ def told(path: str, tree: Path) -> str:
 @example([("base", "a"), ("base/a", "..")], "link0/link1/../f")
 @example([("base/a", "TREE/outside")], "a/link0/../outside/f")
 @example([("base", "link0")], "link0")
+@example([], "a/missing/..")
+@example([], "a/missing/../../../outside/f")
 @example([], "../base-beside/f")
 @example([], "TREE/base/a/../../outside/f")
 @example([], "URI/base/../outside/f")
@@ -243,7 +245,7 @@ def test_no_path_and_no_link_leads_out_of_a_local_root(links: list[tuple[str, st
         if is_refused:
             assert not holds_what_is_inside, code
             return
-        assert reached.exists()
+        # The kernel may not have it: `missing/..` is left out before the path is opened.
         assert {Path(str(file)).read_text() for file in found.files} == {"inside"}
         place = Path(os.path.realpath(str(found.directory_or_file)))
         assert place == root or root in place.parents
