@@ -28,7 +28,13 @@ from service.contract.errors import IdempotencyKeyReusedError
 from service.contract.job import JobSpec
 from service.contract.problems import SpecError
 from service.data.roots import issues_of_sink, roots_of
-from service.jobs.admission import CheckedJob, check_job, posted_schemas, require_room_to_explain, require_room_to_wait
+from service.jobs.admission import (
+    CheckedJob,
+    check_job,
+    posted_schemas,
+    require_explanation_capacity,
+    require_queue_capacity,
+)
 from service.jobs.reports import require_comparable
 from service.jobs.views import Job, Listening, require_job
 from service.sql.types.data_types import Schema
@@ -122,10 +128,10 @@ def _check_and_store(database: Database, settings: Settings, submission: Submiss
 
 def _require_room(session: Session, settings: Settings, submission: Submission, now: Callable[[], int]) -> None:
     if submission.kind == jobs.RUN:
-        require_room_to_wait(session, settings.limits, submission.tenant)
+        require_queue_capacity(session, settings.limits, submission.tenant)
     elif settings.limits.explanations:
         since = now() - _explain_ms(settings)
-        require_room_to_explain(session, settings.limits, submission.tenant, since)
+        require_explanation_capacity(session, settings.limits, submission.tenant, since)
 
 
 def _explain_ms(settings: Settings) -> int:

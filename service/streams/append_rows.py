@@ -20,7 +20,7 @@ from service.contract.model import Frozen
 from service.data.file_io import make_directory
 from service.data.posted_rows import remove_hidden, segment_name, show, stream_directory, write_hidden
 from service.ingest.parsing import rows_of
-from service.jobs.admission import require_room_for_rows
+from service.jobs.admission import require_posted_bytes_capacity
 from service.store import accounts, input_streams
 from service.store.accounts import Counted
 from service.store.input_streams import InputBatch, InputStream, NewBatch
@@ -75,7 +75,7 @@ def append_rows(database: Database, streams_dir: Path, limits: LimitSettings, po
             if limits.posted_bytes:
                 # Posts at the same instant have all seen that there is room.
                 accounts.count_alone(session, posted.tenant, Counted.POSTED_BYTES)
-                require_room_for_rows(session, limits, posted.tenant)
+                require_posted_bytes_capacity(session, limits, posted.tenant)
             batch = input_streams.insert_batch(session, stream, new, database.now(session))
     except (IntegrityError, TooManyPostedBytesError):
         # Another request may have stored the same batch since `_look`: it may even be what fills the room.
@@ -102,7 +102,7 @@ def _look(database: Database, limits: LimitSettings, posted: PostedRows) -> tupl
         stream = require_stream(session, posted.tenant, posted.stream)
         batch = input_streams.find_batch(session, tenant=stream.tenant, stream=stream.name, batch_id=posted.batch_id)
         if batch is None:
-            require_room_for_rows(session, limits, posted.tenant)
+            require_posted_bytes_capacity(session, limits, posted.tenant)
         return stream, batch
 
 

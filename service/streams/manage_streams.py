@@ -36,7 +36,7 @@ from service.contract.model import Frozen
 from service.contract.problems import Issue
 from service.data.file_io import make_directory
 from service.data.posted_rows import stream_directory
-from service.jobs.admission import require_room_for_stream
+from service.jobs.admission import require_stream_capacity
 from service.jobs.views import decode_cursor, encode_cursor, timestamp
 from service.sql.ddl import parse_schema, schema_text
 from service.sql.types.data_types import Field as SchemaField
@@ -113,7 +113,7 @@ def declare_stream(
         known = input_streams.find_stream(session, tenant, name)
         if known is None:
             # Before a directory is made; below it is counted so that nobody comes between.
-            require_room_for_stream(session, limits, tenant)
+            require_stream_capacity(session, limits, tenant)
     if known is None:
         stream_id = uuid.uuid4().hex[:12]
         directory = stream_directory(streams_dir, tenant, name, stream_id)
@@ -150,7 +150,7 @@ def _insert(
         known = input_streams.find_stream(session, tenant, name)
         if known is not None:
             return known, False
-        require_room_for_stream(session, limits, tenant)
+        require_stream_capacity(session, limits, tenant)
         text, now = schema_text(schema), database.now(session)
         is_new = input_streams.insert_stream(session, tenant=tenant, name=name, stream_id=stream_id, ddl=text, now=now)
         return require_stream(session, tenant, name), is_new

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 
-def go_on() -> None:
+def no_check() -> None:
     """The check of a plan that nothing can stop."""
 
 
@@ -20,7 +20,7 @@ class PlanningBudget:
 
     def __init__(
         self,
-        check: Callable[[], None] = go_on,
+        check: Callable[[], None] = no_check,
         seconds: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -30,7 +30,7 @@ def has_joins(plan: Node) -> bool:
     return any(isinstance(node, Join) for node in walk_up(plan))
 
 
-def cautious_plan(
+def low_memory_plan(
     before: Node, statistics: Statistics, settings: JobSettings, why: str, budget: PlanningBudget | None = None
 ) -> Plan:
     """The plan of `before`, as the builder made it, whose joins with keys are all sorted and merged, whatever query and
@@ -48,22 +48,22 @@ def cautious_plan(
     )
     before = with_ids(before)
     made = apply_rules(_unhinted(before), ctx)
-    return Plan(before, made.after, (*_told(before, why), *made.trace), made.changed_by)
+    return Plan(before, made.after, (*_traces(before, why), *made.trace), made.changed_by)
 
 
-def after_crashes(crashes: int) -> str:
+def crash_reason(crashes: int) -> str:
     """Why an attempt is planned with caution whose job has crashed so many times."""
     attempts = "An earlier attempt" if crashes == 1 else f"{crashes} earlier attempts"
-    return f"{attempts} lost the worker or its Spark driver, as a lack of memory can make them."
+    return f"{attempts} lost the worker or its Spark driver, which a lack of memory can cause."
 
 
-def after_failure(failure: str, milliseconds: int, *, while_it_ran: bool = False) -> str:
+def out_of_memory_reason(failure: str, milliseconds: int, *, while_it_ran: bool = False) -> str:
     """Why an attempt runs its query a second time: so long after its begin, memory ran out, in Spark's words.
 
     `while_it_ran`: what may have taken the memory is nothing that was planned, but what Spark may have done on its own.
     """
-    told = f"Fell back and ran again: after {milliseconds:,} ms memory did not suffice ({failure.rstrip('.')})."
-    by_spark = " No side of a join was to be hashed or broadcast, but adaptive execution may have broadcast one."
+    told = f"Fell back and ran again: after {milliseconds:,} ms the query ran out of memory ({failure.rstrip('.')})."
+    by_spark = " The plan hashed and broadcast no side of a join, but adaptive execution may have broadcast one."
     return told + by_spark if while_it_ran else told
 
 
@@ -80,15 +80,15 @@ def _unhinted(node: Node) -> Node:
     )
 
 
-def _told(before: Node, why: str) -> Iterator[RuleTrace]:
+def _traces(before: Node, why: str) -> Iterator[RuleTrace]:
     told = (
-        f"{why} Every join with equal keys is sorted and merged now, Spark broadcasts nothing by itself, "
-        "and values are counted in no blocks of bitmaps."
+        f"{why} Every equi-join now uses sort-merge, Spark broadcasts nothing automatically, "
+        "and distinct values are not counted with blocks of bitmaps."
     )
     yield RuleTrace(rule=FALLBACK, outcome=RuleOutcome.FIRED, node=line_of(before), node_id=before.id, reason=told)
     for node in walk_up(before):
         if isinstance(node, Join) and not node.keys and node.kind not in _COMPARES_ALL:
-            reason = "It has no equality: Spark knows no other way for this kind of join than to broadcast a side."
+            reason = "The join has no equality: Spark can run this kind of join only by broadcasting a side."
             yield RuleTrace(
                 rule=FALLBACK, outcome=RuleOutcome.SKIPPED, node=line_of(node), node_id=node.id, reason=reason
             )

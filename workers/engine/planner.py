@@ -27,7 +27,7 @@ from workers.engine.budget import PlanningBudget
 from workers.engine.plan.aggregates import distinct_sets
 from workers.engine.plan.builder import build
 from workers.engine.plan.explain import explain, line_of
-from workers.engine.plan.joined_aggregate import stands_over_a_join
+from workers.engine.plan.joined_aggregate import is_over_join
 from workers.engine.plan.nodes import Aggregate, Filter, Join, Node, Scan, inputs_of, output_of
 from workers.engine.plan.traversal import NodeIds, walk_up, with_inputs
 from workers.engine.plan.validation import check
@@ -137,28 +137,28 @@ def _settings_without_effect(plan: Node, settings: JobSettings) -> tuple[RuleTra
     has_distinct = any(call.distinct for node in aggregates for call in node.calls)
     idle = []
     if settings.mini_batch != MiniBatchSettings():
-        idle.append(("mini_batch", "mini_batch.* concerns the streaming modes: a batch job gathers no mini-batches."))
+        idle.append(("mini_batch", "mini_batch.* applies to the streaming modes: a batch job has no mini-batches."))
     if settings.state != StateSettings():
-        idle.append(("state", "state.* concerns the streaming modes: a batch job keeps no state."))
+        idle.append(("state", "state.* applies to the streaming modes: a batch job keeps no state."))
     if settings.agg_phase is not AggPhase.AUTO and not aggregates:
-        idle.append((TwoPhaseAggregate.name, "agg_phase is given, but the query has no aggregate."))
-    over_joins = any(stands_over_a_join(node) for node in aggregates)
+        idle.append((TwoPhaseAggregate.name, "agg_phase is set, but the query has no aggregate."))
+    over_joins = any(is_over_join(node) for node in aggregates)
     if settings.eager_aggregation is not Toggle.AUTO and not over_joins:
-        idle.append((EagerAggregation.name, "eager_aggregation is given, but no aggregate stands over a join."))
+        idle.append((EagerAggregation.name, "eager_aggregation is set, but no aggregate is above a join."))
     if settings.distinct_split != DistinctSplitSettings() and not has_distinct:
-        idle.append((SplitDistinctAggregate.name, "distinct_split.* is given, but the query has no DISTINCT call."))
+        idle.append((SplitDistinctAggregate.name, "distinct_split.* is set, but the query has no DISTINCT call."))
     if settings.distinct_method is not DistinctMethod.AUTO and not any(distinct_sets(node) for node in aggregates):
-        idle.append((DISTINCT_METHOD, "distinct_method is given, but no aggregate is over DISTINCT values."))
+        idle.append((DISTINCT_METHOD, "distinct_method is set, but no aggregate has DISTINCT values."))
     split, method = settings.distinct_split.enabled, settings.distinct_method
     if contradict(split, method):
-        reason = f"distinct_split.enabled is {split}, which distinct_method {method} contradicts, and that goes first."
+        reason = f"distinct_split.enabled {split} contradicts distinct_method {method}, which takes precedence."
         idle.append((SplitDistinctAggregate.name, reason))
     forced = settings.join.ship is not JoinShip.AUTO or settings.join.local is not JoinLocal.AUTO
     if forced and not any(isinstance(node, Join) for node in walk_up(plan)):
-        idle.append((JoinStrategy.name, "join.ship or join.local is given, but the query has no join."))
+        idle.append((JoinStrategy.name, "join.ship or join.local is set, but the query has no join."))
     has_keys = any(isinstance(node, Join) and node.keys for node in walk_up(plan))
     if settings.join.skew is not JoinSkew.AUTO and not has_keys:
-        idle.append((SkewedJoin.name, "join.skew is given, but the query has no join by equal keys."))
+        idle.append((SkewedJoin.name, "join.skew is set, but the query has no equi-join."))
     return tuple(_skipped(rule, plan, reason) for rule, reason in idle)
 
 

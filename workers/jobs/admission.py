@@ -1,6 +1,7 @@
-"""Keeps a job's last attempt apart from jobs that may kill the driver that both would run on.
+"""Decides which waiting jobs a worker may claim: crash isolation, and the limit of explanations per tenant.
 
-Keeps explanations of one tenant from taking all slots of a worker.
+`Suspects` prevents that a job's last attempt runs on the same driver as a job that may kill it. `ExplanationSlots`
+prevents that the explanations of one tenant take all slots of a worker.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class Suspects:
     """The running jobs that lost an attempt before. Safe to share between threads.
 
     When a job kills the driver, each other job on that driver loses an attempt too, and may run next to that job again.
-    So a job with a single attempt left does not begin while a job runs that lost one, and the other way round.
+    So a job with a single attempt left does not begin while a job runs that has lost one, and vice versa.
 
-    A stream does not end, and other jobs would never begin. So a stream is no suspect any more after its first
-    mini-batch, or after some minutes. A stream that makes progress and kills the driver later, each time, is not found:
+    A stream does not end, so other jobs would never begin. So a stream is not a suspect any more after its first
+    mini-batch, or after some minutes. A stream that makes progress and kills the driver later, each time, is not found;
     the other jobs on the driver lose an attempt each time.
     """
 
@@ -34,7 +35,7 @@ class Suspects:
         self._at_hand = at_hand
         self._held: set[Claim] = set()
         self._left: set[Claim] = set()
-        """The claims that the threads of their runners have left."""
+        """The claims whose thread does not run them any more."""
         self._lock = threading.Lock()
 
     def claim(self, claim: Callable[[], Claim | None]) -> Claim | None:

@@ -1,4 +1,4 @@
-"""The life of one attempt, from the claim to the publication of its end."""
+"""Runs one attempt, from the claim to the publication of its end."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from workers.streams.supervisor import Place, StreamSupervisor
 _log = structlog.get_logger(__name__)
 
 _PASSING = frozenset({"storage_unavailable", "disk_full", "files_changed", "timed_out"})
-"""Problems of one run of an incremental job, the next of which may fare better."""
+"""Problems after which the next run of an incremental job may succeed."""
 
 
 @dataclass(frozen=True)
 class _Run:
-    """What is known of an attempt once its query runs; needed for its metrics however it ends."""
+    """The data of a run that its metrics need, whether it succeeds or fails."""
 
     planned: PlannedQuery
     tables: dict[str, TableInput]
@@ -60,7 +60,7 @@ class _Run:
 
 
 class JobRunner:
-    """Runs one job after the other in each of the threads that call it."""
+    """Runs jobs in the threads that call it, one at a time in each thread."""
 
     def __init__(
         self,
@@ -100,15 +100,15 @@ class JobRunner:
         self.supervisor = StreamSupervisor(at_hand, self._end_stream, most_streams)
 
     def run(self, job_id: str) -> bool:
-        """Claims the job and brings it to an end, or leaves it to another attempt.
+        """Claims the job and runs it to its end, or hands it back for another attempt.
 
-        False where there is nothing to claim: messages come twice, or late. Raises SparkUnavailableError and
-        TooManyPlanningsError before it claims anything, and else only when the database fails.
+        Returns False if there is nothing to claim: a message may come twice, or late. Raises SparkUnavailableError and
+        TooManyPlanningsError before it claims anything, and otherwise only errors of the database.
         """
         return self._run(lambda session, place: self._if_it_may_run(session, job_id, place))
 
     def run_oldest(self, queues: Collection[str]) -> bool:
-        """As `run`, with the job that has waited longest in one of these queues."""
+        """As `run`, for the job that has waited longest in one of these queues."""
         return self._run(lambda session, place: self._oldest(session, queues, place))
 
     def _oldest(self, session: Session, queues: Collection[str], place: Place) -> str | None:
@@ -120,7 +120,7 @@ class JobRunner:
         if job_id is None:
             return None
         if not self._has_place(session, job_id, place):
-            # Another thread took the last place meanwhile.
+            # Another thread has reserved the last slot for a stream meanwhile.
             job_id = leases.oldest_waiting(session, others, quota, apart)
         return job_id if job_id is not None and accounts.has_room(session, job_id, quota) else None
 
@@ -128,8 +128,8 @@ class JobRunner:
         apart = self._suspects.apart(session)
         if apart is not None and holds_for(session, job_id, apart):
             return None
-        # The place last: what is taken is not given back before the end of the claim.
-        # Where its tenant has as many with workers as it may, it waits for one of them to end.
+        # If the tenant has reached its limit of running jobs, the job waits until one of them ends. The slot is
+        # reserved last, since it is not released before the end of the claim.
         has_room = accounts.has_room(session, job_id, self._quota())
         return job_id if has_room and self._has_place(session, job_id, place) else None
 
@@ -137,14 +137,14 @@ class JobRunner:
         return Quota(self._most_of_a_tenant, self._explanations.taken_up())
 
     def _has_place(self, session: Session, job_id: str, place: Place) -> bool:
-        """Not where it is a stream, and this worker runs as many as it may: it waits for another worker, or a place,
-        which is taken here.
+        """Reserves a slot if the job is a stream. Returns False if this worker has reached its limit of streams: the
+        job then waits for another worker, or for a free slot.
         """
-        # Whatever its status: one that is handed back only now is claimed all the same.
+        # For any status, since a job that is handed back only now is claimed as well.
         return jobs.queue_of(session, job_id) != Queue.STREAM.value or self.supervisor.take(place)
 
     def _run(self, choose: Callable[[Session, Place], str | None]) -> bool:
-        # Before the claim: a job is not taken, and no attempt of it spent, by a worker that cannot run it.
+        # Before the claim: a worker that cannot run the job must not use up an attempt of it.
         driver = self._drivers.driver()
         if self._at_hand.closed:
             return False
@@ -179,8 +179,8 @@ class JobRunner:
     def _end_stream(self, stream: StreamAttempt, verdict: Verdict) -> None:
         try:
             self._end(stream.attempt, verdict)
-        except Exception:  # noqa: BLE001 - the other streams go on
-            # Its lease runs out, and another attempt follows.
+        except Exception:  # noqa: BLE001 - the other streams continue
+            # The lease expires, and another attempt follows.
             _log.exception("stream_end_not_published")
 
     def _work(self, attempt: Attempt, driver: Driver) -> Verdict | HandedOver:
@@ -193,7 +193,7 @@ class JobRunner:
                 return self._streams.work(attempt, driver, spec)
             attempt.driver = driver
             return self._plan_and_run(attempt, driver, spec)
-        except Exception as error:  # noqa: BLE001 - every end of a job is told to the client
+        except Exception as error:  # noqa: BLE001 - every end of a job is reported to the client
             keeps_state = attempt.claim.kind == jobs.RUN and attempt.claim.spec.get("mode", Mode.BATCH) != Mode.BATCH
             return resting_verdict(error, attempt) if keeps_state else verdict_of(error, attempt)
 
@@ -229,16 +229,16 @@ class JobRunner:
         if standing is None:
             return False
         if standing.status is JobStatus.RUNNING and not standing.cancel_requested:
-            # An earlier try, whose answer was lost, did it.
+            # An earlier try was committed although its answer was lost.
             return True
-        # The lease holds and the job does not start: it has just been asked to end, or to rest.
+        # The lease is held and the job does not start: its cancellation or stop was just requested.
         rests = standing.status is JobStatus.STOPPING and not standing.cancel_requested
         attempt.stop(StopReason.STOP_REQUESTED if rests else StopReason.CANCELLED)
         attempt.check()
         return False
 
     def _execute(self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run) -> Verdict:
-        # The run after a fallback goes on with the statistics thread of the first run.
+        # The run after a fallback continues to use the statistics thread of the first run.
         run = replace(run, beside=run.beside or engine.look_beside(run.planned, run.tables))
         try:
             written = self._written(attempt, engine, run)
@@ -254,10 +254,10 @@ class JobRunner:
                     return self._execute_again(attempt, driver, engine, replace(run, planned=safer))
             return Ending(verdict.status, verdict.error, metrics=self._measure(attempt, driver, run))
         if self._most_result_bytes and written.bytes > self._most_result_bytes:
-            # It was written between two looks at it.
+            # The limit was exceeded between two checks of `ResultLimit`.
             metrics = self._measure(attempt, driver, run)
             return Ending(JobStatus.FAILED, problems.result_too_large(), metrics=metrics)
-        # A result that is complete is published even where the attempt was told to stop meanwhile.
+        # A complete result is published even if the attempt was stopped meanwhile.
         return Ending(
             JobStatus.SUCCEEDED,
             result=PublishedResult(relative_path(attempt.claim, run.number), written.rows, written.bytes),
@@ -265,14 +265,14 @@ class JobRunner:
         )
 
     def _written(self, attempt: Attempt, engine: Engine, run: _Run) -> WrittenResult:
-        """Returns what the run wrote. Raises what Spark raises, and as `same_files`."""
+        """Executes the run and returns what it wrote. Raises what Spark and `same_files` raise."""
         with same_files(run.tables, run.planned.plan, attempt):
             return engine.execute(run.planned, self._results / relative_path(attempt.claim, run.number))
 
     def _safer_plan(
         self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run, error: Exception, execution_ms: int
     ) -> PlannedQuery | None:
-        """What to run after `error`, as `Engine.fall_back` gives it."""
+        """Returns the plan to run after `error`, from `Engine.fall_back`; None if there is none."""
 
         def plan() -> PlannedQuery | None:
             with labelled(attempt, driver):
@@ -281,12 +281,12 @@ class JobRunner:
         return self._plannings.run(attempt, plan)
 
     def _execute_again(self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run) -> Verdict:
-        """Runs the plan that needs less memory, once: there is none to fall back to from it."""
+        """Runs the plan that needs less memory. There is no further fallback."""
         _log.warning("query_fell_back", to="sort-merge")
         if not patiently_aside(attempt, lambda: self._save_plan(attempt, run.planned, run.planning_ms), self._pause):
             return LeaseLost()
         attempt.check()
-        # A tag and a directory of its own: what is left of the run that failed is neither counted nor published.
+        # With its own tag and directory, so that nothing of the failed run is measured or published.
         attempt.run_tag = f"{attempt.tag}-2"
         driver.label_further(attempt.run_tag)
         return self._execute(attempt, driver, engine, replace(run, number=2, started=self._clock()))
@@ -312,8 +312,9 @@ class JobRunner:
             self._publish(claim, verdict)
 
     def hand_back(self, claim: Claim, given: HandBack, seconds: float = math.inf) -> None:
-        """Gives a job up for another attempt, and rings for it at once. Waits for a database that is away, at most
-        about `seconds`; raises its error then."""
+        """Hands a job back for another attempt, and announces it at once. Waits for an unavailable database, at most
+        about
+        `seconds`, and then raises its error."""
         target = hand_back_job(self._database, claim, given, seconds=seconds, pause=self._pause)
         _log.warning(
             "attempt_handed_back", reason=given.error.code, job_status=None if target is None else target.value
@@ -344,7 +345,7 @@ class JobRunner:
             self._metrics.ended(claim, JobStatus.STOPPED)
             _log.info("stream_rests", because=given.because.value, code=given.error.code if given.error else None)
             return
-        # Its cancellation was asked for at the same time, or the lease is lost.
+        # Its cancellation was requested at the same time, or the lease is lost.
         _log.info("rest_refused")
         self._publish(claim, Ending(JobStatus.CANCELLED, problems.cancelled()))
 
@@ -374,7 +375,7 @@ class JobRunner:
             )
 
     def _publish_patiently(self, claim: Claim, ending: Ending, *, last: bool = False) -> JobStatus | None:
-        """Tries again while the database is away: a result that took an hour is worth a minute."""
+        """Publishes the end, with retries for a minute while the database is unavailable."""
 
         def publish(tried: int) -> JobStatus | None:
             with self._database.write() as session:

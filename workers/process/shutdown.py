@@ -1,4 +1,4 @@
-"""Ends a worker on a request through the database, or on an order by a signal."""
+"""Shuts a worker down: gracefully after a request in the database, or within a limited time after a signal."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ _EXIT_SECONDS = 15.0
 _LAST_SECONDS = 5.0
 """How long the process may take to end once everything is closed."""
 _LOOK_SECONDS = 0.5
+"""The time between two checks for an order while jobs end."""
 
 
 def end_this_process() -> None:
@@ -35,8 +36,8 @@ def end_this_process() -> None:
 
 
 def force_exit(worker: str) -> None:
-    """Ends this process with exit code 0 some seconds from now, unless it has ended by itself: the interpreter waits
-    for each thread that is no daemon, also for one that hangs. To be called in the process of a closed worker.
+    """Ends this process with exit code 0 after some seconds, unless it has ended before. The interpreter waits for each
+    thread that is not a daemon, even if it hangs. To be called after the worker was closed.
     """
 
     def end() -> None:
@@ -48,11 +49,11 @@ def force_exit(worker: str) -> None:
 
 
 class Departure:
-    """A thread that waits for the request or the order to leave, and then ends the worker.
+    """Waits in a thread for the request or the order to shut down, and then ends the worker.
 
-    After a request (`ask`), the worker takes no further job, and its running jobs have all the time they need; then its
-    process ends. After an order (`order`, at any time), they have `drain_seconds`. A job that has not ended by then is
-    handed back to the queue, and the attempt does not count.
+    After a request (`ask`), the worker takes no further job, and its process ends when its running jobs have ended.
+    After an order (`order`, at any time), they have `drain_seconds`. A job that has not ended by then is handed back to
+    the queue, and the attempt does not count.
     """
 
     def __init__(
@@ -67,8 +68,8 @@ class Departure:
         end_process: Callable[[], None] = end_this_process,
     ) -> None:
         """`hand_back` is called with the number of seconds that it may wait for an unavailable database; then it raises
-        the error of the database. `stop_taking` ends the flow of messages, passes on those that wait here, and may
-        fail.
+        the error of the database. `stop_taking` stops the consumption, announces the jobs of waiting messages
+        again, and may raise.
         """
         self._worker = worker
         self._at_hand = at_hand
@@ -87,30 +88,30 @@ class Departure:
 
     @property
     def told(self) -> bool:
-        """Whether the worker was asked or ordered to leave."""
+        """Whether a shutdown was requested or ordered."""
         return self._told.is_set()
 
     def ask(self) -> None:
-        """Asks the worker to leave when its jobs have ended. Returns at once. A second call changes nothing."""
+        """Requests a shutdown when the jobs have ended. Returns at once. A second call changes nothing."""
         self._told.set()
 
     def order(self) -> None:
-        """Orders the worker to leave. Returns at once; safe in a signal handler."""
+        """Orders a shutdown within `drain_seconds`. Returns at once; safe in a signal handler."""
         self._ordered.set()
         self._told.set()
 
     def wait_for_order(self, timeout: float) -> bool:
-        """Whether the worker was ordered to leave, now or within `timeout` seconds."""
+        """Waits at most `timeout` seconds. Returns whether a shutdown was ordered."""
         return self._ordered.wait(timeout)
 
     def finish(self) -> None:
-        """Notes that everything is closed: the process ends by itself now, or `force_exit` ends it."""
+        """Called when everything is closed: the process then ends normally, or `force_exit` ends it."""
         self._closed.set()
 
     def _leave(self) -> None:
         self._told.wait()
         self._at_hand.refuse()
-        # In another thread: an unavailable database or broker must not take the jobs' time.
+        # In another thread, so that an unavailable database or broker does not use up the drain time.
         threading.Thread(target=self._pass_on, name="pass-on", daemon=True).start()
         if not self._ordered.is_set():
             self._let_jobs_end()
@@ -143,7 +144,7 @@ class Departure:
             self._give_back_what_is_left()
 
     def _give_back_what_is_left(self) -> None:
-        """Hands back the jobs of runners that do not end, because they wait for a driver or a disk that hangs."""
+        """Hands back the jobs of threads that do not end, because they wait for a driver or a disk that hangs."""
         until = time.monotonic() + _AWAY_SECONDS
         for attempt in self._at_hand.all():
             if attempt.reason is StopReason.WORKER_STOPPING:

@@ -1,15 +1,9 @@
-"""Ends a driver in which work goes on that was ordered to end. A JVM cannot end a thread by force.
+"""Watches the driver: whether it starts, responds, has executors, and ends work that was stopped.
 
-Such work is a task, an attempt that waits for the driver, or a call into the JVM of an abandoned planning.
-
-On a cluster Spark ends the executor of such a task (`spark.task.reaper`). In local mode there is only the driver, which
-Spark does not end.
-
-The job of such work keeps the end that was ordered, or has ended before. The other attempts on the driver lose their
-work, but it does not count as an attempt of their jobs: otherwise a series of such jobs would use up the attempts of
-any other job.
-
-Watches the driver: whether it comes up, whether its JVM exists and still answers, whether it has executors.
+`StuckWork` ends a driver with stuck work: a task, an attempt, or a call into the JVM of an abandoned planning that does
+not end. A JVM cannot end a thread by force. On a cluster Spark ends the executor of a stuck task (`spark.task.reaper`);
+in local mode there is only the driver. The job of stuck work keeps the end that was requested. The other attempts on
+the driver lose their work, but do not count: otherwise such jobs could use up the attempts of any other job.
 """
 
 from __future__ import annotations
@@ -27,22 +21,22 @@ from workers.jobs.planning import is_in_jvm_call
 _log = structlog.get_logger(__name__)
 
 _PATIENCE_FOR_OTHERS = 10
-"""How many times the patience a driver is kept on which other attempts still make progress."""
+"""By this factor the timeout is longer while other attempts on the driver make progress."""
 
 _PATIENCE_FOR_PLANNINGS = 2
-"""How many times the patience a worker claims no job because of abandoned plannings, before it leaves."""
+"""After this many timeouts without claiming jobs because of abandoned plannings, the worker drains."""
 
 
 def is_to_end(*, stuck_seconds: float, patience_seconds: float, are_others_at_work: bool) -> bool:
-    """Whether a driver with work that does not end must be ended now.
+    """Whether a driver with stuck work must be ended now.
 
-    Other attempts that still make progress would lose their work, so they get time to end first.
+    Other attempts that make progress would lose their work, so they get time to end first.
     """
     return stuck_seconds > patience_seconds * (_PATIENCE_FOR_OTHERS if are_others_at_work else 1)
 
 
 class StuckWork:
-    """Looks for such work. `step` needs a thread of its own, since its calls into the JVM can hang."""
+    """Finds stuck work and ends its driver. `step` needs its own thread, since its calls into the JVM can hang."""
 
     def __init__(
         self,
@@ -52,7 +46,7 @@ class StuckWork:
         clock: Callable[[], float] = time.monotonic,
         leave: Callable[[], object] = lambda: None,
     ) -> None:
-        """`leave` makes the worker end after its jobs, so that another one replaces it. It may be called again."""
+        """`leave` makes the worker drain, so that another one replaces it. It may be called several times."""
         self._runtime = runtime
         self._at_hand = at_hand
         self._patience = patience_seconds
@@ -64,16 +58,16 @@ class StuckWork:
         self._abandoned: dict[AbandonedPlanning, float] = {}
         """The abandoned plannings, and when each was first seen."""
         self._outside: dict[AbandonedPlanning, float] = {}
-        """Those that are in no call into the JVM, and when each was first seen so, without a break since then."""
+        """The abandoned plannings in no call into the JVM, and since when without interruption."""
 
     def look_at_plannings(self) -> None:
-        """Makes the worker leave when abandoned plannings block jobs and the end of the driver would not end them.
+        """Makes the worker drain if abandoned plannings block jobs and the end of the driver would not end them.
 
-        As many plannings as the worker may have block all jobs. A single one blocks some: an explanation keeps its
-        slot, and a suspect keeps jobs at their last chance from beginning.
+        If their number reaches the limit, they block all jobs. A single one blocks some: an explanation keeps its slot,
+        and a suspect prevents jobs with one attempt left from beginning.
 
-        `step` ends a driver that does not answer a planning, after ten times the patience at the latest. So while a
-        planning is in a call into the JVM, the worker leaves only after a longer time. Makes no call into the JVM.
+        `step` ends a driver that does not answer a planning, after ten times the timeout at the latest. So while a
+        planning is in a call into the JVM, the worker drains only after a longer time. Makes no call into the JVM.
         """
         now = self._clock()
         plannings = self._at_hand.abandoned.all()
@@ -100,7 +94,9 @@ class StuckWork:
         )
 
     def step(self) -> None:
-        """Kills the driver when its time is over. Then `DriverWatch` hands its attempts back and builds another one."""
+        """Kills a driver with stuck work after the timeout. `DriverWatch` then stops its attempts and drops
+        the driver.
+        """
         driver = self._runtime.current
         if driver is None:
             self._since = None
@@ -116,7 +112,7 @@ class StuckWork:
             self._end(driver, left, attempts)
 
     def _seconds_of_tasks(self, driver: Driver, left: int) -> float:
-        """For how long the driver has had such tasks without a break."""
+        """Returns for how long the driver has had leftover tasks without interruption."""
         now = self._clock()
         if not left:
             self._since = None
@@ -125,7 +121,7 @@ class StuckWork:
         return 0.0 if self._since is None else now - self._since[1]
 
     def _seconds_of_calls(self, driver: Driver) -> float:
-        """For how long an abandoned planning has waited for an answer of the driver, without a break."""
+        """Returns for how long an abandoned planning has waited for an answer of the driver without interruption."""
         now = self._clock()
         left = [one for one in self._at_hand.abandoned.all() if one.attempt.driver is driver]
         self._calls = {one: self._calls.get(one, now) for one in left if is_in_jvm_call(one.thread)}
@@ -140,7 +136,7 @@ class StuckWork:
         for attempt in own:
             # Its own tasks do not end, and would not end the next time. So this attempt counts.
             attempt.stop(StopReason.DRIVER_LOST)
-        # Before the driver is killed: an attempt that fails reads this, also one that begins only now.
+        # Before the driver is killed, since an attempt that fails reads this, even one that begins only now.
         driver.ended = True
         for attempt in attempts:
             attempt.stop(StopReason.DRIVER_ENDED)
@@ -150,12 +146,12 @@ class StuckWork:
 
 
 def _must_end(attempt: Attempt) -> bool:
-    """Whether the attempt must end at once."""
+    """Whether the attempt must stop at once."""
     return attempt.reason is not None and not attempt.ends_gently
 
 
 class DriverWatch:
-    """Two steps for two threads: `ping` may hang with the JVM, `watch` never does."""
+    """Checks the driver in two steps for two threads: `ping` hangs if the JVM does, `watch` never hangs."""
 
     def __init__(
         self,
@@ -174,7 +170,9 @@ class DriverWatch:
         self._overdue = 0
 
     def ping(self) -> None:
-        """Notes when the JVM last answered, and what. A failure is silence too: `watch` draws the conclusion."""
+        """Records when the JVM last answered, and updates the cluster's state. A failure counts as no answer; see
+        `watch`.
+        """
         driver = self._runtime.current
         if driver is None:
             return
@@ -183,7 +181,9 @@ class DriverWatch:
         driver.look()
 
     def watch(self) -> None:
-        """Gives up a driver that is gone or has lost its cluster, and ends one that fell silent, or never comes up."""
+        """Drops a driver that has ended or lost its cluster. Kills one that does not respond, or that hangs at its
+        start.
+        """
         self._tell_left_behind()
         driver = self._runtime.current
         if driver is None:
@@ -192,7 +192,7 @@ class DriverWatch:
         if not driver.is_running():
             self._give_up(driver, "exited")
         elif self._is_silent(driver):
-            # Once more: after the whole machine slept, the clock jumped and nobody had time to answer.
+            # Only at the second check: after the machine slept, the driver had no time to answer before the first one.
             self._overdue += 1
             if self._overdue >= 2:
                 driver.kill()
@@ -200,13 +200,13 @@ class DriverWatch:
         elif driver.stopped:
             self._give_up(driver, "stopped")
         elif self._is_left_alone(driver):
-            # A master that was started anew knows neither the application nor that it waits for executors.
+            # A restarted master has lost the application, and starts no executors for it.
             self._give_up(driver, "no_executors")
         else:
             self._overdue = 0
 
     def _tell_left_behind(self) -> None:
-        """Attempts whose JVM is gone, whoever found that out: a job that began just then has another built."""
+        """Stops attempts whose JVM has ended. `SparkRuntime` may have replaced the driver for another job already."""
         for attempt in self._at_hand.all():
             driver = attempt.driver
             if driver is None or driver is self._runtime.current or driver.is_running():
@@ -215,7 +215,7 @@ class DriverWatch:
                 _log.warning("attempt_left_behind", job_id=attempt.claim.job_id, pid=driver.process.pid)
 
     def _watch_start(self) -> None:
-        """Ends a JVM that hangs before it is a driver. Whoever waits for it sees a start that failed."""
+        """Kills a JVM that hangs during its start. The start then fails."""
         start, now = self._runtime.starting, self._clock()
         if start is None:
             return

@@ -1,6 +1,7 @@
-"""Which sink a job's result goes to.
+"""Starts streams: plans a stream, opens its state and its sink, and hands it over to the supervisor.
 
-Starts streams: plans them, opens their state and their sink, and hands them over to the supervisor.
+`StreamRunner.work` runs an incremental job until it stops. A continuous job continues without the calling thread.
+`make_sink` chooses the sink for a job's result.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ from workers.streams.planning import StreamPlans, check_layout, state_of
 
 _URL = "EVENKEEL_SINK_{}_URL"
 
+_LOOK_SECONDS = 0.2
+"""The time between two checks of an incremental stream."""
+
 
 def make_sink(
     spec: JobSpec,
@@ -64,10 +68,10 @@ def make_sink(
     of_nothing: OfNothing | None,
     environment: Mapping[str, str] = os.environ,
 ) -> Sink:
-    """The sink that `spec` names; `result` is where a managed one is kept, `roots` are where others may write. Nothing
-    is written yet.
+    """Returns the sink that `spec` names. `result` is the directory of a managed result; `roots` are the directories
+    below which file sinks may write. Writes nothing.
 
-    Raises SinkError for a connection that is not set up, and a path outside the roots.
+    Raises SinkError for a connection that is not configured, and for a path outside the roots.
     """
     sink = spec.sink
     if isinstance(sink, ManagedSpec):
@@ -76,28 +80,25 @@ def make_sink(
         name = _URL.format(sink.connection.upper())
         url = environment.get(name)
         if not url:
-            raise SinkError(f"The connection '{sink.connection}' is not set up: its worker has no {name}.")
+            raise SinkError(f"The connection '{sink.connection}' is not configured: {name} is not set on the worker.")
         return PostgresSink(url.replace("+psycopg://", "://", 1), sink.table, target, of_nothing)
     if not roots:
-        raise SinkError("No directory is set up that sinks may write to: EVENKEEL_DATA_SINK_ROOTS.")
+        raise SinkError("No directory is configured for sinks. Set EVENKEEL_DATA_SINK_ROOTS.")
     path = find_sink_directory(sink.path, roots)
     if path is None:
         raise SinkError(outside(sink.path))
     return DeltaSink(path, target, of_nothing) if isinstance(sink, DeltaSpec) else AppendingSink(path, target)
 
 
-_LOOK_SECONDS = 0.2
-
-
 @dataclass(frozen=True)
 class HandedOver:
-    """The stream goes on without its task."""
+    """The stream has started and continues without the thread that started it."""
 
     stream: StreamAttempt
 
 
 class StreamRunner:
-    """For the threads of a worker's runners."""
+    """Plans and starts streams. The threads of a worker that run jobs share it."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class StreamRunner:
         self._look_places = threading.BoundedSemaphore(AT_ONCE)
 
     def work(self, attempt: Attempt, driver: Driver, spec: JobSpec) -> Verdict | HandedOver:
-        """Runs an incremental job until it rests, and starts a continuous one."""
+        """Runs an incremental job until it stops; starts a continuous one. Returns every error as a verdict."""
         attempt.streams = True
         texts = StreamTexts(self._settings.streams_dir)
         try:
@@ -131,7 +132,7 @@ class StreamRunner:
             if not isinstance(started, StreamAttempt):
                 return started
             return HandedOver(started) if spec.mode is Mode.CONTINUOUS else self._to_its_end(started)
-        except Exception as error:  # noqa: BLE001 - every end of a job is told to the client
+        except Exception as error:  # noqa: BLE001 - every end of a job is reported to the client
             explained = attempt.claim.kind == jobs.EXPLAIN
             return verdict_of(error, attempt, texts) if explained else resting_verdict(error, attempt, texts)
 
@@ -170,7 +171,7 @@ class StreamRunner:
                 return LeaseLost()
             if stream is None:
                 return Ending(JobStatus.SUCCEEDED)
-            # From here on `_opened` gives the session back where it fails.
+            # From here on `_opened` returns the session if it fails.
             unless_opened.pop_all()
         opened = self._plannings.run(
             attempt, lambda: self._opened(attempt, driver, spec, stream, at_hand), discard=_discard
@@ -184,7 +185,7 @@ class StreamRunner:
         return started
 
     def _keep_plan(self, attempt: Attempt, stream: Stream | None, planned: PlannedStream, planning_ms: int) -> bool:
-        """Stores the plan, and the layout of the stream's state; whether the attempt still has its lease."""
+        """Stores the plan and the layout of the stream's state. Returns False if the attempt has lost its lease."""
         attempt.check()
         if not patiently_aside(attempt, lambda: self._save_plan(attempt, planned, planning_ms), self._pause):
             return False
@@ -204,7 +205,7 @@ class StreamRunner:
         posted: Mapping[str, Posted],
         texts: StreamTexts,
     ) -> _Planned:
-        """Finds the tables of the job and plans it; called in a thread that may be abandoned."""
+        """Finds the tables of the job and plans it. Called in a thread that may be abandoned."""
         dimensions = None if stream is None else self._dimensions(attempt, spec, stream)
         if dimensions is not None:
             texts.of_copies = dimensions.of_own_files
@@ -221,12 +222,12 @@ class StreamRunner:
             engine = StreamEngine(session, driver.slots, self._known_files)
             plans = StreamPlans(spec, engine, inputs, state_of(spec, stream, driver.slots))
             planned = plans.plan(None if stream is None else stream.layout, check=attempt.check)
-            # The caller gives the session back.
+            # From here on the caller returns the session.
             let_go = unless_planned.pop_all().close
         return _Planned(plans, planned, versions, dimensions, let_go)
 
     def _dimensions(self, attempt: Attempt, spec: JobSpec, stream: Stream) -> Dimensions | None:
-        """The tables that the job follows, with their newest versions."""
+        """Returns the lookup tables that the job follows, with their newest versions; None if it follows none."""
         if not spec.followed:
             return None
         directory = self._directory(stream)
@@ -242,11 +243,11 @@ class StreamRunner:
         return dimensions
 
     def _directory(self, stream: Stream) -> Path:
-        """Where a job keeps all of one generation."""
+        """Returns the directory of one generation of a job."""
         return self._settings.streams_dir / stream.job_id / f"g{stream.generation}"
 
     def _posted(self, tenant: str, spec: JobSpec) -> dict[str, Posted]:
-        """The streams of posted rows that the job names, those that are there."""
+        """Returns the input streams that the job names and that exist, by name."""
         names = [table.stream for table in spec.tables.values() if isinstance(table, StreamTable)]
         if not names:
             return {}
@@ -281,9 +282,9 @@ class StreamRunner:
         stream: Stream,
         at_hand: _Planned,
     ) -> Opened:
-        """Opens the sink and the directories of the job; called in a thread that may be abandoned. What it changes then
-        is the same as what an attempt changes that has lost its lease: the fencing token of the next attempt makes up
-        for it.
+        """Opens the sink and the directories of the job. Called in a thread that may be abandoned. What an abandoned
+        thread changes does no more harm than an attempt without a lease: the fencing token of the next attempt
+        excludes both.
         """
         claim, planned = attempt.claim, at_hand.planned
         plan = planned.plan
@@ -323,7 +324,7 @@ class StreamRunner:
         reading = confined_reading(spec, self._roots, directory / "checkpoint", lambda: at_hand.plans.inputs)
 
         def start() -> RunningStream:
-            # What the thread carries that starts a stream, the stream carries all its life.
+            # A stream keeps the job tags and local properties of the thread that started it.
             with labelled(attempt, driver):
                 if dimensions is not None:
                     at_hand.follow(dimensions)
@@ -353,8 +354,8 @@ class StreamRunner:
 
 @dataclass
 class _Planned:
-    """The plan at hand, and the versions of followed tables that it reads. `let_go` gives the session of a stream back;
-    that of an explanation is not used again.
+    """The current plan of a stream, and the versions of the followed tables that it reads. `let_go` returns the
+    session of a stream for reuse. The session of an explanation is not reused.
     """
 
     plans: StreamPlans
@@ -364,8 +365,8 @@ class _Planned:
     let_go: Callable[[], None]
 
     def follow(self, dimensions: Dimensions) -> None:
-        """Plans anew where the next mini-batch runs with other versions. Raises as `StreamPlans.plan`, and SpecError
-        where the new plan cannot go on from the state of the one before.
+        """Plans the stream again if the next mini-batch runs with other versions. Raises what `StreamPlans.plan`
+        raises, and SpecError if the new plan cannot continue with the state of the previous plan.
         """
         versions = dimensions.of_next_batch()
         if versions == self.versions:
@@ -377,7 +378,7 @@ class _Planned:
 
 
 def _discard(opened: Opened) -> None:
-    """Closes the sink of a stream that was not started, and gives its session back."""
+    """Closes the sink of a stream that was not started, and returns its session."""
     try:
         opened.sink.close()
     finally:
@@ -385,27 +386,27 @@ def _discard(opened: Opened) -> None:
 
 
 def _check_together(stream: Stream, committed: int | None, checkpoint: Path) -> None:
-    """Raises SpecError where the checkpoint or the sink's rows are gone: a stream that went on all the same would leave
-    out what is in the other one alone.
+    """Raises SpecError if the checkpoint or the sink's rows are missing. If only one of them exists, a stream that
+    continues would lose rows.
     """
     begun = any((checkpoint / "offsets").glob("[0-9]*"))
     newest = stream.last_batch if committed is None else committed
     if not begun and newest is not None:
         raise SpecError.of(
             "checkpoint_missing",
-            f"The checkpoint of the job is gone, which had come to mini-batch {newest}. Do all workers share "
-            'EVENKEEL_DATA_STREAMS? Put it back, or resume with {"from": "scratch"}.',
+            f"The checkpoint of the job is missing; its last mini-batch was {newest}. Check that all workers share "
+            'EVENKEEL_DATA_STREAMS. Restore the checkpoint, or resume with {"from": "scratch"}.',
         )
     if committed is None and stream.rows_out > 0:
         raise SpecError.of(
             "result_missing",
-            f"The sink has lost the {stream.rows_out} rows that it was given. Put them back, or resume with "
-            '{"from": "scratch"}, which makes them anew.',
+            f"The {stream.rows_out} rows that the job wrote are missing from the sink. Restore them, or resume with "
+            '{"from": "scratch"} to write them again.',
         )
 
 
 def _remove_older(directory: Path) -> None:
-    """Removes what is left of the states that were thrown away."""
+    """Removes the directories of older generations."""
     own = int(directory.name.removeprefix("g"))
     for path in directory.parent.glob("g[0-9]*"):
         if path.name.removeprefix("g").isdecimal() and int(path.name.removeprefix("g")) < own:

@@ -13,7 +13,7 @@ from sqlalchemy import select, text, update
 from service.backup.backup import check_backup, make_backup, restore_backup
 from service.backup.manifest import MANIFEST, SUMS, BackupError, DamagedBackupError, Manifest, sum_of
 from service.contract.enums import Queue
-from service.jobs.read_result import Places, read_result
+from service.jobs.read_result import ResultDirectories, read_result
 from service.store import streaming_jobs, streaming_state
 from service.store.installation import count_rows
 from service.store.maintenance import sweep
@@ -49,7 +49,9 @@ def everything(own: Installation) -> dict[str, list[Any]]:
                 found[name] = [tuple(row) for row in session.execute(select(table).order_by(*table.primary_key))]
         done = session.scalars(select(JobRow.id).where(JobRow.status == "SUCCEEDED").order_by(JobRow.id)).all()
     found["results"] = [
-        read_result(own.database, Places(own.results, own.results), lifecycle.TENANT, job_id, "", 100).model_dump()
+        read_result(
+            own.database, ResultDirectories(own.results, own.results), lifecycle.TENANT, job_id, "", 100
+        ).model_dump()
         for job_id in done
     ]
     return found

@@ -37,7 +37,7 @@ def test_there_and_back(environment: Mapping[str, str], tmp_path: Path) -> None:
     assert made.output.startswith("Copied 1 job and 1 result (")
     assert f"at revision {head_revision()} (sqlite 3." in made.output
     checked = run(other, "restore", "--check", copy)
-    assert (checked.exit_code, checked.output[:20]) == (0, "The backup is whole:")
+    assert (checked.exit_code, checked.output[:23]) == (0, "The backup is complete:")
     assert not (tmp_path / "other").exists()
     back = run(other, "restore", copy)
     assert back.exit_code == 0, back.output
@@ -57,7 +57,7 @@ def test_what_streams_keep_is_left_out_and_that_is_told(
     kept.mkdir(parents=True)
     (kept / "part.parquet").write_text("state")
     made = run(environment, "backup", tmp_path / "copy")
-    assert "State and results of 1 streaming job were left out" in made.output
+    assert "State and results of 1 streaming job were not copied" in made.output
     assert not list((tmp_path / "copy").rglob("part.parquet"))
 
 

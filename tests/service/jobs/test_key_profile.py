@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from service.contract.profiles import KeyProfile, ProfileRequest
 from service.contract.reports import HotKey, KeyStatistics, PlanReport, PlanTree, TableStatistics
-from service.jobs.explain_job import profile_of, task_rows
+from service.jobs.explain_job import build_profile, task_rows
 
 TABLE = {"format": "parquet", "path": "flights/"}
 ROWS = 10_000_000
@@ -42,7 +42,7 @@ def profile(
     tree = PlanTree(nodes=(), text="")
     table = TableStatistics(table="k0", files=3, bytes=bytes_, rows=ROWS, rows_are_exact=True)
     plan = PlanReport(before=tree, after=tree, rules=(), tables=(table,), keys=statistics, statistics_ms=5)
-    return list(profile_of(asked, plan, slots).keys)
+    return list(build_profile(asked, plan, slots).keys)
 
 
 def test_keys_are_told_in_the_order_in_which_they_were_asked_for() -> None:

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from service.config.settings import RetentionSettings, Settings
 from service.contract.enums import JobStatus
 from service.contract.errors import JobNotFoundError, ResultMissingError
-from service.jobs.read_result import Places, find_result
+from service.jobs.read_result import ResultDirectories, find_result
 from service.results import directories
 from service.results import purge as purge_jobs
 from service.results.directories import OWNER
@@ -50,7 +50,7 @@ def left(settings: Settings) -> set[str]:
 
 def result_of(database: Database, settings: Settings, job_id: str) -> int:
     return find_result(
-        database, Places(settings.results_dir, settings.streams_dir), lifecycle.TENANT, job_id
+        database, ResultDirectories(settings.results_dir, settings.streams_dir), lifecycle.TENANT, job_id
     ).files.rows
 
 

@@ -130,15 +130,15 @@ def _nearest(function: AggregateFunction, by: PlanFunction, bound: AggregateFunc
 
 
 _REFUSED = {
-    AggregateFunction.VAR_POP: "sums of squares lose the digits that a small variance is in",
-    AggregateFunction.VAR_SAMP: "sums of squares lose the digits that a small variance is in",
-    AggregateFunction.STDDEV_POP: "sums of squares lose the digits that a small deviation is in",
-    AggregateFunction.STDDEV_SAMP: "sums of squares lose the digits that a small deviation is in",
-    AggregateFunction.LISTAGG: "its order is that of all rows, not of parts",
-    AggregateFunction.APPROX_COUNT_DISTINCT: "its sketch would have to be kept in a column",
-    AggregateFunction.PERCENTILE: "it is one of all values in order",
-    AggregateFunction.GROUPING: "it tells grouping sets apart, and no rows",
-    AggregateFunction.GROUPING_ID: "it tells grouping sets apart, and no rows",
+    AggregateFunction.VAR_POP: "sums of squares lose the digits of a small variance",
+    AggregateFunction.VAR_SAMP: "sums of squares lose the digits of a small variance",
+    AggregateFunction.STDDEV_POP: "sums of squares lose the digits of a small deviation",
+    AggregateFunction.STDDEV_SAMP: "sums of squares lose the digits of a small deviation",
+    AggregateFunction.LISTAGG: "it needs all rows in one order",
+    AggregateFunction.APPROX_COUNT_DISTINCT: "its sketch would have to be stored in a column",
+    AggregateFunction.PERCENTILE: "it needs all values in order",
+    AggregateFunction.GROUPING: "it distinguishes grouping sets, not rows",
+    AggregateFunction.GROUPING_ID: "it distinguishes grouping sets, not rows",
 }
 
 
@@ -191,7 +191,7 @@ def refusal_of(call: Call) -> str | None:
     if row is not None:
         return row.refusal
     of = call.arguments[0].type if call.arguments else None
-    return f"{call.function} of {of} has no parts" if of else "the type of its argument is known to Spark alone"
+    return f"{call.function} of {of} has no partial form" if of else "only Spark can determine the type of its argument"
 
 
 def is_distinct(call: Call) -> bool:
@@ -260,7 +260,7 @@ def _columns(calls: tuple[Call, ...]) -> tuple[Scalar, ...]:
     return tuple(column(call.output.name, call.output.type) for call in calls)
 
 
-GROUPING_SETS = "Spark copies the rows for each of the grouping sets: its own plan stays."
+GROUPING_SETS = "Spark copies the rows for each of the grouping sets: its own plan is kept."
 """Why an aggregate with grouping sets is left as it is."""
 
 
@@ -292,9 +292,9 @@ def distinct_set_of(call: Call) -> frozenset[str]:
 def bucket_refusal(value: Scalar) -> str | None:
     """Why `value` cannot be told apart per bucket of its hash, as a sentence; None where equal values hash alike."""
     if value.type is None or not value.type.is_groupable:
-        return f"The type of {value} is not one whose equal values are known to have equal hashes."
+        return f"It is not known whether equal values of {value} have equal hashes."
     if value.type.nests_fractions:
-        return f"{value} has fractions inside, of which equal ones (-0.0 and 0.0) may have different hashes."
+        return f"{value} contains fractions: equal ones (-0.0 and 0.0) may have different hashes."
     return None
 
 

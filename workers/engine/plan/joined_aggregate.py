@@ -77,7 +77,7 @@ class JoinedAggregate:
         return side is Side.LEFT or self.join.kind not in ONE_SIDED
 
 
-def stands_over_a_join(node: Aggregate) -> bool:
+def is_over_join(node: Aggregate) -> bool:
     """Whether a join is below `node` with nothing but filters and projections between."""
     below = node.input
     while isinstance(below, Filter | Project):
@@ -215,6 +215,6 @@ __all__ = [
     "all_of",
     "is_multiplied",
     "is_not_null",
+    "is_over_join",
     "joined_aggregate",
-    "stands_over_a_join",
 ]

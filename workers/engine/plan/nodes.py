@@ -138,11 +138,11 @@ class Filter(PlanNode):
 
 @dataclass(frozen=True)
 class Project(PlanNode):
-    """Emits `items` alone, in order. `stands_for` as in `Union`."""
+    """Emits `items` alone, in order. `replaces` as in `Union`."""
 
     input: Node
     items: tuple[Named, ...]
-    stands_for: Node | None = field(default=None, compare=False)
+    replaces: Node | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class JoinStrategy:
     ship: JoinShip = JoinShip.AUTO
     local: JoinLocal = JoinLocal.AUTO
     skew: JoinSkew = JoinSkew.AUTO
-    demanded: tuple[JoinShip, JoinLocal] | None = field(default=None, compare=False)
+    forced: tuple[JoinShip, JoinLocal] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -241,12 +241,12 @@ class Exchange(PlanNode):
 class Union(PlanNode):
     """All rows of all `inputs`, at least two, whose columns have the same names and types in the same order.
 
-    `stands_for` is the node in whose place a rule has put this one, with just its rows: the estimates are that node's.
+    `replaces` is the node in whose place a rule has put this one, with just its rows: the estimates are that node's.
     It has no say in what this one is, and none in how it runs.
     """
 
     inputs: tuple[Node, ...]
-    stands_for: Node | None = field(default=None, compare=False)
+    replaces: Node | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -384,8 +384,8 @@ def _scanned(node: Node, name: str) -> str | None:
     match node:
         case Scan():
             return name
-        case Union() | Project() if node.stands_for is not None:
-            return _scanned(node.stands_for, name)
+        case Union() | Project() if node.replaces is not None:
+            return _scanned(node.replaces, name)
         case Union():
             return None
         case Join():

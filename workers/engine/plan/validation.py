@@ -126,7 +126,7 @@ def _aggregate_violations(node: Aggregate) -> Iterator[str]:
     if node.grouping_sets and (node.role is not AggregateRole.WHOLE or node.phases is not Phases.UNDECIDED):
         yield "grouping sets are not split"
     if node.phases is Phases.ONE_PHASE:
-        if not _is_parted(node):
+        if not _is_exchanged_by_keys(node):
             yield "one phase needs an exchange by its keys, or by some of them, below it"
         below = below.input if isinstance(below, Exchange) else below
     if node.role is AggregateRole.FINAL:
@@ -137,7 +137,7 @@ def _aggregate_violations(node: Aggregate) -> Iterator[str]:
         yield "a final aggregate cannot have DISTINCT calls"
 
 
-def _is_parted(node: Aggregate) -> bool:
+def _is_exchanged_by_keys(node: Aggregate) -> bool:
     """Whether an exchange by keys of `node` is right below it, but for copies of rows and aggregates on the way."""
     keys = [key.expression for key in node.keys]
     below = node.input

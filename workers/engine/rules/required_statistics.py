@@ -86,12 +86,13 @@ def _pushed(node: Aggregate, over: JoinedAggregate) -> tuple[Aggregate, ...]:
 
 
 NOT_READ = (
-    "Every setting that is otherwise decided by cost is forced: no file was read before the run, and rows are "
+    "Every choice that is otherwise made by cost is forced: no file was read before the run, and row counts are "
     "estimated from bytes."
 )
 
 READ_IN_PART = (
-    "Settings decide about some joins or aggregates of the query: before the run, keys were read of the others alone."
+    "Settings force the choices for some joins or aggregates of the query: before the run, only the keys of the others "
+    "were read."
 )
 
 _TEXTS = frozenset({TypeName.STRING, TypeName.BINARY})

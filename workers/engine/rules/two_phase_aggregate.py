@@ -11,16 +11,16 @@ from workers.engine.plan.nodes import Aggregate, AggregateRole, Exchange, Node, 
 from workers.engine.rules.distinct.aggregate_cost import (
     MIN_ROWS,
     Cost,
-    doubt_of,
     hot_group,
     input_tasks,
     kept_by_local_phase,
     native_distinct,
     one_phase,
+    one_phase_obstacle,
     two_phase,
 )
 from workers.engine.rules.distinct.branch_plans import keyed_branches, sent_by_value
-from workers.engine.rules.distinct.methods import BY_VALUE, GROUPS_PER_SLOT, MARGIN, table_partitions, weigh
+from workers.engine.rules.distinct.methods import BY_VALUE, GROUPS_PER_SLOT, MARGIN, method_costs, table_partitions
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.statistics.cardinality import KeyProfile, bytes_per_row, profile_of
 from workers.engine.statistics.partitioning import is_partitioned_by
@@ -90,18 +90,18 @@ class TwoPhaseAggregate:
         if not isinstance(node, Aggregate) or node.role is AggregateRole.PARTIAL:
             return None
         if node.role is AggregateRole.FINAL:
-            return Skip("An earlier rule made this aggregate, and settled its phases itself.")
+            return Skip("An earlier rule created this aggregate and set its phases.")
         if node.phases is not Phases.UNDECIDED:
             return None
         forced = ctx.settings.agg_phase
         obstacle = _obstacle(node, ctx)
         if obstacle is not None:
-            return _of_all_rows(node, ctx) or Skip(obstacle)
-        weighed = _weigh(node, ctx)
+            return _match_without_keys(node, ctx) or Skip(obstacle)
+        weighed = _phase_costs(node, ctx)
         if forced is not AggPhase.AUTO:
             alternatives = () if isinstance(weighed, Skip) else weighed.alternatives(forced.value)
             return Match(node, forced.value, f"agg_phase is {forced.value}.", alternatives)
-        return weighed if isinstance(weighed, Skip) else _decide_by_cost(node, weighed, ctx)
+        return weighed if isinstance(weighed, Skip) else _choose_phases_by_cost(node, weighed, ctx)
 
     def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:
         """The aggregate with its phases decided, over an exchange by its keys where it has one; one with a set of
@@ -120,7 +120,7 @@ class TwoPhaseAggregate:
 
 
 @dataclass(frozen=True)
-class _Weighed:
+class _PhaseCosts:
     """All ways with their costs. `kept` is the share of its rows that the local phase passes on."""
 
     groups: KeyProfile
@@ -139,66 +139,70 @@ def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
     if node.grouping_sets:
         return GROUPING_SETS
     if not node.keys:
-        return "There are no group keys: one row comes out, and both phases are needed to use more than one task."
+        return "There are no group keys: the result is one row, and only two phases use more than one task."
     if spark_expands(node):
         if ctx.settings.agg_phase is AggPhase.TWO_PHASE:
             return None
-        return "Spark copies the rows for several distinct arguments, or one with a FILTER: one phase cannot be had."
+        return "Spark copies the rows for several distinct arguments, or one with a FILTER: one phase is not possible."
     if is_partitioned_by(node.input, (key.expression for key in node.keys), ctx.statistics):
-        return "What is below leaves the rows partitioned by group keys: Spark already runs it in one phase."
+        return "The input is already partitioned by group keys: Spark runs the aggregate in one phase."
     return None
 
 
-def _weigh(node: Aggregate, ctx: RuleContext) -> _Weighed | Skip:
+def _phase_costs(node: Aggregate, ctx: RuleContext) -> _PhaseCosts | Skip:
     statistics, sets = ctx.statistics, distinct_sets(node)
     keys = tuple(key.expression for key in node.keys)
     groups = _profile(node, columns_of(keys), ctx)
     if groups is None:
-        return Skip("There are no statistics for the group keys: Spark's two phases stay.")
+        return Skip("There are no statistics for the group keys: Spark's two phases are kept.")
     tasks = input_tasks(node.input, statistics)
     if not sets:
         one, two = one_phase(groups, statistics.slots), two_phase(groups, statistics.slots, tasks)
-        return _Weighed(groups, one, two, kept_by_local_phase(groups, tasks))
+        return _PhaseCosts(groups, one, two, kept_by_local_phase(groups, tasks))
     pairs = _profile(node, columns_of((*keys, *sets[0])), ctx)
     if spark_expands(node) or pairs is None:
-        return Skip("There are no statistics for the distinct values in a group: Spark's own plan stays.")
+        return Skip("There are no statistics for the distinct values in a group: Spark's own plan is kept.")
     one, two = one_phase(groups, statistics.slots, pairs), native_distinct(groups, pairs, statistics.slots, tasks)
-    by_value = weigh(node, ctx.settings, statistics).costs.get(BY_VALUE)
-    return _Weighed(groups, one, two, kept_by_local_phase(pairs, tasks), by_value)
+    by_value = method_costs(node, ctx.settings, statistics).costs.get(BY_VALUE)
+    return _PhaseCosts(groups, one, two, kept_by_local_phase(pairs, tasks), by_value)
 
 
-def _decide_by_cost(node: Aggregate, weighed: _Weighed, ctx: RuleContext) -> Match[Aggregate] | Skip:
+def _choose_phases_by_cost(node: Aggregate, weighed: _PhaseCosts, ctx: RuleContext) -> Match[Aggregate] | Skip:
     rows = round(weighed.groups.rows)
     if rows < MIN_ROWS:
-        return Skip(f"{rows:,} rows are too few to decide anything on (below {MIN_ROWS:,}): Spark's two phases stay.")
+        return Skip(
+            f"{rows:,} rows are too few for a decision by cost (below {MIN_ROWS:,}): Spark's two phases are kept."
+        )
     share = f"{weighed.kept:.0%}" if weighed.kept >= 0.01 else "less than 1%"
-    kept = f"A local phase keeps {share} of its rows"
+    kept = f"The local phase keeps {share} of its rows"
     hot = hot_group(weighed.groups, ctx.settings.skew, ctx.statistics.slots, bytes_per_row(node.input, ctx.statistics))
     by_value, rivals = weighed.by_value, [weighed.two.slowest]
     if hot is None and weighed.groups.distinct >= GROUPS_PER_SLOT * ctx.statistics.slots:
         rivals.append(weighed.one.slowest)
     if by_value is not None and by_value.slowest * MARGIN <= min(rivals):
-        reason = f"{kept}: rows sent by group and value at once cost clearly less."
+        reason = f"{kept}: shuffling the rows by group and value without it costs clearly less."
         return Match(node, BY_VALUE, reason, weighed.alternatives(BY_VALUE))
     if hot is not None:
-        reason = f"{kept}, but group {hot.value} {hot.told} of all rows: one phase would put them on one task."
+        reason = f"{kept}, but group {hot.value} {hot.share_text} of all rows: one phase would put them on one task."
         return Skip(reason, weighed.alternatives(TWO_PHASE))
     if weighed.one.slowest >= weighed.two.slowest:
-        return Skip(f"{kept}: Spark's two phases stay.", weighed.alternatives(TWO_PHASE))
-    doubt = doubt_of(node, ctx.statistics)
+        return Skip(f"{kept}: Spark's two phases are kept.", weighed.alternatives(TWO_PHASE))
+    doubt = one_phase_obstacle(node, ctx.statistics)
     if doubt is not None:
-        return Skip(f"{kept}, but {doubt}: Spark's two phases stay.", weighed.alternatives(TWO_PHASE))
-    return Match(node, ONE_PHASE, f"{kept}: not worth its work.", weighed.alternatives(ONE_PHASE))
+        return Skip(f"{kept}, but {doubt}: Spark's two phases are kept.", weighed.alternatives(TWO_PHASE))
+    return Match(node, ONE_PHASE, f"{kept}: it costs more than it saves.", weighed.alternatives(ONE_PHASE))
 
 
-def _of_all_rows(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | None:
+def _match_without_keys(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | None:
     """Without group keys nothing can be sent by group, but values can be told apart behind an exchange by them."""
     if node.keys or node.grouping_sets or len(distinct_sets(node)) != 1:
         return None
-    methods = weigh(node, ctx.settings, ctx.statistics)
+    methods = method_costs(node, ctx.settings, ctx.statistics)
     if methods.best != BY_VALUE:
         return None
-    reason = "There are no group keys: rows sent by value at once cost clearly less than a local phase of values."
+    reason = (
+        "There are no group keys: shuffling the rows by value costs clearly less than a local phase for the values."
+    )
     return Match(node, BY_VALUE, reason, methods.alternatives(BY_VALUE))
 
 

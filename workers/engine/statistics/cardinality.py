@@ -142,8 +142,8 @@ def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
     Columns that only have another name here than in the table count as the table's.
     """
     match node:
-        case Union() | Project() if node.stands_for is not None:
-            return profile_of(node.stands_for, columns, statistics)
+        case Union() | Project() if node.replaces is not None:
+            return profile_of(node.replaces, columns, statistics)
         case Scan():
             return _scan_profile(node, columns, statistics)
         case Filter():
@@ -175,17 +175,17 @@ def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
 def bytes_per_row(node: Node, statistics: Statistics) -> float:
     """Bytes of a row of `node`, taking each table's rows at their size in its files."""
     sizes = (
-        statistics.tables.get(scan.alias) for scan in walk_up(in_one_piece(node, statistics)) if isinstance(scan, Scan)
+        statistics.tables.get(scan.alias) for scan in walk_up(original_of(node, statistics)) if isinstance(scan, Scan)
     )
     return sum(size.bytes / size.rows for size in sizes if size is not None and size.rows)
 
 
 @once_per_node
-def in_one_piece(node: Node, statistics: Statistics) -> Node:
+def original_of(node: Node, statistics: Statistics) -> Node:
     """The tree with each node that stands for another one replaced by that one: what it computes, not how it runs."""
-    if isinstance(node, Union | Project) and node.stands_for is not None:
-        return in_one_piece(node.stands_for, statistics)
-    return with_inputs(node, tuple(in_one_piece(child, statistics) for child in inputs_of(node)))
+    if isinstance(node, Union | Project) and node.replaces is not None:
+        return original_of(node.replaces, statistics)
+    return with_inputs(node, tuple(original_of(child, statistics) for child in inputs_of(node)))
 
 
 def joined_profile(side: KeyProfile, other: KeyProfile, inner: bool) -> KeyProfile:
@@ -203,8 +203,8 @@ def _rows(node: Node, statistics: Statistics) -> float | None:
             return _join_rows(node, statistics)
         case Aggregate():
             return _groups(node, statistics)
-        case Union() | Project() if node.stands_for is not None:
-            return _rows(node.stands_for, statistics)
+        case Union() | Project() if node.replaces is not None:
+            return _rows(node.replaces, statistics)
         case Union():
             rows = [_rows(branch, statistics) for branch in node.inputs]
             return None if None in rows else sum(count for count in rows if count is not None)
