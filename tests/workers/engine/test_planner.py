@@ -353,7 +353,7 @@ def test_rules_are_skipped_once_the_time_for_rewrites_is_over(monkeypatch: pytes
     assert [len(rule.looked) for rule in (first, second)] == [2, 0]
     assert [(trace.rule, trace.outcome) for trace in plan.trace] == [("looks", RuleOutcome.SKIPPED)] * 2
     assert {trace.reason for trace in plan.trace} == {
-        "Not applied to all of the plan: the rewrites took longer than optimizer.timeout (6 s)."
+        "Not applied to the whole plan: the rewrites took longer than optimizer.timeout (6 s)."
     }
 
 

@@ -30,7 +30,7 @@ TWO_PHASE = AggPhase.TWO_PHASE.value
 
 
 class TwoPhaseAggregate:
-    """Decides whether rows are aggregated before the shuffle as well as after it, or only after it.
+    """Decides whether rows are aggregated before and after the shuffle, or only after it.
 
     >>> uid, amount = column("o.uid", BIGINT), column("o.amount", BIGINT)
     >>> orders = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.amount", BIGINT), "amount")))
@@ -45,39 +45,39 @@ class TwoPhaseAggregate:
       Exchange BY o.uid
         Scan orders AS o [o.uid, o.amount]
 
-    Spark's own plan has two phases: a local aggregate in every task, and one over its rows behind the shuffle. The
-    local one pays where it leaves few rows; where nearly every row is a group of its own it is work for nothing, and
-    the rows go as they are. `stats/cost.py` has the formulas; without a hot group the turning point is a local phase
-    that keeps a fifth of its rows where its hash tables are large, and most of them where they are small.
+    Spark's own plan has two phases: a local aggregate in every task, and a global one after the shuffle. The local
+    phase pays off if it emits few rows. If nearly every row is its own group, it only costs time, and the rows should
+    be shuffled without it. `distinct/aggregate_cost.py` has the formulas; without a hot group, one phase is cheaper if
+    the local phase keeps more than a fifth of its rows with large hash tables, or most of them with small ones.
 
-    Where distinct values are told apart in one phase, the plan says so in two aggregates, by group and value and then
-    by group: for a DISTINCT call Spark would run four behind the exchange, a local and a global one for each. Where the
-    groups are few, or one is hot, the rows are sent by group and value (`ONE_PHASE_BY_VALUE`), and the values that are
-    left are counted by group in two phases: it spares the local phase of the many pairs, which Spark runs.
+    If distinct values are deduplicated in one phase, the plan has two aggregates, by group and value and then by group:
+    for a DISTINCT call Spark would run four after the exchange, a local and a global one for each. If there are few
+    groups, or one is hot, the rows are shuffled by group and value (`ONE_PHASE_BY_VALUE`), and the remaining values are
+    counted by group in two phases: this avoids the local phase for the many pairs in Spark's plan.
 
     Fires when:
-        - `agg_phase` is ONE_PHASE or TWO_PHASE and nothing below stands against it, or
-        - it is AUTO, at least 500,000 rows come in, one phase costs less than two, and no group is hot, all by a sample
-          of thousands of rows from all over the table; or
-        - it is AUTO, and distinct values of one set are told apart clearly cheaper by (group, value) in one phase, of
-          which no pair is hot.
+        - `agg_phase` is ONE_PHASE or TWO_PHASE and none of the conditions below prevents it; or
+        - it is AUTO, the input has at least 500,000 rows, one phase costs less than two, and no group is hot, by a
+          sample of thousands of rows from all parts of the table; or
+        - it is AUTO, no (group, value) is hot, and deduplicating one set of distinct values by (group, value) in one
+          phase is clearly cheaper.
 
     Does not fire when:
-        - the aggregate is what an earlier rule made, which settled its phases itself;
+        - an earlier rule created the aggregate and set its phases;
         - there are grouping sets;
-        - there are no group keys: one row comes out, and only two phases use more than one task (values of one set may
-          still be told apart in one phase first);
-        - the rows are partitioned by group keys already: Spark aggregates them once, where they are;
-        - several sets of values are told apart by DISTINCT, or one with a FILTER: Spark copies the rows for each and
-          shuffles the copies;
+        - there are no group keys: the result is one row, and only two phases use more than one task (values of one set
+          may still be deduplicated in one phase first);
+        - the rows are already partitioned by group keys: Spark aggregates them once, without a shuffle;
+        - there are several sets of DISTINCT values, or one with a FILTER: Spark copies the rows for each and shuffles
+          the copies;
         - it is AUTO and there are no statistics for the group keys, or few rows, or two phases cost less;
-        - it is AUTO and a group key is a FLOAT or DOUBLE: Spark groups by 0.0 for -0.0 and one NaN for all, which is
-          not what an exchange by the key itself parts the rows by, and keeps both of its aggregates behind one.
+        - it is AUTO and a group key is a FLOAT or DOUBLE: Spark groups by a normalized key (0.0 for -0.0, one NaN for
+          all), but the exchange is by the original key, so Spark runs both of its aggregates after the exchange.
 
     Why the result is the same:
-        an exchange by exactly the group keys moves rows and changes none; all rows of a group are on one task,
-        where Spark aggregates them at once, and where a row is left for each distinct value of a group, to be counted
-        there: NULLs hash alike, and so do -0.0 and 0.0, and all NaNs.
+        an exchange by exactly the group keys moves rows and does not change them. All rows of a group are in one task,
+        where Spark aggregates them in one step, or where one row is left for each distinct value of the group and
+        counted: all NULLs have equal hashes, as have -0.0 and 0.0, and all NaNs.
 
     Settings read:
         agg_phase, skew.factor, skew.threshold
@@ -86,7 +86,7 @@ class TwoPhaseAggregate:
     name = "two_phase_aggregate"
 
     def match(self, node: Node, ctx: RuleContext) -> Match[Aggregate] | Skip | None:
-        """As the class says; None for anything but a whole aggregate, undecided, or the last part of a split one."""
+        """Returns None for all nodes but final aggregates, and whole ones whose phases are not decided."""
         if not isinstance(node, Aggregate) or node.role is AggregateRole.PARTIAL:
             return None
         if node.role is AggregateRole.FINAL:
@@ -104,8 +104,8 @@ class TwoPhaseAggregate:
         return weighed if isinstance(weighed, Skip) else _choose_phases_by_cost(node, weighed, ctx)
 
     def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:
-        """The aggregate with its phases decided, over an exchange by its keys where it has one; one with a set of
-        distinct values as an aggregate that tells them apart, and one above it.
+        """Returns the aggregate with its phases set, for one phase over an exchange by its keys. A set of distinct
+        values gets an aggregate that deduplicates them, below the final one.
         """
         node = match.node
         if match.choice == TWO_PHASE:
@@ -121,7 +121,9 @@ class TwoPhaseAggregate:
 
 @dataclass(frozen=True)
 class _PhaseCosts:
-    """All ways with their costs. `kept` is the share of its rows that the local phase passes on."""
+    """The costs of one phase, of two phases, and of a shuffle by (group, value) if it is possible. `groups` is the
+    distribution of the rows over the groups, `kept` the share of its rows that the local phase emits.
+    """
 
     groups: KeyProfile
     one: Cost
@@ -130,12 +132,13 @@ class _PhaseCosts:
     by_value: Cost | None = None
 
     def alternatives(self, chosen: str) -> tuple[Alternative, ...]:
-        ways = {ONE_PHASE: self.one, TWO_PHASE: self.two, BY_VALUE: self.by_value}
-        return tuple(way.alternative(name, chosen) for name, way in ways.items() if way is not None)
+        """Returns the alternatives for the trace."""
+        costs = {ONE_PHASE: self.one, TWO_PHASE: self.two, BY_VALUE: self.by_value}
+        return tuple(cost.alternative(name, chosen) for name, cost in costs.items() if cost is not None)
 
 
 def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
-    """Why there is nothing to decide."""
+    """Returns the reason why the phases cannot be chosen; None if they can."""
     if node.grouping_sets:
         return GROUPING_SETS
     if not node.keys:
@@ -187,14 +190,14 @@ def _choose_phases_by_cost(node: Aggregate, weighed: _PhaseCosts, ctx: RuleConte
         return Skip(reason, weighed.alternatives(TWO_PHASE))
     if weighed.one.slowest >= weighed.two.slowest:
         return Skip(f"{kept}: Spark's two phases are kept.", weighed.alternatives(TWO_PHASE))
-    doubt = one_phase_obstacle(node, ctx.statistics)
-    if doubt is not None:
-        return Skip(f"{kept}, but {doubt}: Spark's two phases are kept.", weighed.alternatives(TWO_PHASE))
+    obstacle = one_phase_obstacle(node, ctx.statistics)
+    if obstacle is not None:
+        return Skip(f"{kept}, but {obstacle}: Spark's two phases are kept.", weighed.alternatives(TWO_PHASE))
     return Match(node, ONE_PHASE, f"{kept}: it costs more than it saves.", weighed.alternatives(ONE_PHASE))
 
 
 def _match_without_keys(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | None:
-    """Without group keys nothing can be sent by group, but values can be told apart behind an exchange by them."""
+    """Returns a match for an aggregate without group keys if shuffling its rows by value is the cheapest method."""
     if node.keys or node.grouping_sets or len(distinct_sets(node)) != 1:
         return None
     methods = method_costs(node, ctx.settings, ctx.statistics)

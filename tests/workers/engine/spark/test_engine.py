@@ -361,7 +361,7 @@ def test_memory_that_a_broadcast_by_adaptive_execution_may_have_taken(
     assert safer.cautious
     told = safer.report.rules[0].reason
     assert "The plan hashed and broadcast no side of a join, but adaptive execution may have broadcast one." in told
-    assert "Spark broadcasts nothing by itself" in told
+    assert "Spark broadcasts nothing automatically" in told
     assert safer.report.first_run is not None
 
     def joins(frame: DataFrame) -> set[str]:

@@ -126,8 +126,8 @@ def one_phase_obstacle(node: Aggregate, statistics: Statistics) -> str | None:
 
 
 def sample_obstacle(columns: tuple[str, ...], statistics: Statistics) -> str | None:
-    """Returns the reason why the sample of `columns` is too weak for a decision, as the end of a sentence; None if it is
-    not, and for columns without a sample.
+    """Returns the reason why the sample of `columns` is too weak for a decision, as the end of a sentence; None if it
+    is not, and for columns without a sample.
     """
     sketch = statistics.keys.get(columns)
     if sketch is None:
@@ -180,7 +180,7 @@ def kept_by_local_phase(profile: KeyProfile, tasks: int) -> float:
 
 
 def hottest_task(profile: KeyProfile, slots: int) -> float:
-    """Returns the rows of the busiest task after a shuffle by the key: the most frequent key, and its part of the rest."""
+    """Returns the rows of the busiest task after a shuffle by the key: the most frequent key and a part of the rest."""
     top = profile.hot[0][1] if profile.hot else 0.0
     return top + (profile.rows - top) / slots
 
@@ -199,7 +199,7 @@ def hot_group(profile: KeyProfile, skew: SkewSettings, slots: int, row_bytes: fl
 
 
 def one_phase(groups: KeyProfile, slots: int, pairs: KeyProfile | None = None) -> Cost:
-    """Rows are shuffled by group without a local phase. With `pairs` (group, value), each task also counts its pairs."""
+    """Rows are shuffled by group without a local phase. With `pairs` (group, value), a task also counts its pairs."""
     hottest = hottest_task(groups, slots)
     counted = 0.0 if pairs is None else pairs.distinct / slots
     return Cost(groups.rows / slots + hottest + counted, groups.rows, hottest)
@@ -239,14 +239,14 @@ def row_of_table(entries: float) -> float:
 
 
 def partitions_of_tables(entries: float, slots: int) -> int | None:
-    """Returns the best number of partitions for an aggregate in one phase with so many entries, so that no partition has
-    a large hash table. None if the number that workers set, two per slot, is enough.
+    """Returns the best number of partitions for an aggregate in one phase with so many entries, so that no partition
+    has a large hash table. None if the number that workers set, two per slot, is enough.
 
     On 20 M rows and two cores, 5 M groups took 5.4 s after the exchange in 4 partitions, 4.9 s in 16 and in 64, and
     9.6 s in 256, which have too many small blocks.
     """
-    wanted = math.ceil(entries / _MANY_ENTRIES)
-    return None if wanted <= _PARTITIONS_PER_SLOT * slots else min(wanted, _MOST_PARTITIONS_PER_SLOT * slots)
+    partitions = math.ceil(entries / _MANY_ENTRIES)
+    return None if partitions <= _PARTITIONS_PER_SLOT * slots else min(partitions, _MOST_PARTITIONS_PER_SLOT * slots)
 
 
 def _merged(entries: float, rows: float, slots: int, tasks: int) -> Cost:
@@ -336,7 +336,7 @@ def branches(parts: Sequence[Cost], groups: KeyProfile, slots: int, reread: floa
 
 
 def keyed_branches(groups: KeyProfile, sets: Sequence[KeyProfile], slots: int) -> Cost:
-    """Rows are shuffled by group once and copied there for each distinct argument; the copies are deduplicated there."""
+    """Rows are shuffled by group once and copied there for each distinct argument; copies are deduplicated there."""
     hottest = hottest_task(groups, slots)
     counted = sum(pairs.distinct for pairs in sets) / slots
     # The copies of all arguments share one table.

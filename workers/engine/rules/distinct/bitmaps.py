@@ -257,7 +257,7 @@ def group_bitmap_aggregate(
     taken = names_of(node) | names_of(node.input)
     (values,) = distinct_sets(node)
     run = Named(compose("shiftright({0}, 6)", (integer,), BIGINT), fresh_name("$run", taken))
-    apart = tuple(Named(value, fresh_name(f"$v{number}", taken)) for number, value in enumerate(values))
+    value_keys = tuple(Named(value, fresh_name(f"$v{number}", taken)) for number, value in enumerate(values))
     bit = compose("shiftleft(1L, CAST(COALESCE(({0}) & 63L, 0L) AS INT))", (integer,), BIGINT)
     partial_names, final_names = names("$p", taken), names("$f", taken)
     # The groups of all rows, also of those that a FILTER excludes: a group exists if it has a row.
@@ -270,12 +270,12 @@ def group_bitmap_aggregate(
     )
     rows = Exchange(node.input, values, partitions) if values_in is Phases.ONE_PHASE else node.input
     calls = tuple(dict.fromkeys((present, *counted)))
-    by_value = Aggregate(rows, (*apart, run), calls, AggregateRole.PARTIAL, values_in)
+    by_value = Aggregate(rows, (*value_keys, run), calls, AggregateRole.PARTIAL, values_in)
     runs = Named(column(run.name, BIGINT), run.name)
     there = Call(PlanFunction.BIT_OR, (column(present.output.name, BIGINT),), Field(next(final_names), BIGINT))
     bits = tuple(
         tuple(
-            Call(AggregateFunction.SUM, (_bit(call, place, apart),), Field(next(final_names), BIGINT))
+            Call(AggregateFunction.SUM, (_bit(call, place, value_keys),), Field(next(final_names), BIGINT))
             for place in range(GROUPS)
         )
         for call in counted

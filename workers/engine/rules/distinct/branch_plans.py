@@ -46,8 +46,8 @@ _EXACT = frozenset(
 
 
 def branch_aggregates(node: Aggregate) -> tuple[Aggregate, ...]:
-    """Returns an aggregate for each set of distinct values of `node`, with the calls of that set; the first one also has
-    all calls without DISTINCT values.
+    """Returns an aggregate for each set of distinct values of `node`, with the calls of that set; the first one also
+    has all calls without DISTINCT values.
     """
     sets = [frozenset(value.sql for value in values) for values in distinct_sets(node)]
 
@@ -61,9 +61,9 @@ def branch_aggregates(node: Aggregate) -> tuple[Aggregate, ...]:
 
 
 def joined_branches(node: Aggregate, branch_plan: Callable[[Aggregate], Node]) -> Project:
-    """The branches of `node`, each as `told_apart` makes it, joined on the group keys, NULL with NULL.
+    """Returns the branches of `node`, each planned by `branch_plan`, joined on the group keys, NULL with NULL.
 
-    Every branch has every group once, whatever its calls leave out. Without keys each is one row.
+    Every branch has every group once, whichever rows its calls filter. Without keys each branch is one row.
     """
     taken = names_of(node) | names_of(node.input)
     first, *others = branch_aggregates(node)
@@ -84,8 +84,8 @@ def joined_branches(node: Aggregate, branch_plan: Callable[[Aggregate], Node]) -
 
 
 def keyed_branches(node: Aggregate, partitions: int | None = None) -> Project:
-    """Returns `node` over one exchange by its keys: each row is copied there for each set, and each group is deduplicated
-    in its task. `partitions` is the exchange's number of partitions.
+    """Returns `node` over one exchange by its keys: each row is copied there for each set, and each group is
+    deduplicated in its task. `partitions` is the exchange's number of partitions.
 
     Our `Expand` becomes Spark's Generate, which keeps the partitioning of rows; Spark's own Expand does not. Raises
     ValueError for a call that cannot be split.
@@ -122,7 +122,8 @@ def is_cheap_to_repeat(node: Node) -> bool:
 
 
 def is_deterministic(node: Node) -> bool:
-    """Whether `node` returns the same rows each time that it is computed, so that several parts of a plan may compute it.
+    """Whether `node` returns the same rows each time that it is computed, so that several parts of a plan may compute
+    it.
 
     A LIMIT may take other rows, a sum of fractions depends on the order of rows in its last digits, and FIRST_VALUE or
     LISTAGG may take any of several equal values.

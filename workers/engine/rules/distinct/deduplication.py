@@ -23,8 +23,8 @@ Values = dict[frozenset[str], tuple[Scalar, ...]]
 
 @dataclass(frozen=True)
 class Deduplication:
-    """An aggregate in two steps: `rows` has a row for each value of a group. `aggregates` has, for each call of the whole
-    aggregate, the calls over `rows`; `results` has, for each call, its value over their outputs.
+    """An aggregate in two steps: `rows` has a row for each value of a group. `aggregates` has, for each call of the
+    whole aggregate, the calls over `rows`; `results` has, for each call, its value over their outputs.
     """
 
     rows: Aggregate
@@ -89,8 +89,8 @@ def flag_of(condition: Scalar, name: str) -> Call:
 def value_columns(
     sets: tuple[tuple[Scalar, ...], ...], branch: Scalar | None, taken: frozenset[str]
 ) -> tuple[tuple[Named, ...], Values]:
-    """Returns the columns to group by, and those of each set. Sets share columns of the same type, since a copy of a row
-    has the values of one set only.
+    """Returns the columns to group by, and those of each set. Sets share columns of the same type, since a copy of a
+    row has the values of one set only.
     """
     arms: dict[tuple[DataType | int, int], list[tuple[int, Scalar]]] = {}
     places: list[tuple[frozenset[str], list[tuple[DataType | int, int]]]] = []

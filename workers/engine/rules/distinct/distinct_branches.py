@@ -38,7 +38,8 @@ MAY_DIFFER = (
 
 
 class DistinctBranches:
-    """Deduplicates several sets of distinct values separately, where Spark would copy and shuffle all rows for each set.
+    """Deduplicates several sets of distinct values separately, where Spark would copy and shuffle all rows for each
+    set.
 
     >>> uid, item, shop = column("o.uid", BIGINT), column("o.item", STRING), column("o.shop", STRING)
     >>> fields = tuple((Field(f"o.{name}", STRING), name) for name in ("uid", "item", "shop"))

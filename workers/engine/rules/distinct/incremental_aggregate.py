@@ -46,8 +46,9 @@ class IncrementalAggregate:
     (group, bucket, value) and then by (group, bucket).
 
     Fires when:
-        `incremental_agg` is true, and a final aggregate in two phases is above the result of `split_distinct_aggregate`:
-        a partial aggregate per bucket that counts DISTINCT values, or values that are deduplicated below it.
+        `incremental_agg` is true, and a final aggregate in two phases is above the result of
+        `split_distinct_aggregate`: a partial aggregate per bucket that counts DISTINCT values, or values that are
+        deduplicated below it.
 
     Does not fire when:
         - `incremental_agg` is false;

@@ -270,8 +270,8 @@ def _costs_by_width(node: Aggregate, groups: KeyProfile, pairs: KeyProfile, stat
 
 
 def _may_be_blocks(node: Aggregate, statistics: Statistics) -> bool:
-    """Whether the hash table's entries are known to be small compared with the blocks: they have no strings, which Spark
-    would keep in memory that it does not manage.
+    """Whether the hash table's entries are known to be small compared with the blocks: they have no strings, which
+    Spark would keep in memory that it does not manage.
     """
     types = [*(key.expression.type for key in node.keys), *(call.output.type for call in node.calls)]
     return statistics.hashes_blocks and all(type_ is not None and type_.name in _SMALL for type_ in types)

@@ -84,9 +84,9 @@ class SplitDistinctAggregate:
     Fires when:
         the aggregate has DISTINCT calls, all its calls can be split, and
         - `distinct_method` is split, or auto and `distinct_split.enabled` true, or
-        - both are auto, there is one set of distinct values without a FILTER, the rows are partitioned by group, a group
-          is hot (more rows than `skew.factor` times the other groups' rows per slot, and at least `skew.threshold`
-          bytes), and the split costs less.
+        - both are auto, there is one set of distinct values without a FILTER, the rows are partitioned by group, a
+          group is hot (more rows than `skew.factor` times the other groups' rows per slot, and at least
+          `skew.threshold` bytes), and the split costs less.
 
     Does not fire when:
         - `distinct_method` is another one, or auto and `distinct_split.enabled` false;
@@ -234,7 +234,7 @@ def _groups(node: Aggregate, ctx: RuleContext) -> KeyProfile | None:
 
 
 def _alternatives(node: Aggregate, ctx: RuleContext, chosen: str) -> tuple[Alternative, ...]:
-    """Both ways, where there is one set of values and the groups are known; else there is nothing to method_costs."""
+    """Returns Spark's plan and the split with their costs; empty with several sets, or without statistics of groups."""
     statistics, sets, groups = ctx.statistics, distinct_sets(node), _groups(node, ctx)
     if groups is None or len(sets) > 1:
         return ()

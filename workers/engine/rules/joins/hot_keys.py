@@ -65,8 +65,8 @@ class JoinProfile:
 
     `sides` has the distribution per side, `loads` the rows of each hot key, `row_bytes` the bytes per row. `nulls` are
     the rows with a NULL key that the join keeps, `tasks` the number of tasks that read a side. `is_even`: in the
-    sample, the rows of a key are in all files of the side. `broadcast_limit` is in bytes of hashed rows; a hashed row has
-    `hashed_bytes`. `shuffled_below` are the rows that joins below shuffle each time that they are computed;
+    sample, the rows of a key are in all files of the side. `broadcast_limit` is in bytes of hashed rows; a hashed row
+    has `hashed_bytes`. `shuffled_below` are the rows that joins below shuffle each time that they are computed;
     `text_sides` are the sides that read text files.
     """
 

@@ -213,10 +213,11 @@ def _is_split_cheaper(best: JoinAlgorithm, node: Join, sides: tuple[JoinSide, Jo
     """
     if skew_of(node, ctx.settings.join.skew) is JoinSkew.NONE:
         return False
-    apart = split_join_cost(node, ctx.statistics, ctx.settings.skew, ctx.above)
+    split_cost = split_join_cost(node, ctx.statistics, ctx.settings.skew, ctx.above)
     # In the costs of whole joins, sorting has a larger weight.
     return (
-        apart is not None and apart.slowest * SORTED * CLEAR_GAIN <= cost_of(best, *sides, ctx.statistics.slots).slowest
+        split_cost is not None
+        and split_cost.slowest * SORTED * CLEAR_GAIN <= cost_of(best, *sides, ctx.statistics.slots).slowest
     )
 
 

@@ -81,12 +81,12 @@ def isolation_plan(join: Join, profile: JoinProfile, hot: Sequence[KeyLoad], nul
                 free[probe] -= build
                 break
     parts = tuple(_broadcast_part(profile, probe, loads) for probe, loads in chosen.items() if loads)
-    passing = tuple(side for side in nulls if nulls_can_bypass(join, side))
-    if not parts and not passing:
+    bypassing = tuple(side for side in nulls if nulls_can_bypass(join, side))
+    if not parts and not bypassing:
         return None
-    apart = [load for loads in chosen.values() for load in loads]
+    handled = [load for loads in chosen.values() for load in loads]
     added = [_broadcast_cost(profile, part, chosen[part.probe]) for part in parts]
-    return SkewPlan(parts, passing, _apart(profile, apart, passing, added))
+    return SkewPlan(parts, bypassing, _split_cost(profile, handled, bypassing, added))
 
 
 def salting_plan(join: Join, profile: JoinProfile, hot: Sequence[KeyLoad], nulls: Sequence[Side]) -> SkewPlan | None:
@@ -104,10 +104,10 @@ def salting_plan(join: Join, profile: JoinProfile, hot: Sequence[KeyLoad], nulls
     parts = tuple(_part(probe, loads, salts=salts) for probe, loads in chosen.items() if loads)
     if not parts:
         return None
-    passing = tuple(side for side in nulls if nulls_can_bypass(join, side))
-    apart = [load for loads in chosen.values() for load in loads]
+    bypassing = tuple(side for side in nulls if nulls_can_bypass(join, side))
+    handled = [load for loads in chosen.values() for load in loads]
     added = [_salt_cost(profile, part, chosen[part.probe]) for part in parts]
-    return SkewPlan(parts, passing, _apart(profile, apart, passing, added))
+    return SkewPlan(parts, bypassing, _split_cost(profile, handled, bypassing, added))
 
 
 def salting_plan_in_one_read(
@@ -129,7 +129,9 @@ def salting_plan_in_one_read(
     part = _part(probe, chosen, salts=salts)
     added = [_salt_cost(profile, part, chosen)] if chosen else []
     added += [_spread_cost(profile, side) for side in spread]
-    return SkewPlan((part,) if chosen else (), spread, _apart(profile, chosen, spread, added, once=frozenset({probe})))
+    return SkewPlan(
+        (part,) if chosen else (), spread, _split_cost(profile, chosen, spread, added, once=frozenset({probe}))
+    )
 
 
 SkewPlanner = Callable[[Join, JoinProfile, Sequence[KeyLoad], Sequence[Side]], SkewPlan | None]
@@ -145,17 +147,17 @@ def may_be_salted(local: JoinLocal) -> bool:
 
 
 def will_be_split(
-    join: Join, wanted: JoinSkew, forced: ForcedStrategy, statistics: Statistics, above: tuple[Scalar, ...] = ()
+    join: Join, skew: JoinSkew, forced: ForcedStrategy, statistics: Statistics, above: tuple[Scalar, ...] = ()
 ) -> bool:
-    """Whether `wanted`, if it is forced, will split `join`, for which `forced` is forced as well, unless another rule
+    """Whether `skew`, if it is forced, will split `join`, for which `forced` is forced as well, unless another rule
     broadcasts or aggregates a side. Joins below that it will split too count if nothing else is forced for them.
     """
 
     def is_split(below: Join) -> bool:
-        return _is_splittable(below, skew_of(below, wanted), forced_strategy(below, *NOT_FORCED), statistics)
+        return _is_splittable(below, skew_of(below, skew), forced_strategy(below, *NOT_FORCED), statistics)
 
     return (
-        _is_splittable(join, wanted, forced, statistics, above)
+        _is_splittable(join, skew, forced, statistics, above)
         and _nested_splits(join, is_split, statistics) < MAX_NESTED_SPLITS
     )
 
@@ -172,12 +174,12 @@ def _nested_splits(join: Join, is_split: Callable[[Join], bool], statistics: Sta
 
 @once_per_node
 def _is_splittable(
-    join: Join, wanted: JoinSkew, forced: ForcedStrategy, statistics: Statistics, above: tuple[Scalar, ...] = ()
+    join: Join, skew: JoinSkew, forced: ForcedStrategy, statistics: Statistics, above: tuple[Scalar, ...] = ()
 ) -> bool:
-    make, (ship, local) = SKEW_PLANNERS.get(wanted), forced
+    make, (ship, local) = SKEW_PLANNERS.get(skew), forced
     if make is None or ship in HASHED_SIDE or (forced == NOT_FORCED and is_broadcast(join, statistics)):
         return False
-    if wanted is JoinSkew.SALT and not may_be_salted(local):
+    if skew is JoinSkew.SALT and not may_be_salted(local):
         return False
     profile = None if refusal_of(join) else join_profile(join, statistics, above)
     if profile is None:
@@ -205,8 +207,8 @@ def _split_join_cost(
     if profile is None or filtered_by_key(join, statistics, above):
         return None
     hot, nulls = hot_key_loads(profile, skew), sides_with_hot_nulls(profile, skew)
-    ways = (isolation_plan(join, profile, hot, nulls), salting_plan(join, profile, hot, nulls))
-    return min((way.cost for way in ways if way is not None), key=lambda cost: cost.slowest, default=None)
+    plans = (isolation_plan(join, profile, hot, nulls), salting_plan(join, profile, hot, nulls))
+    return min((plan.cost for plan in plans if plan is not None), key=lambda cost: cost.slowest, default=None)
 
 
 def plain_cost(profile: JoinProfile) -> Cost:
@@ -243,9 +245,9 @@ def _on_one_task(profile: JoinProfile, load: KeyLoad) -> float:
     return profile.handled(load)
 
 
-def _apart(
+def _split_cost(
     profile: JoinProfile,
-    apart: Sequence[KeyLoad],
+    handled: Sequence[KeyLoad],
     nulls: Sequence[Side],
     added: Sequence[Cost],
     once: frozenset[Side] = frozenset(),
@@ -253,8 +255,8 @@ def _apart(
     """Returns the cost of the ordinary join of the rest, plus the costs `added` by the parts, plus the cost of reading
     the sides again for each part, except the sides that are read `once`.
     """
-    left = [load for load in profile.loads if load not in apart]
-    moved = sum(load.left + load.right for load in apart) + sum(profile.nulls[side] for side in nulls)
+    left = [load for load in profile.loads if load not in handled]
+    moved = sum(load.left + load.right for load in handled) + sum(profile.nulls[side] for side in nulls)
     rest = _ordinary(
         replace(profile, nulls={side: 0.0 if side in nulls else rows for side, rows in profile.nulls.items()}),
         left,
@@ -283,9 +285,9 @@ def _broadcast_part(profile: JoinProfile, probe: Side, loads: Sequence[KeyLoad])
     """Returns a part that distributes the probe's rows if that costs less than joining them in the tasks that read
     them, in the worst case only a few tasks.
     """
-    in_place, parted = _part(probe, loads), _part(probe, loads, tasks=_tasks(profile))
-    costs = [_broadcast_cost(profile, part, loads).slowest for part in (in_place, parted)]
-    return in_place if costs[0] <= costs[1] else parted
+    in_place, distributed = _part(probe, loads), _part(probe, loads, tasks=_tasks(profile))
+    costs = [_broadcast_cost(profile, part, loads).slowest for part in (in_place, distributed)]
+    return in_place if costs[0] <= costs[1] else distributed
 
 
 def _broadcast_cost(profile: JoinProfile, part: HotPart, loads: Sequence[KeyLoad]) -> Cost:

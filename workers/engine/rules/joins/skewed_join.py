@@ -115,15 +115,15 @@ class SkewedJoin:
         """Returns None for nodes that are not equi-joins."""
         if not isinstance(node, Join) or not node.keys:
             return None
-        wanted = _skew_setting(node, ctx)
-        if wanted is JoinSkew.NONE:
+        skew = _skew_setting(node, ctx)
+        if skew is JoinSkew.NONE:
             return Skip("join.skew is NONE.")
-        found = _analyze(node, ctx, wanted, self._planners)
+        found = _analyze(node, ctx, skew, self._planners)
         if isinstance(found, str):
-            return Skip(found if wanted is JoinSkew.AUTO else f"{found[:-1]}, so join.skew {wanted} has no effect.")
-        if wanted is JoinSkew.AUTO:
+            return Skip(found if skew is JoinSkew.AUTO else f"{found[:-1]}, so join.skew {skew} has no effect.")
+        if skew is JoinSkew.AUTO:
             return _choose_skew_plan_by_cost(node, found)
-        return _decide_forced(node, wanted, found)
+        return _decide_forced(node, skew, found)
 
     def rewrite(self, match: Match[Join], ctx: RuleContext) -> Node:
         """Returns the union of the parts, as the example shows."""
@@ -179,7 +179,7 @@ def _skew_setting(node: Join, ctx: RuleContext) -> JoinSkew:
     return skew_of(node, ctx.settings.join.skew)
 
 
-def _analyze(node: Join, ctx: RuleContext, wanted: JoinSkew, makers: Mapping[JoinSkew, SkewPlanner]) -> _Analysis | str:
+def _analyze(node: Join, ctx: RuleContext, skew: JoinSkew, planners: Mapping[JoinSkew, SkewPlanner]) -> _Analysis | str:
     """Returns the hot keys and plans of a join, or the reason why the rule leaves the join unchanged."""
     if is_broadcast(node, ctx.statistics):
         return "One side is broadcast: the rows of the other side are not shuffled by key."
@@ -191,10 +191,10 @@ def _analyze(node: Join, ctx: RuleContext, wanted: JoinSkew, makers: Mapping[Joi
         if any(isinstance(side, Union) for side in (node.left, node.right)):
             return "A side is a union: it is not known which of its keys are hot."
         return "There are no statistics for the keys of both sides: it is not known which keys are hot."
-    if wanted is JoinSkew.AUTO and filtered_by_key(node, ctx.statistics, ctx.above):
+    if skew is JoinSkew.AUTO and filtered_by_key(node, ctx.statistics, ctx.above):
         return "A condition is on the key: it may keep all rows of a hot key or none."
-    forced, is_skew_forced = _forced(node, ctx), wanted is not JoinSkew.AUTO
-    if wanted is JoinSkew.AUTO:
+    forced, is_skew_forced = _forced(node, ctx), skew is not JoinSkew.AUTO
+    if skew is JoinSkew.AUTO:
         hot, nulls = hot_key_loads(profile, ctx.settings.skew), sides_with_hot_nulls(profile, ctx.settings.skew)
     else:
         hot, nulls = frequent_keys(profile), sides_keeping_nulls(profile)
@@ -202,7 +202,7 @@ def _analyze(node: Join, ctx: RuleContext, wanted: JoinSkew, makers: Mapping[Joi
         JoinSkew.ISOLATE: hot if is_skew_forced or forced.may_broadcast else (),
         JoinSkew.SALT: hot if forced.may_sort else (),
     }
-    plans = {name: make(node, profile, eligible[name], nulls) for name, make in makers.items()}
+    plans = {name: planner(node, profile, eligible[name], nulls) for name, planner in planners.items()}
     return _Analysis(profile, hot, nulls, {name: plan for name, plan in plans.items() if plan is not None}, forced)
 
 
@@ -211,11 +211,11 @@ def _forced(node: Join, ctx: RuleContext) -> _ForcedStrategy:
     return _ForcedStrategy(*forced_strategy(node, ctx.settings.join.ship, ctx.settings.join.local))
 
 
-def _decide_forced(node: Join, wanted: JoinSkew, found: _Analysis) -> Match[Join] | Skip:
-    plan = found.plans.get(wanted)
+def _decide_forced(node: Join, skew: JoinSkew, found: _Analysis) -> Match[Join] | Skip:
+    plan = found.plans.get(skew)
     if plan is None:
-        return Skip(f"join.skew is {wanted.value}, but {_why_no_plan(node, wanted, found)}.")
-    return Match(node, wanted.value, f"join.skew is {wanted.value}: {_plan_text(plan)}.", found.alternatives(wanted))
+        return Skip(f"join.skew is {skew.value}, but {_why_no_plan(node, skew, found)}.")
+    return Match(node, skew.value, f"join.skew is {skew.value}: {_plan_text(plan)}.", found.alternatives(skew))
 
 
 def _choose_skew_plan_by_cost(node: Join, found: _Analysis) -> Match[Join] | Skip:
@@ -232,11 +232,11 @@ def _choose_skew_plan_by_cost(node: Join, found: _Analysis) -> Match[Join] | Ski
     return Match(node, name.value, f"{_hottest_key_text(found)}: {_plan_text(plan)}.", found.alternatives(name))
 
 
-def _why_no_plan(node: Join, wanted: JoinSkew, found: _Analysis) -> str:
+def _why_no_plan(node: Join, skew: JoinSkew, found: _Analysis) -> str:
     """Returns the reason why there is no plan of this kind, as the end of a sentence."""
-    if wanted is JoinSkew.SALT and not found.forced.may_sort:
+    if skew is JoinSkew.SALT and not found.forced.may_sort:
         return f"{found.forced.text} is forced for this join, and salted keys require sort-merge"
-    if wanted is JoinSkew.AUTO and found.hot and not found.forced.may_broadcast:
+    if skew is JoinSkew.AUTO and found.hot and not found.forced.may_broadcast:
         return f"{found.forced.text} is forced for this join, and hot keys cannot be handled separately with it"
     nulls_only = not found.hot
     if nulls_only and found.nulls and not any(nulls_can_bypass(node, side) for side in found.nulls):
@@ -252,7 +252,7 @@ def _why_no_plan(node: Join, wanted: JoinSkew, found: _Analysis) -> str:
     ):
         side = PROBE_SIDES[node.kind][0].value.lower()
         return f"a {node.kind.value} join can split only the rows of its {side} side"
-    if wanted is JoinSkew.SALT:
+    if skew is JoinSkew.SALT:
         return "the rows have no column other than the key to compute a salt from, or there would be too many copies"
     return "there are too many rows to broadcast"
 
