@@ -39,9 +39,7 @@ class Resident:
 
 
 def resident(jvm_pid: int | None) -> Resident:
-    """Returns the memory of this process and of its JVM, if it has one. Never waits; a process that has
-    ended counts 0.
-    """
+    """Returns the memory of this process and of its JVM, if any. Never waits; a process that has ended counts 0."""
     return Resident(process=_resident_bytes(None), jvm=0 if jvm_pid is None else _resident_bytes(jvm_pid))
 
 
@@ -52,7 +50,7 @@ def _resident_bytes(pid: int | None) -> int:
         return 0
 
 
-class StreamBehind(Protocol):
+class StreamBacklog(Protocol):
     """The backlog of a stream, as it was last measured."""
 
     @property
@@ -81,7 +79,7 @@ class WorkerMetrics:
         self._memory = self._gauge(declared.MEMORY)
         self._mini_batches = self._histogram(declared.MINI_BATCHES)
         # A stream that is not referenced any more does not count.
-        self._streams: WeakSet[StreamBehind] = WeakSet()
+        self._streams: WeakSet[StreamBacklog] = WeakSet()
         self._streams_lock = Lock()
         self._gauge(declared.WAITING_BYTES).set_function(
             lambda: sum(stream.waiting_bytes for stream in self._watched_streams())
@@ -107,7 +105,7 @@ class WorkerMetrics:
         """Records how long a mini-batch took."""
         self._mini_batches.observe(milliseconds / 1000)
 
-    def watch_stream(self, stream: StreamBehind) -> None:
+    def watch_stream(self, stream: StreamBacklog) -> None:
         """Includes the backlog of this stream in every scrape. Holds only a weak reference to it."""
         with self._streams_lock:
             self._streams.add(stream)
@@ -155,7 +153,7 @@ class WorkerMetrics:
             return None
         return server
 
-    def _watched_streams(self) -> list[StreamBehind]:
+    def _watched_streams(self) -> list[StreamBacklog]:
         with self._streams_lock:
             return list(self._streams)
 

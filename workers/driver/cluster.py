@@ -134,18 +134,18 @@ def _urls(settings: SparkSettings) -> tuple[str, ...]:
 def wait_for_executors(
     driver: Driver,
     settings: SparkSettings,
-    going_on: Callable[[], None],
+    on_poll: Callable[[], None],
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Waits until an executor has registered. Calls `going_on` at each poll; it may raise to stop the wait.
+    """Waits until an executor has registered. Calls `on_poll` at each poll; it may raise to stop the wait.
 
     Raises SparkUnavailableError `no_executors` after `executor_wait_seconds`, and `cluster_unreachable` if Spark stops
     meanwhile, as it does if its master does not accept the application.
     """
     until = clock() + settings.executor_wait_seconds
     while True:
-        going_on()
+        on_poll()
         driver.look()
         if driver.stopped:
             raise unreachable(settings, "The Spark master does not accept this worker's application")

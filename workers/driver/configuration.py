@@ -14,7 +14,7 @@ from service.config.spark import SparkSettings
 LOOPBACK = "127.0.0.1"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _POOLS = Path(__file__).with_name("fairscheduler.xml")
-_ELSEWHERE = ("192.0.2.1", 9)
+_UNASSIGNED = ("192.0.2.1", 9)
 """An unassigned address (RFC 5737): the route to it leaves this machine."""
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _EXECUTOR_JAVA_OPTIONS = "spark.executor.extraJavaOptions"
@@ -34,7 +34,7 @@ def spark_configuration(
     for part in ("local", "warehouse", "tmp"):
         (scratch / part).mkdir(mode=0o700, exist_ok=True)
     further = further or {}
-    return {**_of_every_driver(settings, scratch, further), **_of_cluster(settings, further)}
+    return {**_driver_properties(settings, scratch, further), **_cluster_properties(settings, further)}
 
 
 def write_properties(properties: Mapping[str, str], path: Path) -> None:
@@ -51,9 +51,7 @@ def write_properties(properties: Mapping[str, str], path: Path) -> None:
 
 
 def driver_host(settings: SparkSettings) -> str:
-    """Returns the address for executors to reach the driver: the setting, or the local address that reaches
-    the master.
-    """
+    """Returns the address of the driver for executors: the setting, or the local address that reaches the master."""
     if settings.is_local:
         return LOOPBACK
     if settings.driver_host is not None:
@@ -63,7 +61,7 @@ def driver_host(settings: SparkSettings) -> str:
         server = settings.master.removeprefix("k8s://")
         url = urlsplit(server if "://" in server else f"https://{server}")
         targets = ((url.hostname or "", url.port or 443),)
-    for host, port in (*targets, _ELSEWHERE):
+    for host, port in (*targets, _UNASSIGNED):
         with suppress(OSError):
             return _address_towards(host, port)
     return LOOPBACK
@@ -76,7 +74,7 @@ def _address_towards(host: str, port: int) -> str:
         return str(probe.getsockname()[0])
 
 
-def _of_every_driver(settings: SparkSettings, scratch: Path, further: Mapping[str, str]) -> dict[str, str]:
+def _driver_properties(settings: SparkSettings, scratch: Path, further: Mapping[str, str]) -> dict[str, str]:
     host = driver_host(settings)
     return {
         "spark.master": settings.master,
@@ -114,7 +112,7 @@ def _of_every_driver(settings: SparkSettings, scratch: Path, further: Mapping[st
     }
 
 
-def _of_cluster(settings: SparkSettings, further: Mapping[str, str]) -> dict[str, str]:
+def _cluster_properties(settings: SparkSettings, further: Mapping[str, str]) -> dict[str, str]:
     if settings.is_local:
         return {}
     wanted = {
@@ -129,12 +127,12 @@ def _of_cluster(settings: SparkSettings, further: Mapping[str, str]) -> dict[str
         "spark.cores.max": settings.cores_max,
         "spark.driver.port": settings.driver_port,
         "spark.blockManager.port": settings.block_manager_port,
-        **(_of_dynamic_allocation(settings) if settings.dynamic_allocation else {}),
+        **(_dynamic_allocation_properties(settings) if settings.dynamic_allocation else {}),
     }
     return {key: str(value) for key, value in wanted.items() if value is not None}
 
 
-def _of_dynamic_allocation(settings: SparkSettings) -> dict[str, str | int | None]:
+def _dynamic_allocation_properties(settings: SparkSettings) -> dict[str, str | int | None]:
     return {
         "spark.dynamicAllocation.enabled": "true",
         # Shuffle files are lost with their executor, since there is no external shuffle service.

@@ -29,7 +29,7 @@ _NAME = re.compile(r"\.probe-[0-9a-f]{32}")
 _MOST_PROBES = 64
 _LARGE = 16 << 20
 _CAUSE = re.compile(r"(?:^: |Caused by: )([^\n]*)", re.MULTILINE)
-_TELLING = re.compile(
+_KNOWN_CAUSE = re.compile(
     r"\[PYTHON_VERSION_MISMATCH\][^\n]*|Cannot run program[^\n]*|No module named[^\n]*"
     r"|FileNotFoundException[^\n]*|AccessDenied[^\n]*|Permission denied[^\n]*|does not exist[^\n]*"
 )
@@ -96,7 +96,7 @@ def fault_of_reading(session: SparkSession, uri: str, size: int) -> str | None:
     try:
         frame.selectExpr("length(content)" if size <= _LARGE else "length").collect()
     except Exception as error:  # noqa: BLE001 - Spark raises many for a missing file
-        return _told(error)
+        return _cause_line(error)
     return None
 
 
@@ -106,35 +106,35 @@ def fault_of_python(session: SparkSession) -> str | None:
         # `str` needs nothing of this package on the executors.
         session.sparkContext.parallelize([0], 1).map(str).collect()
     except Exception as error:  # noqa: BLE001 - as above
-        return _told(error)
+        return _cause_line(error)
     return None
 
 
-def _told(error: Exception) -> str:
+def _cause_line(error: Exception) -> str:
     """Returns the line of an error that has the cause. Spark puts other lines and a Java stack around it."""
     text = str(error)
     causes = _CAUSE.findall(text)
-    found = _TELLING.search(text)
+    found = _KNOWN_CAUSE.search(text)
     line = found.group(0) if found else causes[-1] if causes else next(iter(text.strip().splitlines()), "")
     return line.strip()[:300] or type(error).__name__
 
 
-def tasks_left_behind(context: SparkContext) -> int:
+def leftover_tasks(context: SparkContext) -> int:
     """Returns the number of tasks that run in a local driver although their stage has ended. Raises what py4j raises.
 
     Spark sets a flag for a cancelled task. A task that does not check it continues, such as a regular expression that
     backtracks without end, and occupies its slot until the JVM ends.
     """
-    return len(_left_behind(context))
+    return len(_leftover_task_sets(context))
 
 
-def tasks_left_behind_by(context: SparkContext, tag: str) -> int:
+def leftover_tasks_of(context: SparkContext, tag: str) -> int:
     """Returns the number of those tasks whose job has `tag`."""
-    found = (tasks.taskSet().properties().getProperty(_TAGS) for tasks in _left_behind(context))
+    found = (tasks.taskSet().properties().getProperty(_TAGS) for tasks in _leftover_task_sets(context))
     return sum(tag in (tags or "").split(",") for tags in found)
 
 
-def _left_behind(context: SparkContext) -> Sequence[Any]:
+def _leftover_task_sets(context: SparkContext) -> Sequence[Any]:
     """Returns the task set of each of these tasks.
 
     The scheduler is read directly. Spark's store of stages and of executors are each up to ten seconds late, by
@@ -166,7 +166,7 @@ class Driver:
     app_id: str = ""
     """Spark's application id."""
     on_cluster: bool = False
-    seconds_alone: float | None = None
+    seconds_without_executors: float | None = None
     """How long it may have no executor before it counts as lost; None for no limit."""
     executors: Executors | None = None
     """As of the last call of `look`; None before."""
@@ -174,7 +174,7 @@ class Driver:
     """Whether Spark had stopped at the last call of `look`."""
     ended: bool = False
     """Whether this worker killed the driver because of stuck work. Other attempts on it do not count then."""
-    sessions_at_rest: list[SparkSession] = field(default_factory=list)
+    idle_sessions: list[SparkSession] = field(default_factory=list)
     """Sessions of streams that have ended, for reuse."""
 
     def session_for_job(self) -> SparkSession:
@@ -189,12 +189,12 @@ class Driver:
         session for each run.
         """
         with suppress(IndexError):
-            return self.sessions_at_rest.pop()
+            return self.idle_sessions.pop()
         return self.session_for_job()
 
-    def give_back(self, session: SparkSession) -> None:
+    def return_session(self, session: SparkSession) -> None:
         """Keeps the session of a stream that has ended, for reuse."""
-        self.sessions_at_rest.append(session)
+        self.idle_sessions.append(session)
 
     @contextmanager
     def labelled(self, tag: str, pool: str, description: str) -> Iterator[None]:
@@ -216,7 +216,7 @@ class Driver:
                 context.setInterruptOnCancel(False)
                 context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
 
-    def label_further(self, tag: str) -> None:
+    def add_tag(self, tag: str) -> None:
         """Adds a second tag to the Spark jobs that this thread starts from now on. To be called inside `labelled`."""
         self.context.addJobTag(tag)
 
@@ -239,20 +239,20 @@ class Driver:
             # A driver that has just lost all executors keeps the number, for the jobs that wait for new ones.
             self.slots = self.executors.cores or self.slots
 
-    def tasks_left_behind(self) -> int:
+    def leftover_tasks(self) -> int:
         """Returns the number of tasks that run although their stage has ended. It is 0 on a cluster, where Spark ends
         the executors of such tasks, and if the JVM has ended. Waits while the JVM hangs.
         """
         if not self.on_cluster:
             with suppress(Py4JError, OSError):
-                return tasks_left_behind(self.context)
+                return leftover_tasks(self.context)
         return 0
 
-    def tasks_left_behind_by(self, tag: str) -> int:
-        """Returns the number of those tasks whose job has `tag`. Otherwise as `tasks_left_behind`."""
+    def leftover_tasks_of(self, tag: str) -> int:
+        """Returns the number of those tasks whose job has `tag`. Otherwise as `leftover_tasks`."""
         if not self.on_cluster:
             with suppress(Py4JError, OSError):
-                return tasks_left_behind_by(self.context, tag)
+                return leftover_tasks_of(self.context, tag)
         return 0
 
     def is_running(self) -> bool:

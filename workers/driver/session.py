@@ -173,9 +173,9 @@ class SparkRuntime:
 
         Raises SparkUnavailableError, at once if the last start failed; `keep_ready` tries again.
         """
-        self._tell_fault()
+        self._raise_fault()
         with self._lock:
-            self._tell_fault()
+            self._raise_fault()
             return self._ready()
 
     def keep_ready(self) -> None:
@@ -208,7 +208,7 @@ class SparkRuntime:
         has_lock = self._take_lock_from_start()
         try:
             if self._driver is not None:
-                _stop_politely(self._driver)
+                _stop_with_timeout(self._driver)
                 self._forget(self._driver)
             # A start that still holds the lock may replace it.
             scratch = self._scratch
@@ -233,13 +233,13 @@ class SparkRuntime:
         wanted = self._driver is None and self._starts > 0 and not self._stopped
         return wanted and self._clock() >= self._retry_at
 
-    def _tell_fault(self) -> None:
+    def _raise_fault(self) -> None:
         fault = self._fault
         if fault is not None:
             raise SparkUnavailableError(fault.code, fault.message)
 
     def _ready(self) -> Driver:
-        self._go_on()
+        self._begin_step()
         if self._driver is not None and (not self._driver.is_running() or self._driver.is_stopped()):
             self._forget(self._driver)
         if self._driver is None:
@@ -248,12 +248,12 @@ class SparkRuntime:
             except Exception as error:
                 fault = _fault_of(error)
                 if not self._stopped:
-                    self._note(fault, error)
+                    self._record_fault(fault, error)
                 raise fault from error
             self._fault, self._pause = None, _FIRST_PAUSE_SECONDS
         return self._driver
 
-    def _note(self, fault: SparkUnavailableError, error: Exception) -> None:
+    def _record_fault(self, fault: SparkUnavailableError, error: Exception) -> None:
         self._fault, self._retry_at = fault, self._clock() + self._pause
         _log.error(
             "spark_unavailable",
@@ -264,7 +264,7 @@ class SparkRuntime:
         )
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
 
-    def _go_on(self) -> None:
+    def _begin_step(self) -> None:
         """Begins another step of a start. A start counts as stuck if it takes too long for one step."""
         if self._stopped:
             raise SparkUnavailableError("spark_stopped", "This worker's Spark has been stopped.")
@@ -277,7 +277,7 @@ class SparkRuntime:
         further = {**self._properties, **read_properties(self._settings.properties_file)}
         self._clear_scratch()
         # The above may take longer than `stop` waits; nothing would stop a JVM that starts after that.
-        self._go_on()
+        self._begin_step()
         if self._scratch is None:
             self._scratch = Scratch(self._scratch_root)
         scratch = self._scratch.path
@@ -330,16 +330,16 @@ class SparkRuntime:
             if settings.is_standalone and "stopped SparkContext" in str(error):
                 raise unreachable(settings, "The Spark master accepts connections but does not answer") from error
             raise
-        self._go_on()
+        self._begin_step()
         driver = _driver(session, settings)
         if driver.on_cluster:
             try:
-                wait_for_executors(driver, settings, self._go_on)
+                wait_for_executors(driver, settings, self._begin_step)
                 if self._results is not None:
                     require_shared_results(driver, self._results)
             except BaseException:
                 # Releases the resources of the cluster for other applications.
-                _stop_politely(driver)
+                _stop_with_timeout(driver)
                 raise
         _log.info("spark_started", app_id=driver.app_id, slots=driver.slots, pid=driver.process.pid)
         return driver
@@ -372,7 +372,7 @@ def _driver(session: SparkSession, settings: SparkSettings) -> Driver:
         monitor=SparkMonitor(context),
         app_id=context.applicationId,
         on_cluster=not settings.is_local,
-        seconds_alone=settings.executor_wait_seconds if needs_executors else None,
+        seconds_without_executors=settings.executor_wait_seconds if needs_executors else None,
     )
 
 
@@ -397,7 +397,7 @@ def _process() -> subprocess.Popen[bytes]:
     return process
 
 
-def _stop_politely(driver: Driver) -> None:
+def _stop_with_timeout(driver: Driver) -> None:
     # `stop` would never return from a JVM that hangs.
     stopping = threading.Thread(target=_stop_session, args=(driver,), name="spark-stop", daemon=True)
     stopping.start()

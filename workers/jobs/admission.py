@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from service.contract.enums import Queue
 from service.store.jobs import EXPLAIN, crashed_attempts, is_at_last_chance, is_suspect
 from service.store.leases import Claim
-from workers.jobs.attempt import AbandonedPlannings, AttemptsAtHand
+from workers.jobs.attempt import AbandonedPlannings, RunningAttempts
 
 
 class Suspects:
@@ -31,8 +31,8 @@ class Suspects:
     the other jobs on the driver lose an attempt each time.
     """
 
-    def __init__(self, at_hand: AttemptsAtHand) -> None:
-        self._at_hand = at_hand
+    def __init__(self, running_attempts: RunningAttempts) -> None:
+        self._running_attempts = running_attempts
         self._held: set[Claim] = set()
         self._left: set[Claim] = set()
         """The claims whose thread does not run them any more."""
@@ -61,7 +61,7 @@ class Suspects:
                     self._left.add(claim)
                     self._forget_ended()
 
-    def apart(self, session: Session) -> ColumnElement[bool] | None:
+    def excluded_jobs(self, session: Session) -> ColumnElement[bool] | None:
         """Which jobs must not begin now; None if any may begin. To be called inside `claim`."""
         self._forget_ended()
         self._held -= {held for held in self._held if _is_stream(held) and not crashed_attempts(session, held.job_id)}
@@ -72,8 +72,8 @@ class Suspects:
         return is_at_last_chance()
 
     def _forget_ended(self) -> None:
-        at_work = {attempt.claim for attempt in self._at_hand.all()}
-        at_work |= {planning.attempt.claim for planning in self._at_hand.abandoned.all()}
+        at_work = {attempt.claim for attempt in self._running_attempts.all()}
+        at_work |= {planning.attempt.claim for planning in self._running_attempts.abandoned.all()}
         ended = self._left - at_work
         self._held -= ended
         self._left -= ended

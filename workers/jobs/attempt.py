@@ -59,10 +59,10 @@ class Attempt:
         self.progress = Progress()
         self._clock = clock
         self._reason: StopReason | None = None
-        self._told_at = 0.0
+        self._stopped_at = 0.0
         self._settled = False
-        self._aside = 0
-        self._back_at = 0.0
+        self._database_waits = 0
+        self._database_wait_ended_at = 0.0
         self._waiting: list[threading.Event] = []
         self._lock = threading.Lock()
 
@@ -71,9 +71,9 @@ class Attempt:
         """Why the attempt must stop; None while it may continue. Spark's errors do not show this reason."""
         return self._reason
 
-    def ignored_for(self) -> float:
+    def seconds_since_stop(self) -> float:
         """Returns the seconds since `stop`; 0 before."""
-        return 0.0 if self._reason is None else self._clock() - self._told_at
+        return 0.0 if self._reason is None else self._clock() - self._stopped_at
 
     @property
     def is_settled(self) -> bool:
@@ -86,32 +86,32 @@ class Attempt:
         return self._reason in {StopReason.DRIVER_LOST, StopReason.DRIVER_ENDED}
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def waiting_for_database(self) -> Iterator[None]:
         """Inside, the attempt waits for the database, which may be unavailable, and not for the driver."""
         with self._lock:
-            self._aside += 1
+            self._database_waits += 1
         try:
             yield
         finally:
             with self._lock:
-                self._aside -= 1
-                self._back_at = self._clock()
+                self._database_waits -= 1
+                self._database_wait_ended_at = self._clock()
 
-    def deaf_for(self) -> float:
+    def unresponsive_for(self) -> float:
         """Returns for how many seconds it may have waited for its driver since `stop`. A driver that does not respond
         is ended, since other attempts need it. Returns 0 while it waits for the database, and after it has ended.
         """
         with self._lock:
-            if self._reason is None or self._settled or self._aside:
+            if self._reason is None or self._settled or self._database_waits:
                 return 0.0
-            return self._clock() - max(self._told_at, self._back_at)
+            return self._clock() - max(self._stopped_at, self._database_wait_ended_at)
 
     def stop(self, reason: StopReason) -> bool:
         """Makes the attempt stop. The first reason is kept; returns False if there was one or the attempt has ended."""
         with self._lock:
             if self._settled or self._reason is not None:
                 return False
-            self._told_at = self._clock()
+            self._stopped_at = self._clock()
             self._reason = reason
             for event in self._waiting:
                 event.set()
@@ -130,7 +130,7 @@ class Attempt:
             self._settled = True
 
     @property
-    def ends_gently(self) -> bool:
+    def ends_gracefully(self) -> bool:
         """Whether it must stop, but its Spark jobs may finish: `StreamAttempt` stops it between two mini-batches."""
         return self._reason is StopReason.STOP_REQUESTED or (
             self.streams and self._reason is StopReason.WORKER_STOPPING
@@ -178,7 +178,7 @@ class AbandonedPlannings:
         return len(self.all()) >= self._most
 
 
-class AttemptsAtHand:
+class RunningAttempts:
     """The attempts that this worker runs. Safe to share between threads.
 
     `most_abandoned` is the limit of `abandoned`, the plannings that still run after their attempts have ended.

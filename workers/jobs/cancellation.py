@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError
 from service.contract.enums import JobStatus
 from service.store.leases import standings
 from service.store.session import Database
-from workers.jobs.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
 
 _log = structlog.get_logger(__name__)
 
@@ -28,15 +28,15 @@ class CancellationWatch:
     """Three steps for three threads. Each checks all running attempts, `step` with one query."""
 
     def __init__(
-        self, database: Database, at_hand: AttemptsAtHand, clock: Callable[[], float] = time.monotonic
+        self, database: Database, running_attempts: RunningAttempts, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._database = database
-        self._at_hand = at_hand
+        self._running_attempts = running_attempts
         self._clock = clock
 
     def step(self) -> None:
         """Marks the attempts that must stop according to the database."""
-        going = {attempt.claim: attempt for attempt in self._at_hand.all() if attempt.reason is None}
+        going = {attempt.claim: attempt for attempt in self._running_attempts.all() if attempt.reason is None}
         if not going:
             return
         with self._database.read() as session:
@@ -55,21 +55,21 @@ class CancellationWatch:
         may wait for the database.
         """
         now = self._clock()
-        for attempt in self._at_hand.all():
+        for attempt in self._running_attempts.all():
             if now >= attempt.deadline:
                 _stop(attempt, StopReason.TIMED_OUT)
 
     def cancel_spark_jobs(self) -> None:
         """Cancels the Spark jobs of the attempts that must stop, and those of abandoned plannings."""
-        cancel_stopped(self._at_hand.all())
-        for planning in self._at_hand.abandoned.all():
+        cancel_stopped(self._running_attempts.all())
+        for planning in self._running_attempts.abandoned.all():
             _cancel(planning.attempt)
 
 
 def cancel_stopped(attempts: tuple[Attempt, ...]) -> None:
     """Cancels the Spark jobs of the attempts that must stop, except streams that stop between two mini-batches."""
     for attempt in attempts:
-        if attempt.reason is not None and not attempt.ends_gently:
+        if attempt.reason is not None and not attempt.ends_gracefully:
             _cancel(attempt)
 
 

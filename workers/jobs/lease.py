@@ -28,7 +28,7 @@ T = TypeVar("T")
 _TRIES = 8
 
 
-def patiently(
+def retry_on_database_fault(
     write: Callable[[int], T],
     *,
     pause: Callable[[float], object] = time.sleep,
@@ -54,10 +54,10 @@ def patiently(
     return write(_TRIES - 1)
 
 
-def patiently_aside(attempt: Attempt, write: Callable[[], T], pause: Callable[[float], object]) -> T:
+def retry_attempt_write(attempt: Attempt, write: Callable[[], T], pause: Callable[[float], object]) -> T:
     """As `patiently`, for a running attempt: while it waits for the database, it does not count as unresponsive."""
-    with attempt.aside():
-        return patiently(lambda _: write(), pause=pause)
+    with attempt.waiting_for_database():
+        return retry_on_database_fault(lambda _: write(), pause=pause)
 
 
 def claim_job(
@@ -81,7 +81,7 @@ def claim_job(
                 claim = leases.claim(session, job_id, worker, database.now(session), lease_ms)
     except CommitUnknownError:
         # A committed claim without a runner would cost the job an attempt, like the loss of a worker.
-        if claim is None or not patiently(lambda _: _holds(database, claim), pause=pause):
+        if claim is None or not retry_on_database_fault(lambda _: _holds(database, claim), pause=pause):
             raise
         _log.warning("claim_found_done", job_id=claim.job_id, attempt=claim.fence)
     if claim is None and job_id is not None:
@@ -109,4 +109,4 @@ def hand_back_job(
                 became = leases.handed_back(session, claim, status=given.status, error=given.error)
             return became
 
-    return patiently(try_once, pause=pause, seconds=seconds)
+    return retry_on_database_fault(try_once, pause=pause, seconds=seconds)

@@ -1,6 +1,6 @@
 """Turns the error of an attempt into a verdict: what happens to its job.
 
-`StreamTexts` removes paths of the service's own files from Spark's messages, since clients cannot see these files.
+`StreamErrorTexts` removes paths of the service's own files from Spark's messages, since clients cannot see these files.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ class LeaseLost:
 
 
 @dataclass(frozen=True)
-class Rest:
+class StreamStop:
     """A stream stops, and can be resumed."""
 
     because: StoppedBecause
     error: Problem | None = None
 
 
-Verdict = Ending | HandBack | LeaseLost | Rest
+Verdict = Ending | HandBack | LeaseLost | StreamStop
 """What happens to the job of an attempt."""
 
 
-def verdict_of(error: Exception, attempt: Attempt, told: Callable[[str], str | None] = str) -> Verdict:
+def verdict_of(error: Exception, attempt: Attempt, redact: Callable[[str], str | None] = str) -> Verdict:
     """Returns the verdict for an error of an attempt. The reason to stop takes precedence: a query that was stopped
-    fails like any other. `told` returns the message for clients, as in `problem_of_spark_error`; if it returns None,
+    fails like any other. `redact` returns the message for clients, as in `problem_of_spark_error`; if it returns None,
     the problem is an `internal_error`.
     """
     if attempt.reason is None and attempt.driver is not None and _is_lost(error, attempt.driver):
@@ -74,7 +74,7 @@ def verdict_of(error: Exception, attempt: Attempt, told: Callable[[str], str | N
         return Ending(JobStatus.FAILED, problem_of_spec_error(error))
     if isinstance(error, StoreUnavailableError):
         return Ending(JobStatus.FAILED, problems.storage_unavailable(str(error)))
-    problem = problem_of_spark_error(error, told)
+    problem = problem_of_spark_error(error, redact)
     if problem is not None:
         # The client gets Spark's message. If that may not suffice, the log has the Java stack.
         is_known = problem.status < 500 and problem.code != "engine_error"
@@ -102,7 +102,7 @@ def _verdict_of_reason(reason: StopReason, attempt: Attempt) -> Verdict:
         case StopReason.RESULT_TOO_LARGE:
             return Ending(JobStatus.FAILED, problems.result_too_large())
         case StopReason.STOP_REQUESTED:
-            return Rest(StoppedBecause.STOPPED)
+            return StreamStop(StoppedBecause.STOPPED)
 
 
 def _is_lost(error: Exception, driver: Driver) -> bool:
@@ -117,18 +117,19 @@ def _is_lost(error: Exception, driver: Driver) -> bool:
     return driver.has_ended(_GRACE_SECONDS if is_connection else 0.0)
 
 
-class StreamTexts:
+class StreamErrorTexts:
     """Removes internal paths from the messages of one attempt at a stream. `directory` is that of all streams.
-    `of_copies` replaces the paths of copies by those of the tables' own files; it is set once the tables are known.
+    `with_own_names` replaces the paths of copies by those of the tables' own files; it is set once the tables are
+    known.
     """
 
     def __init__(self, directory: Path) -> None:
         self._own = path_pattern(directory)
-        self.of_copies: Callable[[str], str] = lambda text: text
+        self.with_own_names: Callable[[str], str] = lambda text: text
 
     def __call__(self, text: str) -> str | None:
         """Returns the text for clients; None if it names the service's own files: state, checkpoint or posted rows."""
-        told = self.of_copies(text)
+        told = self.with_own_names(text)
         return None if self._own.search(told) else told
 
 

@@ -16,7 +16,7 @@ import structlog
 
 from service.results.directories import remove_if_empty
 from service.store.leases import Claim
-from workers.jobs.attempt import AttemptsAtHand, StopReason
+from workers.jobs.attempt import RunningAttempts, StopReason
 from workers.jobs.cancellation import cancel_stopped
 
 _RUNS = (1, 2)
@@ -61,19 +61,17 @@ def _name(fence: int, run: int) -> str:
 class ResultLimit:
     """Stops batch jobs whose result exceeds `most_bytes` while it is being written; 0 means no limit."""
 
-    def __init__(self, at_hand: AttemptsAtHand, results: Path, most_bytes: int) -> None:
-        self._at_hand = at_hand
+    def __init__(self, running_attempts: RunningAttempts, results: Path, most_bytes: int) -> None:
+        self._running_attempts = running_attempts
         self._results = results
         self._most_bytes = most_bytes
 
     def step(self) -> None:
-        """Stops the attempts whose result is too large and cancels their Spark jobs. `CancellationWatch`
-        repeats that.
-        """
+        """Stops attempts whose result is too large, and cancels their Spark jobs; `CancellationWatch` repeats that."""
         if not self._most_bytes:
             return
         # The limit does not apply to streams, which write elsewhere and in mini-batches.
-        going = [attempt for attempt in self._at_hand.all() if attempt.reason is None and not attempt.streams]
+        going = [attempt for attempt in self._running_attempts.all() if attempt.reason is None and not attempt.streams]
         for attempt in going:
             size = sum(_sizes(directories_of(self._results, attempt.claim)))
             if size > self._most_bytes and attempt.stop(StopReason.RESULT_TOO_LARGE):

@@ -19,30 +19,28 @@ from service.store.session import Database
 from service.store.workers import WorkerFacts
 from workers.driver.session import SparkCondition
 from workers.engine.spark.status_store import MonitorError
-from workers.jobs.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
 from workers.metrics import Resident
 
-_LONGEST = 255
+_MAX_LENGTH = 255
 _USER = re.compile(r"//[^/?#]*@")
 
 _log = structlog.get_logger(__name__)
 
-_IGNORED_SECONDS = 60.0
+_HUNG_SECONDS = 60.0
 """An attempt that still runs this long after it was stopped is hung."""
 
 
 class Facts:
-    """Collects the facts about the worker for each heartbeat. Neither `condition` nor `memory` may wait for
-    anything.
-    """
+    """Collects the facts about the worker for each heartbeat. Neither `condition` nor `memory` may wait."""
 
     def __init__(
         self, settings: Settings, condition: Callable[[], SparkCondition], memory: Callable[[], Resident]
     ) -> None:
-        self._host = socket.gethostname()[:_LONGEST]
+        self._host = socket.gethostname()[:_MAX_LENGTH]
         self._concurrency = settings.worker.concurrency
         self._queues = settings.worker.queues
-        self._cluster = without_secrets(settings.spark.master)[:_LONGEST]
+        self._cluster = without_secrets(settings.spark.master)[:_MAX_LENGTH]
         self._condition = condition
         self._memory = memory
 
@@ -78,14 +76,14 @@ class Heartbeat:
         self,
         database: Database,
         worker: str,
-        at_hand: AttemptsAtHand,
+        running_attempts: RunningAttempts,
         lease_ms: int,
         facts: Callable[[], WorkerFacts] = WorkerFacts,
         drain: Callable[[], object] = lambda: None,
     ) -> None:
         self._database = database
         self._worker = worker
-        self._at_hand = at_hand
+        self._running_attempts = running_attempts
         self._lease_ms = lease_ms
         self._facts = facts
         self._drain = drain
@@ -97,18 +95,20 @@ class Heartbeat:
 
         A hung attempt must not keep its job for ever, so its lease is not renewed and expires.
         """
-        attempts = [attempt for attempt in self._at_hand.all() if attempt.ignored_for() <= _IGNORED_SECONDS]
+        attempts = [
+            attempt for attempt in self._running_attempts.all() if attempt.seconds_since_stop() <= _HUNG_SECONDS
+        ]
         facts = self._facts()
         # The sweeper calls this, too. Two first heartbeats at the same time would add this worker twice.
         with self._beating:
             if self._left:
                 return
-            is_to_drain, held = self._beat(attempts, facts)
+            must_drain, held = self._beat(attempts, facts)
         for attempt in attempts:
             # `stop` returns False for an attempt that has published its end meanwhile.
             if attempt.claim not in held and attempt.stop(StopReason.LEASE_LOST):
                 _log.info("lease_not_renewed", job_id=attempt.claim.job_id, attempt=attempt.claim.fence)
-        if is_to_drain:
+        if must_drain:
             self._drain()
 
     def leave(self) -> None:
@@ -122,8 +122,10 @@ class Heartbeat:
         """Returns whether the worker must drain, and which leases are held."""
         with self._database.write() as session:
             now = self._database.now(session)
-            is_to_drain = workers.beat(session, self._worker, now, __version__, facts, leaving=self._at_hand.closed)
-            return is_to_drain, leases.renew(
+            must_drain = workers.beat(
+                session, self._worker, now, __version__, facts, leaving=self._running_attempts.closed
+            )
+            return must_drain, leases.renew(
                 session, self._worker, [item.claim for item in attempts], now, self._lease_ms
             )
 
@@ -131,14 +133,14 @@ class Heartbeat:
 class ProgressReporter:
     """Stores the progress of the attempts."""
 
-    def __init__(self, database: Database, at_hand: AttemptsAtHand) -> None:
+    def __init__(self, database: Database, running_attempts: RunningAttempts) -> None:
         self._database = database
-        self._at_hand = at_hand
+        self._running_attempts = running_attempts
 
     def step(self) -> None:
         """Reads the progress of each attempt from Spark, and stores what has changed."""
         moved = []
-        for attempt in self._at_hand.all():
+        for attempt in self._running_attempts.all():
             # A stream reports its mini-batches instead, since the number of its tasks only grows.
             if attempt.driver is None or attempt.reason is not None or attempt.streams:
                 continue

@@ -146,7 +146,9 @@ class Consumption:
         wanted = set(self._queues) if self._wanted else set()
         # The queues of the next connection; those of the current one are compared below.
         chosen = set(consumer.app.amqp.queues.consume_from)
-        return wanted == chosen and (consumer.task_consumer is None or wanted == _heard(consumer, self._queues))
+        return wanted == chosen and (
+            consumer.task_consumer is None or wanted == _consumed_queues(consumer, self._queues)
+        )
 
     def _align(self, consumer: Consumer) -> None:
         if self._is_aligned(consumer):
@@ -161,7 +163,7 @@ class Consumption:
                 _log.warning("listening_put_off", queue=queue, error=type(error).__name__)
 
 
-def _heard(consumer: Consumer, queues: tuple[str, ...]) -> set[str]:
+def _consumed_queues(consumer: Consumer, queues: tuple[str, ...]) -> set[str]:
     return {queue for queue in queues if consumer.task_consumer.consuming_from(queue)}
 
 

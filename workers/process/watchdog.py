@@ -15,24 +15,24 @@ import structlog
 
 from workers.driver.driver import Driver
 from workers.driver.session import SparkRuntime
-from workers.jobs.attempt import AbandonedPlanning, Attempt, AttemptsAtHand, StopReason, reason_of_loss
+from workers.jobs.attempt import AbandonedPlanning, Attempt, RunningAttempts, StopReason, reason_of_loss
 from workers.jobs.planning import is_in_jvm_call
 
 _log = structlog.get_logger(__name__)
 
-_PATIENCE_FOR_OTHERS = 10
+_FACTOR_WITH_OTHERS = 10
 """By this factor the timeout is longer while other attempts on the driver make progress."""
 
-_PATIENCE_FOR_PLANNINGS = 2
+_FACTOR_FOR_PLANNINGS = 2
 """After this many timeouts without claiming jobs because of abandoned plannings, the worker drains."""
 
 
-def is_to_end(*, stuck_seconds: float, patience_seconds: float, are_others_at_work: bool) -> bool:
+def is_to_end(*, stuck_seconds: float, patience_seconds: float, others_make_progress: bool) -> bool:
     """Whether a driver with stuck work must be ended now.
 
     Other attempts that make progress would lose their work, so they get time to end first.
     """
-    return stuck_seconds > patience_seconds * (_PATIENCE_FOR_OTHERS if are_others_at_work else 1)
+    return stuck_seconds > patience_seconds * (_FACTOR_WITH_OTHERS if others_make_progress else 1)
 
 
 class StuckWork:
@@ -41,14 +41,14 @@ class StuckWork:
     def __init__(
         self,
         runtime: SparkRuntime,
-        at_hand: AttemptsAtHand,
+        running_attempts: RunningAttempts,
         patience_seconds: float,
         clock: Callable[[], float] = time.monotonic,
         leave: Callable[[], object] = lambda: None,
     ) -> None:
         """`leave` makes the worker drain, so that another one replaces it. It may be called several times."""
         self._runtime = runtime
-        self._at_hand = at_hand
+        self._running_attempts = running_attempts
         self._patience = patience_seconds
         self._clock = clock
         self._leave = leave
@@ -60,7 +60,7 @@ class StuckWork:
         self._outside: dict[AbandonedPlanning, float] = {}
         """The abandoned plannings in no call into the JVM, and since when without interruption."""
 
-    def look_at_plannings(self) -> None:
+    def check_plannings(self) -> None:
         """Makes the worker drain if abandoned plannings block jobs and the end of the driver would not end them.
 
         If their number reaches the limit, they block all jobs. A single one blocks some: an explanation keeps its slot,
@@ -70,7 +70,7 @@ class StuckWork:
         planning is in a call into the JVM, the worker drains only after a longer time. Makes no call into the JVM.
         """
         now = self._clock()
-        plannings = self._at_hand.abandoned.all()
+        plannings = self._running_attempts.abandoned.all()
         outside = [one for one in plannings if not is_in_jvm_call(one.thread)]
         self._abandoned = {one: self._abandoned.get(one, now) for one in plannings}
         self._outside = {one: self._outside.get(one, now) for one in outside}
@@ -82,33 +82,31 @@ class StuckWork:
     def _is_blocked(self, now: float) -> bool:
         abandoned = [now - since for since in self._abandoned.values()]
         outside = [now - since for since in self._outside.values()]
-        if max(outside, default=0.0) > _PATIENCE_FOR_OTHERS * self._patience:
+        if max(outside, default=0.0) > _FACTOR_WITH_OTHERS * self._patience:
             return True
-        if max(abandoned, default=0.0) > (_PATIENCE_FOR_OTHERS + 1) * self._patience:
+        if max(abandoned, default=0.0) > (_FACTOR_WITH_OTHERS + 1) * self._patience:
             return True
         is_any_in_jvm = len(outside) < len(abandoned)
         return (
-            self._at_hand.abandoned.are_too_many
+            self._running_attempts.abandoned.are_too_many
             and not is_any_in_jvm
-            and min(outside, default=0.0) > _PATIENCE_FOR_PLANNINGS * self._patience
+            and min(outside, default=0.0) > _FACTOR_FOR_PLANNINGS * self._patience
         )
 
     def step(self) -> None:
-        """Kills a driver with stuck work after the timeout. `DriverWatch` then stops its attempts and drops
-        the driver.
-        """
+        """Kills a driver with stuck work after the timeout. `DriverWatch` then stops its attempts and drops it."""
         driver = self._runtime.current
         if driver is None:
             self._since = None
             return
         # An attempt that has ended does not need the driver any more, also while its end is being published.
-        attempts = [one for one in self._at_hand.all() if one.driver is driver and not one.is_settled]
+        attempts = [one for one in self._running_attempts.all() if one.driver is driver and not one.is_settled]
         ordered = [one for one in attempts if _must_end(one)]
-        left = driver.tasks_left_behind()
+        left = driver.leftover_tasks()
         waiting = [self._seconds_of_tasks(driver, left), self._seconds_of_calls(driver)]
-        stuck = max([*waiting, *(one.deaf_for() for one in ordered)])
+        stuck = max([*waiting, *(one.unresponsive_for() for one in ordered)])
         others = len(attempts) > len(ordered) and left < driver.slots
-        if is_to_end(stuck_seconds=stuck, patience_seconds=self._patience, are_others_at_work=others):
+        if is_to_end(stuck_seconds=stuck, patience_seconds=self._patience, others_make_progress=others):
             self._end(driver, left, attempts)
 
     def _seconds_of_tasks(self, driver: Driver, left: int) -> float:
@@ -123,13 +121,13 @@ class StuckWork:
     def _seconds_of_calls(self, driver: Driver) -> float:
         """Returns for how long an abandoned planning has waited for an answer of the driver without interruption."""
         now = self._clock()
-        left = [one for one in self._at_hand.abandoned.all() if one.attempt.driver is driver]
+        left = [one for one in self._running_attempts.abandoned.all() if one.attempt.driver is driver]
         self._calls = {one: self._calls.get(one, now) for one in left if is_in_jvm_call(one.thread)}
         return max((now - since for since in self._calls.values()), default=0.0)
 
     def _end(self, driver: Driver, tasks: int, attempts: Collection[Attempt]) -> None:
         ordered = [one for one in attempts if _must_end(one)]
-        own = [one for one in attempts if one.reason is None and driver.tasks_left_behind_by(one.tag)]
+        own = [one for one in attempts if one.reason is None and driver.leftover_tasks_of(one.tag)]
         abandoned = [planning.attempt for planning in self._calls]
         jobs = list(dict.fromkeys(attempt.claim.job_id for attempt in (*ordered, *own, *abandoned)))
         _log.error("spark_driver_stuck", tasks=tasks, jobs=jobs, pid=driver.process.pid)
@@ -147,7 +145,7 @@ class StuckWork:
 
 def _must_end(attempt: Attempt) -> bool:
     """Whether the attempt must stop at once."""
-    return attempt.reason is not None and not attempt.ends_gently
+    return attempt.reason is not None and not attempt.ends_gracefully
 
 
 class DriverWatch:
@@ -156,17 +154,17 @@ class DriverWatch:
     def __init__(
         self,
         runtime: SparkRuntime,
-        at_hand: AttemptsAtHand,
+        running_attempts: RunningAttempts,
         timeout_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runtime = runtime
-        self._at_hand = at_hand
+        self._running_attempts = running_attempts
         self._timeout = timeout_seconds
         self._clock = clock
         self._answered: tuple[Driver, float] | None = None
         self._start: tuple[int, float] | None = None
-        self._alone: tuple[Driver, float] | None = None
+        self._without_executors: tuple[Driver, float] | None = None
         self._overdue = 0
 
     def ping(self) -> None:
@@ -184,14 +182,14 @@ class DriverWatch:
         """Drops a driver that has ended or lost its cluster. Kills one that does not respond, or that hangs at its
         start.
         """
-        self._tell_left_behind()
+        self._stop_attempts_of_ended_drivers()
         driver = self._runtime.current
         if driver is None:
             self._watch_start()
             return
         if not driver.is_running():
             self._give_up(driver, "exited")
-        elif self._is_silent(driver):
+        elif self._is_unresponsive(driver):
             # Only at the second check: after the machine slept, the driver had no time to answer before the first one.
             self._overdue += 1
             if self._overdue >= 2:
@@ -199,15 +197,15 @@ class DriverWatch:
                 self._give_up(driver, "silent")
         elif driver.stopped:
             self._give_up(driver, "stopped")
-        elif self._is_left_alone(driver):
+        elif self._is_without_executors(driver):
             # A restarted master has lost the application, and starts no executors for it.
             self._give_up(driver, "no_executors")
         else:
             self._overdue = 0
 
-    def _tell_left_behind(self) -> None:
+    def _stop_attempts_of_ended_drivers(self) -> None:
         """Stops attempts whose JVM has ended. `SparkRuntime` may have replaced the driver for another job already."""
-        for attempt in self._at_hand.all():
+        for attempt in self._running_attempts.all():
             driver = attempt.driver
             if driver is None or driver is self._runtime.current or driver.is_running():
                 continue
@@ -225,25 +223,25 @@ class DriverWatch:
             _log.error("spark_start_killed", seconds=round(now - self._start[1]))
             self._runtime.kill_start()
 
-    def _is_silent(self, driver: Driver) -> bool:
+    def _is_unresponsive(self, driver: Driver) -> bool:
         now = self._clock()
         if self._answered is None or self._answered[0] is not driver:
             self._answered = (driver, now)
         return now - self._answered[1] > self._timeout
 
-    def _is_left_alone(self, driver: Driver) -> bool:
-        if driver.seconds_alone is None or driver.executors is None or driver.executors.number:
-            self._alone = None
+    def _is_without_executors(self, driver: Driver) -> bool:
+        if driver.seconds_without_executors is None or driver.executors is None or driver.executors.number:
+            self._without_executors = None
             return False
         now = self._clock()
-        if self._alone is None or self._alone[0] is not driver:
-            self._alone = (driver, now)
-        return now - self._alone[1] > driver.seconds_alone
+        if self._without_executors is None or self._without_executors[0] is not driver:
+            self._without_executors = (driver, now)
+        return now - self._without_executors[1] > driver.seconds_without_executors
 
     def _give_up(self, driver: Driver, why: str) -> None:
         _log.error("spark_driver_lost", why=why, exit_code=driver.process.poll(), pid=driver.process.pid)
         self._overdue = 0
-        for attempt in self._at_hand.all():
+        for attempt in self._running_attempts.all():
             if attempt.driver is driver:
                 attempt.stop(reason_of_loss(driver))
         self._runtime.discard(driver)

@@ -19,7 +19,7 @@ from service.store import jobs
 from service.store.session import Database
 from workers.driver.cluster import SparkUnavailableError
 from workers.driver.session import SparkRuntime
-from workers.jobs.attempt import AttemptsAtHand
+from workers.jobs.attempt import RunningAttempts
 from workers.jobs.cancellation import CancellationWatch
 from workers.jobs.planning import TooManyPlanningsError
 from workers.jobs.results import ResultLimit
@@ -29,14 +29,14 @@ from workers.process.heartbeat import Facts, Heartbeat, ProgressReporter
 from workers.process.job_runner import JobRunner
 from workers.process.maintenance import RetentionStep, Sweeper
 from workers.process.queue_consumer import HeldMessages
-from workers.process.shutdown import Departure
+from workers.process.shutdown import Shutdown
 from workers.process.watchdog import DriverWatch, StuckWork
 
 _log = structlog.get_logger(__name__)
 
 _WATCH_DRIVER_SECONDS = 1.0
 _LOOP_SECONDS = 0.5
-_THREADS_BESIDE = 10
+_BACKGROUND_THREADS = 10
 _RETENTION_SECONDS = 60.0
 _STREAMS_SECONDS = 0.5
 
@@ -63,10 +63,10 @@ class Worker:
         self._database = Database(
             settings.database_url,
             # A stream records its mini-batches in a thread of Spark.
-            connections=own.concurrency + own.streams + _THREADS_BESIDE,
+            connections=own.concurrency + own.streams + _BACKGROUND_THREADS,
             settings=settings.database,
         )
-        self._at_hand = AttemptsAtHand(most_abandoned=own.concurrency)
+        self._running_attempts = RunningAttempts(most_abandoned=own.concurrency)
         self._runtime = SparkRuntime(
             settings.spark,
             settings.state_dir / "spark",
@@ -74,21 +74,21 @@ class Worker:
             properties=s3a_properties(settings.data),
         )
         self._metrics = WorkerMetrics()
-        self._metrics.watch(lambda: len(self._at_hand.all()), self._memory)
+        self._metrics.watch(lambda: len(self._running_attempts.all()), self._memory)
         self._metrics_address = (own.metrics_host, own.metrics_port)
         self._runner = JobRunner(
             settings,
             self._database,
             self._runtime,
-            self._at_hand,
+            self._running_attempts,
             self.id,
             ring,
             metrics=self._metrics,
             most_streams=own.streams,
         )
-        self._departure = Departure(
+        self._shutdown = Shutdown(
             self.id,
-            self._at_hand,
+            self._running_attempts,
             own.drain_seconds,
             hand_back=self._runner.hand_back,
             kill_driver=self._kill_driver,
@@ -97,10 +97,10 @@ class Worker:
         self._heartbeat = Heartbeat(
             self._database,
             self.id,
-            self._at_hand,
+            self._running_attempts,
             round(own.lease_seconds * 1000),
             facts=Facts(settings, lambda: self._runtime.condition, self._memory),
-            drain=self._departure.ask,
+            drain=self._shutdown.request,
         )
         self._sweeper = Sweeper(
             self._database,
@@ -112,18 +112,20 @@ class Worker:
             connect_seconds=settings.database.connect_timeout_seconds,
             streams=settings.streams_dir,
         )
-        progress = ProgressReporter(self._database, self._at_hand)
-        watch = CancellationWatch(self._database, self._at_hand)
-        driver = DriverWatch(self._runtime, self._at_hand, settings.spark.gateway_timeout_seconds)
-        stuck = StuckWork(self._runtime, self._at_hand, settings.spark.task_kill_seconds, leave=self._departure.ask)
-        result_limit = ResultLimit(self._at_hand, settings.results_dir, settings.limits.result_bytes)
+        progress = ProgressReporter(self._database, self._running_attempts)
+        watch = CancellationWatch(self._database, self._running_attempts)
+        driver = DriverWatch(self._runtime, self._running_attempts, settings.spark.gateway_timeout_seconds)
+        stuck = StuckWork(
+            self._runtime, self._running_attempts, settings.spark.task_kill_seconds, leave=self._shutdown.request
+        )
+        result_limit = ResultLimit(self._running_attempts, settings.results_dir, settings.limits.result_bytes)
         retention = RetentionStep(
             self._database,
             self.id,
             settings.retention,
             settings.results_dir,
             settings.streams_dir,
-            lambda: not self._departure.told,
+            lambda: not self._shutdown.is_requested,
         )
         self._loops = (
             # These two must not be late when the database is available again: leases expire, and clients wait.
@@ -137,7 +139,7 @@ class Worker:
             Loop("driver-ping", _WATCH_DRIVER_SECONDS, driver.ping),
             Loop("driver-watch", _WATCH_DRIVER_SECONDS, driver.watch),
             Loop("stuck-work", _WATCH_DRIVER_SECONDS, stuck.step),
-            Loop("stuck-plannings", _WATCH_DRIVER_SECONDS, stuck.look_at_plannings),
+            Loop("stuck-plannings", _WATCH_DRIVER_SECONDS, stuck.check_plannings),
             Loop("spark", _WATCH_DRIVER_SECONDS, self._runtime.keep_ready),
             Loop("messages", _WATCH_DRIVER_SECONDS, self._watch_messages),
             Loop("driver-count", _WATCH_DRIVER_SECONDS, DriverCount(self._runtime, self._metrics).step),
@@ -147,7 +149,7 @@ class Worker:
 
     def start(self) -> None:
         """Starts the background threads."""
-        self._departure.start()
+        self._shutdown.start()
         if self._warms_up:
             threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
         for loop in self._loops:
@@ -163,8 +165,8 @@ class Worker:
         A worker that takes no more jobs announces the job again, for other workers.
         """
         self.held.begun(job_id)
-        with self._at_hand.taking():
-            if not self._at_hand.closed:
+        with self._running_attempts.taking():
+            if not self._running_attempts.closed:
                 try:
                     self._runner.run(job_id)
                     # Waiting jobs are in the database, even if their messages were lost. A message wakes a thread,
@@ -174,21 +176,19 @@ class Worker:
                 except (SparkUnavailableError, TooManyPlanningsError):
                     self._pass_on([job_id])
                     # Until this worker stops consuming, the message could come back at once, again and again.
-                    self._at_hand.wait_until_closed(_WATCH_DRIVER_SECONDS)
-        if self._at_hand.closed:
+                    self._running_attempts.wait_until_closed(_WATCH_DRIVER_SECONDS)
+        if self._running_attempts.closed:
             self._pass_on([job_id])
             # As above, after a request. After an order, Celery has stopped consuming.
-            self._departure.wait_for_order(_WATCH_DRIVER_SECONDS)
+            self._shutdown.wait_for_order(_WATCH_DRIVER_SECONDS)
 
     def drain(self) -> None:
-        """Takes no further job, and lets the running ones end within `drain_seconds`. Returns at once; safe
-        in signals.
-        """
-        self._departure.order()
+        """Takes no further job; the running ones have `drain_seconds`. Returns at once; safe in a signal handler."""
+        self._shutdown.order()
 
     def close(self) -> None:
         """Stops the threads and Spark, and removes the worker from the list. To be called when no job runs any more."""
-        self._departure.order()
+        self._shutdown.order()
         for loop in self._loops:
             loop.ask_to_stop()
         for loop in self._loops:
@@ -205,7 +205,7 @@ class Worker:
         self._runtime.stop()
         self._database.close()
         _log.info("worker_stopped", worker=self.id)
-        self._departure.finish()
+        self._shutdown.finish()
 
     def _warm_up(self) -> None:
         """Starts Spark before the first job needs it."""
@@ -219,8 +219,8 @@ class Worker:
         state = self._runtime.condition.state
         if state is not SparkState.STARTING:
             self._can_run = state is SparkState.READY
-        can_run = self._can_run and not self._at_hand.abandoned.are_too_many
-        self.listen(can_run and not self._at_hand.closed)
+        can_run = self._can_run and not self._running_attempts.abandoned.are_too_many
+        self.listen(can_run and not self._running_attempts.closed)
         if not can_run:
             self._pass_on(self.held.take_all())
 

@@ -81,9 +81,7 @@ class TakenNames:
 
 
 class Occasion(Enum):
-    """Why the backlog is measured: a mini-batch has ended, none has, or the attempt has ended (the last
-    measurement).
-    """
+    """Why the backlog is measured: a mini-batch has ended, none has, or the attempt has ended."""
 
     BATCH = "batch"
     IDLE = "idle"
@@ -100,9 +98,7 @@ class Watched(Protocol):
         """Records that a mini-batch has read the file of this name, relative to the directory. May be repeated."""
 
     def waiting(self, database: Database, now: int) -> TableBacklog:
-        """Returns what exists and was not read at `now` (milliseconds). Raises one of `_NO_ANSWER` if that
-        is unknown.
-        """
+        """Returns what exists and was not read at `now` (milliseconds). Raises one of `_NO_ANSWER` if unknown."""
 
 
 @dataclass
@@ -136,34 +132,34 @@ class WatchedDirectory:
 
 @dataclass
 class WatchedPosts:
-    """The batches of an input stream, whose files are named by number: all up to `_to`, and those in
-    `_too`, were read.
+    """The batches of an input stream, whose files are named by number: all up to `_read_up_to`, and those in
+    `_read_later`, were read.
     """
 
     table: str
     directory: str
     tenant: str
     stream: str
-    _to: int = 0
-    _too: set[int] = field(default_factory=set)
+    _read_up_to: int = 0
+    _read_later: set[int] = field(default_factory=set)
 
     def take(self, name: str) -> None:
         """See `Watched`."""
         number = int(name.partition("-")[0])
-        if number <= self._to:
+        if number <= self._read_up_to:
             return
-        self._too.add(number)
-        if len(self._too) > _MOST_APART:
+        self._read_later.add(number)
+        if len(self._read_later) > _MOST_APART:
             # All older ones count as read: files rarely appear out of order, and never by so many.
-            self._to = min(self._too) - 1
-        while self._to + 1 in self._too:
-            self._to += 1
-            self._too.remove(self._to)
+            self._read_up_to = min(self._read_later) - 1
+        while self._read_up_to + 1 in self._read_later:
+            self._read_up_to += 1
+            self._read_later.remove(self._read_up_to)
 
     def waiting(self, database: Database, now: int) -> TableBacklog:
         """See `Watched`."""
         with database.read() as session:
-            found = waiting_batches(session, self.tenant, self.stream, self._to, self._too)
+            found = waiting_batches(session, self.tenant, self.stream, self._read_up_to, self._read_later)
         return TableBacklog(
             files=found.batches, rows=found.rows, bytes=found.bytes, oldest_seconds=_age(found.oldest_at, now)
         )

@@ -65,17 +65,17 @@ def measures_of(
     return BatchMeasures(progress.batch_id, rows, metrics.model_dump(mode="json"))
 
 
-def _state(told: StateProgress, changes: StateChanges | None, size_from_changelog: int | None) -> StateMetrics:
+def _state(report: StateProgress, changes: StateChanges | None, size_from_changelog: int | None) -> StateMetrics:
     return StateMetrics(
-        operator=told.operator,
-        rows=told.rows,
-        updated=told.updated,
-        removed=told.removed,
-        late_rows=told.late_rows,
-        memory_bytes=told.memory_bytes,
-        state_bytes=size_from_changelog if told.state_bytes is None else told.state_bytes,
-        partitions=told.partitions,
-        commit_ms=told.commit_ms,
+        operator=report.operator,
+        rows=report.rows,
+        updated=report.updated,
+        removed=report.removed,
+        late_rows=report.late_rows,
+        memory_bytes=report.memory_bytes,
+        state_bytes=size_from_changelog if report.state_bytes is None else report.state_bytes,
+        partitions=report.partitions,
+        commit_ms=report.commit_ms,
         changed_bytes=None if changes is None else sum(changes.bytes),
         largest_changed_bytes=None if changes is None else max(changes.bytes),
         skew=None if changes is None or changes.skew is None else round(changes.skew, 2),
@@ -109,7 +109,7 @@ def _rows(sources: Sequence[SourceProgress], reads: Sequence[SourceRead]) -> int
 
 
 @dataclass(frozen=True)
-class Told:
+class StreamReport:
     """The metrics to store; false if there are none. The newest of `measures` includes the backlog."""
 
     measures: tuple[BatchMeasures, ...] = ()
@@ -141,7 +141,7 @@ class StreamMeasuring:
         self._metrics = metrics
         metrics.watch_stream(backlog)
 
-    def tell(self, found: Sequence[BatchProgress], reads: Sequence[SourceRead], *, at_end: bool) -> Told:
+    def measure(self, found: Sequence[BatchProgress], reads: Sequence[SourceRead], *, at_end: bool) -> StreamReport:
         """Returns the metrics of the mini-batches `found` since the last call, oldest first. A backlog is returned
         again until `stored` is called with it.
 
@@ -152,7 +152,7 @@ class StreamMeasuring:
             self._backlog.forget()
         if not found:
             is_new = behind is not None and behind.get("tables") != (self._noted or {}).get("tables")
-            return Told(backlog=behind) if is_new else Told()
+            return StreamReport(backlog=behind) if is_new else StreamReport()
         self._count(found)
         newest = len(found) - _NEWEST
         measures = [
@@ -162,12 +162,12 @@ class StreamMeasuring:
         if behind is not None:
             last = measures[-1]
             measures[-1] = BatchMeasures(last.batch_id, last.rows_in, {**last.metrics, BACKLOG: behind})
-        return Told(tuple(measures), behind)
+        return StreamReport(tuple(measures), behind)
 
-    def stored(self, told: Told) -> None:
+    def stored(self, report: StreamReport) -> None:
         """Records that these metrics are in the database."""
-        if told.backlog is not None:
-            self._noted = told.backlog
+        if report.backlog is not None:
+            self._noted = report.backlog
 
     def _count(self, found: Sequence[BatchProgress]) -> None:
         """Counts each mini-batch once in the worker's metrics, even if it is reported again."""
@@ -189,10 +189,10 @@ class StreamMeasuring:
             return (), ()
 
 
-def tell(
+def report_metrics(
     measuring: StreamMeasuring | None, found: Sequence[BatchProgress], reads: Sequence[SourceRead], *, at_end: bool
-) -> Told:
-    """Calls `StreamMeasuring.tell`; without a `measuring`, returns the metrics that Spark alone reports."""
+) -> StreamReport:
+    """Calls `StreamMeasuring.measure`; without a `measuring`, returns the metrics that Spark alone reports."""
     if measuring is not None:
-        return measuring.tell(found, reads, at_end=at_end)
-    return Told(tuple(measures_of(one, reads) for one in found))
+        return measuring.measure(found, reads, at_end=at_end)
+    return StreamReport(tuple(measures_of(one, reads) for one in found))

@@ -13,7 +13,7 @@ from service.store.streaming_jobs import BatchFacts
 from workers.engine.streaming.micro_batch import BatchDone
 from workers.engine.streaming.sinks.base import FenceLostError
 from workers.jobs.attempt import Attempt
-from workers.jobs.lease import patiently_aside
+from workers.jobs.lease import retry_attempt_write
 
 
 class StreamGuard:
@@ -49,7 +49,7 @@ class StreamGuard:
                 return write(session, self._database.now(session))
 
         # A thread that stops the stream waits for this thread, so the attempt must not count as unresponsive.
-        if not patiently_aside(self._attempt, try_once, self._pause):
+        if not retry_attempt_write(self._attempt, try_once, self._pause):
             raise FenceLostError(
-                f"Attempt {self._claim.fence} of job {self._claim.job_id} lost its lease; another attempt continues."
+                f"Attempt {self._claim.fence} of job {self._claim.job_id} has lost its lease; another one continues."
             )

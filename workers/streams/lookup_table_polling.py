@@ -4,7 +4,7 @@
 change, and the files must still be the same after they were copied. A table that has no file or other columns is never
 copied; the stream continues with its version, and the job reports why. (A table without rows is a file without rows.)
 
-`TableLooks` runs the checks of an attempt in threads, since a table may be large or its store slow. Only copies are
+`TableChecks` runs the checks of an attempt in threads, since a table may be large or its store slow. Only copies are
 limited in number, so a store that does not respond does not delay the checks of other tables.
 """
 
@@ -31,7 +31,7 @@ from service.sql.types.data_types import Schema
 from workers.engine.spark.sources import TableInput
 from workers.jobs.attempt import AttemptStopped
 from workers.jobs.outcome import path_pattern
-from workers.streams.lookup_table_versions import DimensionVersions, Draft, Version, fingerprint_of
+from workers.streams.lookup_table_versions import Draft, TableVersions, Version, fingerprint_of
 
 AT_ONCE = 4
 """How many checks of a worker may copy at the same time: they share its disk and its network."""
@@ -60,7 +60,7 @@ _COPY = r"/v(?P<version>\d{1,9})/(?P<copy>\d+(?:\.[A-Za-z0-9_-]{1,16}){0,2})"
 _log = structlog.get_logger(__name__)
 
 
-class TableLooks:
+class TableChecks:
     """Runs the checks of one attempt, one after the other, each in its own thread.
 
     `check` raises AttemptStopped once the attempt must stop. All attempts of a worker share `places`, the semaphore of
@@ -130,7 +130,7 @@ class TableLooks:
 
 
 @dataclass(frozen=True)
-class HeldBack:
+class NotTaken:
     """Why the table as it is now is not used."""
 
     code: str
@@ -151,12 +151,12 @@ class FollowedTable:
         name: str,
         source: TableSource,
         roots: Sequence[Root],
-        versions: DimensionVersions,
+        versions: TableVersions,
         check: Callable[[], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self.held_back: HeldBack | None = None
+        self.not_taken: NotTaken | None = None
         self._source = source
         self._roots = roots
         self._versions = versions
@@ -164,12 +164,12 @@ class FollowedTable:
         self._clock = clock
         self._newest: Version | None = None
         self._changes = threading.Lock()
-        """Held while the newest version changes: by a check or by `go_back`. Not held during a copy."""
+        """Held while the newest version changes: by a check or by `revert`. Not held during a copy."""
         self._schema: Schema | None = None
         self._copies = re.compile(f"{path_pattern(versions.directory).pattern}{_COPY}")
         self._changing: str | None = None
         self._changing_since = 0.0
-        self._refused: dict[str, HeldBack] = {}
+        self._refused: dict[str, NotTaken] = {}
         self._put_off: dict[str, float] = {}
         """When copying may be tried again, by the fingerprint of the files that could not be copied."""
 
@@ -204,16 +204,14 @@ class FollowedTable:
             pause(SETTLE_SECONDS)
 
     def look(self, place: Place = nullcontext) -> bool:
-        """Checks the table; returns whether it made a newer version. One check finds a change, the next one
-        copies it.
-        """
+        """Checks the table; returns whether there is a new version. One check finds a change, the next copies it."""
         try:
             found, fingerprint = self._listed()
             if fingerprint == self.newest.fingerprint:
-                self._changing = self.held_back = None
+                self._changing = self.not_taken = None
             elif fingerprint in self._refused:
                 self._changing = None
-                self._hold_back(self._refused[fingerprint])
+                self._set_not_taken(self._refused[fingerprint])
             elif self._clock() < self._put_off.get(fingerprint, float("-inf")):
                 self._changing = None
             elif fingerprint != self._changing:
@@ -222,10 +220,10 @@ class FollowedTable:
                 return self._take(found, fingerprint, place)
         except SpecError as error:
             self._changing = None
-            self._hold_back(HeldBack(error.code, error.issues[0].detail))
+            self._set_not_taken(NotTaken(error.code, error.issues[0].detail))
         except StoreUnavailableError as error:
             self._changing = None
-            self._hold_back(HeldBack(error.code, str(error)))
+            self._set_not_taken(NotTaken(error.code, str(error)))
         return False
 
     def version(self, number: int) -> Version:
@@ -250,10 +248,8 @@ class FollowedTable:
             raise RuntimeError(f"the table '{self.name}' was not opened")
         return TableInput(self._source, self.version(number).files, self._schema)
 
-    def of_own_files(self, text: str) -> str:
-        """Replaces the paths of copies in a message of Spark by those of the table's own files, which the
-        user can fix.
-        """
+    def with_own_names(self, text: str) -> str:
+        """Replaces the paths of copies in a message of Spark by those of the table's own files."""
         advice = f" (of the lookup table '{self.name}': replace the file, and resume)"
         place = self._source.path.rstrip("/")
 
@@ -269,7 +265,7 @@ class FollowedTable:
         """Removes the versions older than the newest one, except these."""
         self._versions.keep_only({*numbers, self.newest.number})
 
-    def go_back(self, refused: int, number: int, reason: HeldBack) -> None:
+    def revert(self, refused: int, number: int, reason: NotTaken) -> None:
         """Returns to the older version `number`, since no plan can be made with the version `refused`, which no
         mini-batch has used. The same files are not copied again. A version that was made since then is kept. Raises
         SpecError `dimension_missing`.
@@ -279,7 +275,7 @@ class FollowedTable:
             self._refused[version.fingerprint] = reason
             if self.newest.number == refused:
                 self._newest = older
-                self._hold_back(reason)
+                self._set_not_taken(reason)
             self._versions.remove(refused)
 
     def _take_first(self, pause: Callable[[float], object]) -> None:
@@ -327,7 +323,7 @@ class FollowedTable:
                 return False
             # The attempt may have ended during the copy.
             self._check()
-            taken = self._accepted(draft, found)
+            taken = self._publish_draft(draft, found)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -341,35 +337,36 @@ class FollowedTable:
             self._versions.drop_drafts()
         with self._changes:
             self._newest = taken
-            self._changing = self.held_back = None
+            self._changing = self.not_taken = None
             self._refused.clear()
         self._put_off.clear()
         _log.info("dimension_taken", table=self.name, version=taken.number, bytes=taken.files.bytes)
         return True
 
-    def _accepted(self, draft: Draft, found: TableFiles) -> Version:
+    def _publish_draft(self, draft: Draft, found: TableFiles) -> Version:
         """Makes the draft a version. Raises SpecError if the table cannot be read or its columns have changed."""
         try:
             schema = read_schema(self.name, self._source, draft.files)
             if self._schema is not None and schema != self._schema:
                 raise SpecError.of(
                     "schema_changed",
-                    f"'{self._source.path}' had the columns {_told(self._schema)}, and now has {_told(schema)}. "
+                    f"'{self._source.path}' had the columns {_columns_text(self._schema)}, and now has "
+                    f"{_columns_text(schema)}. "
                     'Restore the previous columns, or resume with {"from": "scratch"}.',
                     pointer=f"{pointer_of(self.name)}/path",
                 )
         except SpecError as error:
-            told = _of_own_files(error, draft.files, found)
+            told = _with_own_names(error, draft.files, found)
             # Copying the same files again would fail in the same way.
-            self._refused[draft.fingerprint] = HeldBack(told.code, told.issues[0].detail)
+            self._refused[draft.fingerprint] = NotTaken(told.code, told.issues[0].detail)
             raise told from None
         self._schema = schema
         return self._versions.keep(draft)
 
-    def _hold_back(self, held_back: HeldBack) -> None:
-        if held_back != self.held_back:
-            self.held_back = held_back
-            _log.warning("dimension_not_taken", table=self.name, code=held_back.code, detail=held_back.detail)
+    def _set_not_taken(self, not_taken: NotTaken) -> None:
+        if not_taken != self.not_taken:
+            self.not_taken = not_taken
+            _log.warning("dimension_not_taken", table=self.name, code=not_taken.code, detail=not_taken.detail)
 
 
 def _is_fresh(found: TableFiles) -> bool:
@@ -380,7 +377,7 @@ def _is_fresh(found: TableFiles) -> bool:
     return any(isinstance(file, UriFile) and (file.modified or 0) > since for file in found.files)
 
 
-def _of_own_files(error: SpecError, copies: TableFiles, found: TableFiles) -> SpecError:
+def _with_own_names(error: SpecError, copies: TableFiles, found: TableFiles) -> SpecError:
     """Replaces the names of copies in the error by those of the table's own files, which the user knows."""
     own = {f"'{copy.name}'": f"'{file.name}'" for copy, file in zip(copies.files, found.files, strict=True)}
     copied = re.compile("|".join(map(re.escape, own)) or "$^")
@@ -392,5 +389,5 @@ def _of_own_files(error: SpecError, copies: TableFiles, found: TableFiles) -> Sp
     )
 
 
-def _told(schema: Schema) -> str:
+def _columns_text(schema: Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema.fields)

@@ -5,7 +5,7 @@
     <streams>/<job>/g<generation>/versions/<number of the mini-batch>-<fence>.json
     <streams>/<job>/g<generation>/versions/fence-<fence>                            of the last attempt
 
-Spark reads only the copies. See `DimensionVersions` for the copies, `BatchVersions` for the record.
+Spark reads only the copies. See `TableVersions` for the copies, `BatchVersions` for the record.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def directory_name(table: str) -> str:
     return f"{plain}-{hashlib.sha256(table.encode()).hexdigest()[:8]}"
 
 
-class DimensionVersions:
+class TableVersions:
     """The versions of one table, in their own directory. `fence` separates the drafts of different attempts.
 
     A version has copies and not links, since a file that is overwritten would change under a link. A version is copied
@@ -262,7 +262,7 @@ class BatchVersions:
                 (self._directory / f"{_FENCE}{fence}").unlink(missing_ok=True)
 
     @property
-    def is_overtaken(self) -> bool:
+    def is_superseded(self) -> bool:
         """Whether an attempt with a newer token has started. Raises OSError."""
         return max(self._announced(), default=0) > self._fence
 

@@ -15,7 +15,7 @@ from typing import Any
 from workers.engine.spark.sources import TableInput
 from workers.engine.streaming.micro_batch import BatchDone, BatchGuard
 from workers.jobs.attempt import AttemptStopped
-from workers.streams.lookup_table_polling import SETTLE_SECONDS, FollowedTable, HeldBack, TableLooks
+from workers.streams.lookup_table_polling import SETTLE_SECONDS, FollowedTable, NotTaken, TableChecks
 from workers.streams.lookup_table_versions import BatchVersions, Use
 
 _FIRST_RETRY_SECONDS = 1.0
@@ -29,7 +29,7 @@ class OtherVersionsError(Exception):
     """The mini-batch must run with other versions than those of the stream's plan."""
 
 
-class Dimensions:
+class LookupTables:
     """The followed tables of one attempt. Only one thread at a time checks them. At the same time the stream's own
     thread begins mini-batches, and another thread reports and removes versions.
 
@@ -43,7 +43,7 @@ class Dimensions:
         decided: BatchVersions,
         checkpoint: Path,
         every: float,
-        looks: TableLooks,
+        looks: TableChecks,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -59,22 +59,21 @@ class Dimensions:
         """Checks in a row that failed."""
         self._in_sink: int | None = None
         self._newest: Versions = {}
-        """The versions for the next mini-batches. Checks make newer ones at the same time; `take_up` adopts them."""
+        """The versions for the next mini-batches. Checks make newer ones at the same time; `adopt_newest` adopts them.
+        """
 
     def open(self, pause: Callable[[float], object]) -> None:
-        """Makes and adopts the newest versions. Raises what `FollowedTable.open` raises, AttemptStopped,
-        and OSError.
-        """
+        """Makes and adopts the newest versions. Raises what `FollowedTable.open` raises, AttemptStopped, OSError."""
         self._decided.announce()
         for table in self._tables.values():
             table.open(pause)
         # The attempt may have ended while a directory was listed; it must not remove files after that.
         self._looks.check()
-        self.take_up()
+        self.adopt_newest()
         self._due = self._clock() + self._every
         self.tidy(self.newest)
 
-    def agree_with(self, in_sink: int | None) -> None:
+    def set_committed(self, in_sink: int | None) -> None:
         """Sets the last mini-batch in the sink: its `committed` after older attempts were fenced off. The decision of
         an older attempt is binding only for a mini-batch that is in the sink.
         """
@@ -109,17 +108,17 @@ class Dimensions:
     def _versions(self, uses: Mapping[str, Use] | None) -> Versions:
         return {name: use.version for name, use in (uses or {}).items() if name in self._tables}
 
-    def go_back(self, planned: Versions, reason: HeldBack) -> bool:
+    def revert(self, planned: Versions, reason: NotTaken) -> bool:
         """Returns to the versions of the current plan if no plan can be made with newer ones. The newer ones are not
         used from then on. Returns False if the next mini-batch needs them. Raises SpecError `dimension_missing` and
         OSError.
         """
         refused = self.newest
-        if self.of_next_batch() != refused or planned == refused or self._decided.is_overtaken:
+        if self.of_next_batch() != refused or planned == refused or self._decided.is_superseded:
             return False
         for name, table in self._tables.items():
             if refused[name] != planned[name]:
-                table.go_back(refused[name], planned[name], reason)
+                table.revert(refused[name], planned[name], reason)
         self._newest = {name: planned[name] for name in self._tables}
         return True
 
@@ -138,13 +137,13 @@ class Dimensions:
         while another table is still copied. Raises what the check raised.
         """
         found = self._looks.found()
-        if self.take_up():
+        if self.adopt_newest():
             return True
         if found is None and self.is_due and not self._looks.is_under_way:
             self._looks.begin(self.look)
         return None if found is None else False
 
-    def take_up(self) -> bool:
+    def adopt_newest(self) -> bool:
         """Makes the next mini-batches use the newest versions. Returns whether any of them is new."""
         taken = {name: table.newest.number for name, table in self._tables.items()}
         is_new, self._newest = taken != self._newest, taken
@@ -199,7 +198,7 @@ class Dimensions:
         """Removes the versions that are not needed any more. Keeps the newest ones, adopted or not, those of the
         current plan, and those of a mini-batch that may run again. Raises OSError.
         """
-        if self._decided.is_overtaken:
+        if self._decided.is_superseded:
             # A newer attempt decides what it needs.
             return
         pending = self._pending()
@@ -208,37 +207,33 @@ class Dimensions:
             table.keep_only({versions[name] for versions in (of_pending, planned, self.newest) if name in versions})
 
     def _pending(self) -> int | None:
-        """Returns the mini-batch that began and that Spark has not committed, so it runs again; None if
-        there is none.
-        """
+        """Returns the mini-batch that began and that Spark has not committed; None if there is none. It runs again."""
         last = self._decided.newest()
         return None if last is None or (self._commits / str(last)).exists() else last
 
-    def of_own_files(self, text: str) -> str:
+    def with_own_names(self, text: str) -> str:
         """Replaces the paths of copies in a message of Spark by those of the tables' own files."""
         for table in self._tables.values():
-            text = table.of_own_files(text)
+            text = table.with_own_names(text)
         return text
 
-    def told_of_batch(self, batch_id: int) -> dict[str, int] | None:
+    def reported_versions(self, batch_id: int) -> dict[str, int] | None:
         """Returns, for clients, the version of each table that a mini-batch used; None if it is not stored any more.
         Raises OSError.
         """
         return dict(self.of_batch(batch_id)) or None
 
-    def told(self, planned: Versions) -> list[dict[str, Any]]:
-        """Returns, for clients and as JSON values, the version in use of each table, and why a newer one is
-        not used.
-        """
+    def report(self, planned: Versions) -> list[dict[str, Any]]:
+        """Returns, for clients, the version in use of each table as JSON, and why a newer one is not used."""
         last = self._decided.newest()
         uses = (None if last is None else self._decided.of(last)) or {}
-        told = []
+        report = []
         for name, table in self._tables.items():
             version = table.version(planned[name])
             use = uses.get(name)
             # Read once: a check may replace it at the same time.
-            held_back = table.held_back
-            told.append(
+            not_taken = table.not_taken
+            report.append(
                 {
                     "table": name,
                     "version": version.number,
@@ -246,24 +241,24 @@ class Dimensions:
                     "taken_at": datetime.fromtimestamp(version.taken_at / 1000, UTC).isoformat(),
                     "files": len(version.files.files),
                     "bytes": version.files.bytes,
-                    "not_taken": None if held_back is None else {"code": held_back.code, "detail": held_back.detail},
+                    "not_taken": None if not_taken is None else {"code": not_taken.code, "detail": not_taken.detail},
                 }
             )
-        return told
+        return report
 
 
 class VersionGuard:
     """A `BatchGuard` for a stream whose plan has these versions. Begins no mini-batch that needs others."""
 
-    def __init__(self, inner: BatchGuard, dimensions: Dimensions, planned: Versions) -> None:
+    def __init__(self, inner: BatchGuard, lookup_tables: LookupTables, planned: Versions) -> None:
         self._inner = inner
-        self._dimensions = dimensions
+        self._lookup_tables = lookup_tables
         self._planned = planned
 
     def begin(self, batch_id: int) -> None:
         """See `BatchGuard`. Raises OtherVersionsError."""
         self._inner.begin(batch_id)
-        self._dimensions.begin(batch_id, self._planned)
+        self._lookup_tables.begin(batch_id, self._planned)
 
     def finish(self, done: BatchDone) -> None:
         """See `BatchGuard`."""

@@ -58,9 +58,7 @@ class StreamPlans:
 
 
 def state_of(spec: JobSpec, stream: Stream | None, slots: int) -> StateOptions:
-    """Returns the options of the state. By default it has the partitions of the existing state, or one for
-    each slot.
-    """
+    """Returns the state's options. By default it keeps its number of partitions, or gets one for each slot."""
     kept = (stream.layout or {}).get("partitions") if stream is not None else None
     return StateOptions(spec.settings.state.provider, spec.settings.state.partitions or kept or slots)
 

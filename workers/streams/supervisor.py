@@ -16,7 +16,7 @@ import structlog
 
 from service.config.processes import DaemonPool
 from service.store.session import fault_of
-from workers.jobs.attempt import AttemptsAtHand
+from workers.jobs.attempt import RunningAttempts
 from workers.jobs.outcome import Verdict
 from workers.streams.attempt import StreamAttempt
 
@@ -35,8 +35,10 @@ could exceed the limit.
 class StreamSupervisor:
     """Runs streams from their start to their end. `end` publishes the verdict on an attempt, and never raises."""
 
-    def __init__(self, at_hand: AttemptsAtHand, end: Callable[[StreamAttempt, Verdict], None], limit: int) -> None:
-        self._at_hand = at_hand
+    def __init__(
+        self, running_attempts: RunningAttempts, end: Callable[[StreamAttempt, Verdict], None], limit: int
+    ) -> None:
+        self._running_attempts = running_attempts
         self._end = end
         self._limit = limit
         self._streams: dict[StreamAttempt, Future[None] | None] = {}
@@ -73,7 +75,7 @@ class StreamSupervisor:
 
     def watch(self, stream: StreamAttempt, place: Place | None = None) -> None:
         """Supervises a stream that was started; it takes over the slot. Its attempt stays registered until it ends."""
-        self._at_hand.keep(stream.attempt)
+        self._running_attempts.keep(stream.attempt)
         with self._lock:
             self._streams[stream] = None
             if place is not None:
@@ -110,4 +112,4 @@ class StreamSupervisor:
             finally:
                 with self._lock:
                     self._streams.pop(stream, None)
-                self._at_hand.release(stream.attempt)
+                self._running_attempts.release(stream.attempt)
