@@ -37,7 +37,7 @@ from service.contract.options import Difference, patched, state_differences
 from service.contract.problems import Issue
 from service.data.roots import roots_of
 from service.jobs.admission import check_job, posted_schemas, require_queue_capacity
-from service.jobs.views import Job, Listening, require_job, state_for_change
+from service.jobs.views import Job, QueueListeners, require_job, state_for_change
 from service.results.directories import remove_job_directory
 from service.store import jobs, streaming_jobs
 from service.store.jobs import end_abandoned_attempt
@@ -154,7 +154,7 @@ def cancel_job(database: Database, settings: Settings, tenant: str, job_id: str)
         elif status is not JobStatus.CANCELLING:
             move_locked_job(session, row, JobStatus.CANCELLING, now, {"cancel_requested_at": now})
         session.refresh(row)
-        return Job.of(row, now, Listening(session, settings, now))
+        return Job.of(row, now, QueueListeners(session, settings, now))
 
 
 def _cancel_unheld_job(session: Session, row: JobRow, now: int) -> None:
@@ -233,7 +233,7 @@ def stop_job(database: Database, settings: Settings, tenant: str, job_id: str) -
             raise JobAlreadyFinishedError(f"The job is {row.status} and cannot be stopped.")
         streaming_jobs.request_stop(session, row, now)
         session.refresh(row)
-        return Job.of(row, now, Listening(session, settings, now))
+        return Job.of(row, now, QueueListeners(session, settings, now))
 
 
 class ResumeFrom(StrEnum):
@@ -277,7 +277,7 @@ def resume_job(
                 save_spec(session, row, spec, now)
             streaming_jobs.request_resume(session, row, now, from_scratch=from_scratch)
             session.refresh(row)
-            job = Job.of(row, now, Listening(session, settings, now))
+            job = Job.of(row, now, QueueListeners(session, settings, now))
     doorbell.ring(job_id, Queue(row.queue))
     return job
 
@@ -302,4 +302,4 @@ def change_settings(database: Database, settings: Settings, tenant: str, job_id:
             if changed != spec:
                 save_spec(session, row, changed, now)
                 session.refresh(row)
-            return Job.of(row, now, Listening(session, settings, now))
+            return Job.of(row, now, QueueListeners(session, settings, now))

@@ -25,7 +25,7 @@ from service.contract.model import Frozen
 from service.jobs.views import (
     Job,
     JobSummary,
-    Listening,
+    QueueListeners,
     decode_cursor,
     encode_cursor,
     is_job_id,
@@ -137,7 +137,7 @@ def read_jobs(database: Database, settings: Settings, keys: Collection[JobKey]) 
     with database.look() as session:
         rows = {JobKey(row.tenant, row.id): row for row in jobs.find_jobs(session, ids)}
         now = database.now(session)
-        listening = Listening(session, settings, now)
+        listening = QueueListeners(session, settings, now)
         return {key: Job.of(row, now, listening) for key, row in rows.items() if key in keys}
 
 
@@ -213,7 +213,7 @@ def list_jobs(
         rows = jobs.list_jobs(session, tenant=tenant, wanted=wanted, after=after, limit=limit + 1, now=now)
         page = rows[:limit]
         more = len(rows) > limit
-        listening = Listening(session, settings, now)
+        listening = QueueListeners(session, settings, now)
         return JobPage(
             jobs=tuple(JobSummary.of(row, now, listening) for row in page),
             next_cursor=encode_cursor([page[-1].submitted_at, page[-1].id], scope) if more else "",

@@ -1,4 +1,4 @@
-"""Reads the result of a job that SUCCEEDED, or the current result of a streaming job: one page, or files to download."""
+"""Reads the result of a successful job, or the current result of a streaming job: one page, or files to download."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ResultDirectories:
 
 @dataclass(frozen=True)
 class FoundResult:
-    """The files of a result. `version` identifies a version of a streaming job's result; it is empty for a batch job."""
+    """The files of a result. `version` identifies a version of a streaming job's result; it is empty for batch jobs."""
 
     files: ResultFiles
     version: str

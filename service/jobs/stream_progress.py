@@ -14,7 +14,7 @@ from service.contract.enums import Mode
 from service.contract.model import Frozen
 from service.contract.reports import Backlog, BatchMetrics
 from service.jobs.lifecycle import require_streaming
-from service.jobs.views import LooksLike, decode_cursor, encode_cursor, timestamp
+from service.jobs.views import DocumentedAs, decode_cursor, encode_cursor, timestamp
 from service.store.session import Database
 from service.store.streaming_jobs import BACKLOG, FOLLOWED, batches_before
 from service.store.streaming_state import UNMEASURED, StoppedBecause, Stream, find_stream, unmeasured_batches
@@ -39,7 +39,9 @@ def _convert_metrics(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _convert_state(stored: dict[str, Any]) -> dict[str, Any]:
-    """Renames the former field `bytes`, which is the memory of the state stores, and adds `state_bytes` (unknown then)."""
+    """Renames the former field `bytes` (memory of the state stores), and adds `state_bytes`, which was not measured
+    then.
+    """
     kept = {name: value for name, value in stored.items() if name != "bytes"}
     memory = {"memory_bytes": stored["bytes"]} if "bytes" in stored else {}
     return {"state_bytes": None, **memory, **kept}
@@ -112,10 +114,10 @@ class JobStream(Frozen):
     followed: tuple[FollowedTable, ...] = Field(
         default=(), description="The versions of followed tables in use; those of each mini-batch are in its metrics."
     )
-    metrics: Annotated[dict[str, Any], LooksLike(BatchMetrics)] | None = Field(
+    metrics: Annotated[dict[str, Any], DocumentedAs(BatchMetrics)] | None = Field(
         description="Metrics of the newest measured mini-batch."
     )
-    backlog: Annotated[dict[str, Any], LooksLike(Backlog)] | None = Field(
+    backlog: Annotated[dict[str, Any], DocumentedAs(Backlog)] | None = Field(
         description="Unread input when the worker last checked; null before the first check."
     )
     stopped_because: BecauseText | None
@@ -175,8 +177,8 @@ class JobBatch(Frozen):
     rows_out: int | None
     elapsed_ms: int | None = Field(description="Time from the start of the mini-batch until the sink had committed it.")
     sink_version: int | None
-    metrics: Annotated[dict[str, Any], LooksLike(BatchMetrics)] | None
-    backlog: Annotated[dict[str, Any], LooksLike(Backlog)] | None = Field(
+    metrics: Annotated[dict[str, Any], DocumentedAs(BatchMetrics)] | None
+    backlog: Annotated[dict[str, Any], DocumentedAs(Backlog)] | None = Field(
         description="Unread input at the last check before this mini-batch was measured. If several mini-batches were "
         "measured together, it is null for all but the newest."
     )

@@ -74,7 +74,7 @@ def test_refusals_say_what_to_do(environment: Mapping[str, str], tmp_path: Path)
     assert (damaged.exit_code, "database.sqlite has changed" in damaged.output) == (1, True)
     assert run(environment, "restore", "--check", copy).exit_code == 1
     nothing = run(environment, "restore", tmp_path / "nowhere")
-    assert (nothing.exit_code, "no finished backup" in nothing.output) == (1, True)
+    assert (nothing.exit_code, "no complete backup" in nothing.output) == (1, True)
 
 
 def test_results_that_are_not_there_are_no_success(environment: Mapping[str, str], tmp_path: Path) -> None:

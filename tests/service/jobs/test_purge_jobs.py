@@ -70,7 +70,7 @@ def test_old_results_go_and_then_the_jobs(database: Database, settings: Settings
     assert purge_politely(database, settings.results_dir, settings.streams_dir, limits).is_nothing
     assert left(settings) == {young}
     assert result_of(database, settings, young) == 3
-    with pytest.raises(ResultMissingError, match="removed since"):
+    with pytest.raises(ResultMissingError, match="has been removed because"):
         result_of(database, settings, older)
     with pytest.raises(JobNotFoundError):
         result_of(database, settings, old)
@@ -251,7 +251,7 @@ def test_what_could_not_be_removed_is_not_counted(
 def test_sound_directories_are_passed_in_portions_too(
     database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(purge_jobs, "_AT_ONCE", 1)
+    monkeypatch.setattr(purge_jobs, "_JOBS_PER_STEP", 1)
     for _ in range(3):
         age(settings.results_dir / finished(database, settings, 1), days=2)
     assert list(purge(database, settings.results_dir, settings.streams_dir, Limits(None, None))) == [Purged()] * 3
