@@ -1,6 +1,8 @@
-"""Base class and field types of the wire models: `Frozen`, discriminated unions, durations and sizes.
+"""The base of every value that crosses the wire.
 
-Durations and sizes are written as people and Flink write them: `5s`, `500 ms`, `2 min`, `64MB`, `256mb`.
+Values of one of several shapes, told apart by one field, with errors that point as if there were but one shape.
+
+Durations and sizes as people and Flink write them: `5s`, `500 ms`, `2 min`, `64MB`, `256mb`.
 """
 
 from __future__ import annotations
@@ -26,51 +28,51 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, Pyd
 
 
 class Frozen(BaseModel):
-    """An immutable model that refuses unknown fields, so that a misspelled field is never ignored."""
+    """An immutable model that refuses fields it does not know: a typing mistake is never ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
 
-def _refuse_number(value: Any) -> Any:
+def _no_number(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise PydanticKnownError("bool_type")
     return value
 
 
-def refuse_boolean(value: Any) -> Any:
-    """Refuses true and false for an integer; a validator that runs before that of the type. Returns `value`."""
+def refuse_flag(value: Any) -> Any:
+    """A value that is to be a whole number, as a validator before its type's own: true and false are none."""
     if isinstance(value, bool):
         raise PydanticKnownError("int_type")
     return value
 
 
-Flag = Annotated[bool, BeforeValidator(_refuse_number)]
-"""A boolean, also as text, as Flink writes it; 0 and 1 are refused, as openapi.yaml specifies."""
+Flag = Annotated[bool, BeforeValidator(_no_number)]
+"""True or false, also as the text that Flink writes; 0 and 1 are refused, as the specification says."""
 
-Whole = Annotated[int, BeforeValidator(refuse_boolean)]
-"""An integer, also as text, as Flink writes it; true and false are refused, as openapi.yaml specifies."""
+Whole = Annotated[int, BeforeValidator(refuse_flag)]
+"""A whole number, also as the text that Flink writes; true and false are refused, as the specification says."""
 
 
-def discriminated_by(field: str, models: Mapping[str, type[Frozen]]) -> WrapValidator:
-    """Returns a validator for a union of `models`, of which an object's `field` names one; the first by default.
+def told_apart_by(field: str, shapes: Mapping[str, type[Frozen]]) -> WrapValidator:
+    """Reads an object as that of `shapes` which its `field` names; one without that field as the first of them.
 
-    Pydantic's own discriminated union would add the name of the model to the location of every error.
+    Pydantic's own discriminated union would put the name of the shape into the place of every error.
     """
-    first = next(iter(models.values()))
+    first = next(iter(shapes.values()))
 
     def read(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
         if not isinstance(value, Mapping):
-            return value if isinstance(value, tuple(models.values())) else first.model_validate(value)
+            return value if isinstance(value, tuple(shapes.values())) else first.model_validate(value)
         tag = value.get(field)
         if tag is None:
             return first.model_validate(value)
-        model = models.get(tag) if isinstance(tag, str) else None
-        if model is None:
-            *others, last = (f"'{name}'" for name in models)
+        shape = shapes.get(tag) if isinstance(tag, str) else None
+        if shape is None:
+            *others, last = (f"'{name}'" for name in shapes)
             expected = {"expected": f"{', '.join(others)} or {last}"}
-            details = InitErrorDetails(type="enum", loc=(field,), input=tag, ctx=expected)
-            raise ValidationError.from_exception_data(first.__name__, [details])
-        return model.model_validate(value)
+            wrong = InitErrorDetails(type="enum", loc=(field,), input=tag, ctx=expected)
+            raise ValidationError.from_exception_data(first.__name__, [wrong])
+        return shape.model_validate(value)
 
     return WrapValidator(read)
 
@@ -114,12 +116,12 @@ _QUANTITY = re.compile(r"\s*([0-9]{1,19})\s*([A-Za-z]*)\s*")
 _LONGEST = timedelta(days=3650)
 _LARGEST = 1 << 60
 _DURATION_PATTERN = rf"^\s*[0-9]{{1,19}}\s*({'|'.join(_UNITS_MS)})\s*$"
-"""Units are accepted in any letter case, for which a pattern of JSON Schema would be long."""
+"""Any case is taken, which patterns of JSON Schema can only tell at length."""
 _SIZE_PATTERN = r"^\s*[0-9]{1,19}\s*([bB]([yY][tT][eE][sS])?|[kKmMgGtT][bB]?)?\s*$"
 
 
 def parse_duration(value: Any) -> timedelta:
-    """Returns a duration from text with a unit, or from a `timedelta`. A number without a unit is refused as ambiguous.
+    """A duration from text with a unit, or from a `timedelta`. A bare number is refused: its unit is a guess.
 
     Raises ValueError, with the accepted forms.
     """
@@ -140,7 +142,7 @@ def parse_duration(value: Any) -> timedelta:
 
 
 def format_duration(duration: timedelta) -> str:
-    """Returns the shortest exact text: `500ms`, `5s`, `2min`, `1h`, `3d`."""
+    """The shortest exact text: `500ms`, `5s`, `2min`, `1h`, `3d`."""
     milliseconds = round(duration / timedelta(milliseconds=1))
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
         if milliseconds and milliseconds % size == 0:
@@ -149,7 +151,7 @@ def format_duration(duration: timedelta) -> str:
 
 
 def parse_bytes(value: Any) -> int:
-    """Returns a number of bytes from an integer or from text such as `64MB` (powers of 1024, as in Flink and Spark).
+    """A number of bytes from an integer or from text such as `64MB` (powers of 1024, as Flink and Spark count).
 
     Raises ValueError, with the accepted forms.
     """
@@ -167,7 +169,7 @@ def parse_bytes(value: Any) -> int:
 
 
 def format_bytes(size: int) -> str:
-    """Returns the shortest exact text: `64MB`, `1GB`, `1000b`."""
+    """The shortest exact text: `64MB`, `1GB`, `1000b`."""
     for unit, scale in (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
         if size and size % scale == 0:
             return f"{size // scale}{unit}"
@@ -185,9 +187,8 @@ Duration = Annotated[
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits a `Duration` to at least `ge` and at most `le`; an annotation next to `Duration`.
-
-    The errors are those of pydantic's own bounds, with the bound written as a duration.
+    """Stands beside `Duration` where it is at least `ge`, and at most `le`. Refuses as pydantic's own bounds do, but in
+    the units that durations are written in.
     """
 
     ge: timedelta
@@ -199,9 +200,8 @@ class Bounds:
 
     def _checked(self, duration: timedelta) -> timedelta:
         if duration < self.ge:
-            raise PydanticCustomError(
-                "greater_than_equal", "Input should be at least {ge}", {"ge": format_duration(self.ge)}
-            )
+            told = {"ge": format_duration(self.ge)}
+            raise PydanticCustomError("greater_than_equal", "Input should be at least {ge}", told)
         if self.le is not None and duration > self.le:
             raise PydanticCustomError(
                 "less_than_equal", "Input should be at most {le}", {"le": format_duration(self.le)}

@@ -1,10 +1,12 @@
-"""The engine's settings of a job, their values, and merge patches (RFC 7396) that change them.
+"""How a query may be told to run: the values of the engine's settings, hints and per-join fields.
 
-Each setting is declared once; the declaration validates input and is documented in openapi.yaml and the README.
+The engine's settings: one declaration each, which validates input and documents itself in openapi.yaml and README.
 
-A setting is written nested (`{"distinct_split": {"enabled": true}}`), under its dotted key
-(`"distinct_split.enabled": true`), or under Flink's old or new key; patches accept the same forms. An unknown key is
-refused with the most similar known ones, and so is a setting that is given twice with different values.
+A setting is written nested (`{"distinct_split": {"enabled": true}}`) or under its dotted key
+(`"distinct_split.enabled": true`), or under Flink's key of either generation. Unknown keys are refused with the nearest
+known ones; the same setting given twice with different values is refused.
+
+Changed settings of a job that is there: a merge patch (RFC 7396), in every spelling that the settings have.
 """
 
 from __future__ import annotations
@@ -38,13 +40,13 @@ from service.contract.model import (
     Whole,
     format_bytes,
     format_duration,
-    refuse_boolean,
+    refuse_flag,
 )
 from service.contract.problems import did_you_mean, nearest_names
 
 
 class Toggle(StrEnum):
-    """Whether a rewrite is applied: decided by cost (`auto`), always where possible (`true`), or never (`false`)."""
+    """A rewrite that is decided by cost (`auto`), forced (`true`) or forbidden (`false`)."""
 
     AUTO = "auto"
     TRUE = "true"
@@ -58,7 +60,7 @@ class Toggle(StrEnum):
 
 
 class AggPhase(StrEnum):
-    """The number of phases of an aggregate. Flink's older NONE is read as AUTO."""
+    """In how many phases an aggregate runs. Flink's older NONE is read as AUTO."""
 
     AUTO = "AUTO"
     ONE_PHASE = "ONE_PHASE"
@@ -72,10 +74,8 @@ class AggPhase(StrEnum):
 
 
 class DistinctMethod(StrEnum):
-    """How the values of DISTINCT are deduplicated.
-
-    `auto` decides by cost; `native` is Spark's own plan; `split` uses buckets of the values' hash; `bitmap` uses
-    bitmaps; `branches` runs a branch for each set of values and joins the branches on the group key.
+    """How the values of DISTINCT are told apart: by cost, by Spark's own plan, per bucket of their hash, by bitmaps, or
+    each set of values in a branch of its own, the branches joined on the group key.
     """
 
     AUTO = "auto"
@@ -90,7 +90,7 @@ class DistinctMethod(StrEnum):
 
 
 class JoinShip(StrEnum):
-    """The ship strategy of a join: both sides repartitioned by the key, or one side broadcast to every task."""
+    """How the rows of a join's sides come together: both parted by the key, or one side sent whole to every task."""
 
     AUTO = "AUTO"
     REPARTITION = "REPARTITION"
@@ -103,7 +103,7 @@ class JoinShip(StrEnum):
 
 
 class JoinLocal(StrEnum):
-    """The local strategy of a join: a task sorts and merges both sides, or builds a hash table of one side."""
+    """How a task joins its rows: both sides sorted and merged, or a hash table of one side."""
 
     AUTO = "AUTO"
     SORT_MERGE = "SORT_MERGE"
@@ -116,7 +116,7 @@ class JoinLocal(StrEnum):
 
 
 class JoinSkew(StrEnum):
-    """How hot keys of a join are handled: decided by cost, not at all, joined separately, or by salting the key.
+    """What is done about hot keys of a join: by cost, nothing, joining them apart from the rest, or salting the key.
 
     Flink's FORCED is read as ISOLATE.
     """
@@ -141,7 +141,7 @@ def _aliases(*keys: str) -> dict[str, Any]:
 
 
 class _OrBoolean:
-    """Adds JSON's true and false to the schema of a setting."""
+    """Tells the specification that JSON's own true and false are taken too."""
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """See pydantic."""
@@ -152,11 +152,11 @@ _Toggle = Annotated[Toggle, _OrBoolean()]
 
 
 class MiniBatchSettings(Frozen):
-    """How rows of a stream are collected before the state is updated. Not applicable to batch jobs."""
+    """How rows of a stream are gathered before state is touched. A batch job reports them as not applicable."""
 
     enabled: _Toggle = Field(
         default=Toggle.AUTO,
-        description="Collect rows into mini-batches before aggregating them. Streaming modes only.",
+        description="Gather rows before aggregating them; concerns the streaming modes alone.",
         json_schema_extra=_aliases("table.exec.mini-batch.enabled"),
     )
     allow_latency: Annotated[Duration, Bounds(timedelta(milliseconds=1), timedelta(hours=1))] = Field(
@@ -171,11 +171,11 @@ class MiniBatchSettings(Frozen):
         default=None,
         ge=1,
         le=1_000_000_000,
-        description="Number of rows that completes a mini-batch; two million by default.",
+        description="Rows after which a mini-batch is complete; two million by default.",
         json_schema_extra=_aliases("table.exec.mini-batch.size", "sql.exec.mini-batch.size"),
     )
 
-    _size_is_not_boolean = field_validator("size", mode="before")(refuse_boolean)
+    _size_is_no_flag = field_validator("size", mode="before")(refuse_flag)
 
 
 class DistinctSplitSettings(Frozen):
@@ -184,7 +184,7 @@ class DistinctSplitSettings(Frozen):
     enabled: _Toggle = Field(
         default=Toggle.AUTO,
         description="Aggregate distinct values per bucket first, then over the buckets. "
-        "`auto` applies it where Spark's own plan would process a hot key in one task.",
+        "`auto` applies it where Spark's own plan would leave a hot key on one task.",
         json_schema_extra=_aliases(
             "table.optimizer.distinct-agg.split.enabled", "sql.optimizer.data-skew.distinct-agg"
         ),
@@ -193,7 +193,7 @@ class DistinctSplitSettings(Frozen):
         default=1024,
         ge=1,
         le=65536,
-        description="Buckets per group; a hot key is distributed over at most this many tasks.",
+        description="Buckets per group; a hot key is spread over at most so many tasks.",
         json_schema_extra=_aliases(
             "table.optimizer.distinct-agg.split.bucket-num", "sql.optimizer.data-skew.distinct-agg.bucket"
         ),
@@ -212,7 +212,7 @@ class SkewSettings(Frozen):
     )
     threshold: ByteSize = Field(
         default=64 << 20,
-        description="A key is hot only when the estimated size of its rows is at least this many bytes.",
+        description="A key is hot only when its rows are estimated to take at least this many bytes.",
         json_schema_extra={
             **_aliases("table.optimizer.skewed-join-optimization.skewed-threshold"),
             "default": "64MB",
@@ -221,74 +221,74 @@ class SkewSettings(Frozen):
 
 
 class JoinSettings(Frozen):
-    """How the joins of a query run. A hint, or a field of `query.joins`, overrides a setting for one join."""
+    """How joins run, all of a query's that are not told otherwise one by one: by a hint, or in `query.joins`."""
 
     ship: JoinShip = Field(
         default=JoinShip.AUTO,
-        description="Repartition both sides by the key (`REPARTITION`), or broadcast one side to every task.",
+        description="Part both sides by the key (`REPARTITION`), or send one side whole to every task.",
     )
     local: JoinLocal = Field(
         default=JoinLocal.AUTO,
-        description="Sort and merge both sides in a task, or build a hash table of one side. Spark supports five of "
-        "the nine combinations with `join.ship`: the broadcast side is always the hashed one.",
+        description="Sort and merge both sides in a task, or build a hash table of one. Spark has five of the nine "
+        "pairs with `join.ship`: a broadcast side is the hashed one.",
     )
     skew: JoinSkew = Field(
         default=JoinSkew.AUTO,
-        description="Join hot keys separately from the others (`ISOLATE`), salt the key (`SALT`), neither (`NONE`), or "
-        "decide by cost (`AUTO`).",
+        description="Join hot keys apart from the rest (`ISOLATE`), salt the key (`SALT`), neither (`NONE`), or as "
+        "the cost tells.",
         json_schema_extra=_aliases("table.optimizer.skewed-join-optimization.strategy", "skew.join_strategy"),
     )
 
 
 class StateProvider(StrEnum):
-    """The state store that a running stream uses."""
+    """Where the state of a stream lives while its job runs."""
 
     ROCKSDB = "rocksdb"
     MEMORY = "memory"
 
 
 class StateSettings(Frozen):
-    """How a stream stores its state. Not applicable to batch jobs."""
+    """How a stream keeps what it must remember. A batch job reports them as not applicable."""
 
     provider: StateProvider = Field(
         default=StateProvider.ROCKSDB,
-        description="Keep state in RocksDB, where it may be larger than memory, or in the memory of the worker. "
-        "Streaming modes only.",
+        description="Keep state in RocksDB, beyond memory, or in the memory of the worker; "
+        "concerns the streaming modes alone.",
     )
     partitions: int | None = Field(
         default=None,
         ge=1,
         le=4096,
-        description="Number of partitions of the state; each has its own task in every mini-batch. By default, the "
-        "number of tasks that the worker runs at the same time. It cannot change until the job starts from scratch.",
+        description="Parts of the state, each with a task of its own in every mini-batch; by default as many as the "
+        "worker runs tasks at once. Kept until the job starts from scratch.",
     )
 
-    _partitions_are_not_boolean = field_validator("partitions", mode="before")(refuse_boolean)
+    _partitions_are_no_flag = field_validator("partitions", mode="before")(refuse_flag)
 
 
 class OptimizerSettings(Frozen):
-    """Limits on the optimization of a plan."""
+    """How long the rewrites of a plan may take."""
 
     timeout: Annotated[Duration, Bounds(timedelta(milliseconds=1), timedelta(hours=1))] = Field(
         default=timedelta(seconds=10),
-        description="Time limit for rewriting the plan. After it, the remaining rules are skipped with that reason, "
-        "and the job runs with the plan as rewritten so far.",
+        description="Time for rewriting the plan. After it, the remaining rules are skipped with that reason, and the "
+        "job runs with the plan that it has.",
         json_schema_extra={"default": "10s"},
     )
 
 
 class JobSettings(Frozen):
-    """How a job is optimized. The defaults suit most jobs."""
+    """How a job is optimised. Every setting has a default that needs no thought."""
 
     agg_phase: AggPhase = Field(
         default=AggPhase.AUTO,
         description="Aggregate locally before the shuffle (`TWO_PHASE`), only after it (`ONE_PHASE`), "
-        "or decide by the estimated reduction of rows (`AUTO`).",
+        "or as the estimated reduction tells (`AUTO`).",
         json_schema_extra=_aliases("table.optimizer.agg-phase-strategy", "sql.optimizer.agg.phase.enforcer"),
     )
     distinct_method: DistinctMethod = Field(
         default=DistinctMethod.AUTO,
-        description="How the values of DISTINCT are deduplicated; `auto` chooses the applicable method of least cost.",
+        description="How the values of DISTINCT are told apart; `auto` weighs the ways that apply.",
     )
     distinct_split: DistinctSplitSettings = DistinctSplitSettings()
     incremental_agg: Flag = Field(
@@ -298,7 +298,7 @@ class JobSettings(Frozen):
     )
     eager_aggregation: _Toggle = Field(
         default=Toggle.AUTO,
-        description="Aggregate below joins, on one side or both, where the result is the same.",
+        description="Aggregate below joins, one side or both, where the result is the same.",
     )
     join: JoinSettings = JoinSettings()
     mini_batch: MiniBatchSettings = MiniBatchSettings()
@@ -314,7 +314,7 @@ class JobSettings(Frozen):
 
 @dataclass(frozen=True)
 class SettingDeclaration:
-    """One setting, as a row of the README's table of settings."""
+    """One row of the table of settings."""
 
     key: str
     default: str
@@ -337,7 +337,7 @@ def _aliases_of(field: FieldInfo) -> tuple[str, ...]:
 
 
 def canonical_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings in any accepted form as one nested mapping of canonical names.
+    """Every accepted spelling of the settings, as one nested mapping of canonical names.
 
     Raises PydanticCustomError `unknown_setting` or `contradicting_settings`, which validation turns into a problem.
     """
@@ -346,7 +346,7 @@ def canonical_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     groups = {key.split(".")[0] for key in known if "." in key}
     given: dict[str, tuple[str, Any]] = {}
 
-    def add(spelling: str, value: Any) -> None:
+    def give(spelling: str, value: Any) -> None:
         key = canonical_of.get(spelling, spelling)
         if spelling.endswith(".ms") and _BARE_NUMBER.fullmatch(str(value)):
             value = f"{value}ms"
@@ -360,7 +360,7 @@ def canonical_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
         if key in given and _read(key, given[key][1]) != _read(key, value):
             raise PydanticCustomError(
                 "contradicting_settings",
-                "'{one}' and '{other}' set the same setting to different values: remove one of them.",
+                "'{one}' and '{other}' set the same thing to different values: remove one of them.",
                 {"one": given[key][0], "other": spelling},
             )
         given[key] = (spelling, value)
@@ -368,12 +368,12 @@ def canonical_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     for spelling, value in raw.items():
         if spelling in groups and isinstance(value, Frozen):
             for name, inner in value:
-                add(f"{spelling}.{name}", inner)
+                give(f"{spelling}.{name}", inner)
         elif spelling in groups and isinstance(value, Mapping):
             for name, inner in value.items():
-                add(f"{spelling}.{name}", inner)
+                give(f"{spelling}.{name}", inner)
         else:
-            add(str(spelling), value)
+            give(str(spelling), value)
 
     return _nested({key: value for key, (_, value) in given.items()})
 
@@ -390,7 +390,7 @@ def _nested(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(key: str, value: Any) -> Any:
-    """Returns settings with only this one set, so that `"5000"` equals 5000; the value itself if it is not valid."""
+    """The settings with this one alone, so that `"5000"` and 5000 are the same; the value itself where it is none."""
     try:
         return JobSettings.model_validate(_nested({key: value}))
     except ValidationError:
@@ -398,7 +398,7 @@ def _read(key: str, value: Any) -> Any:
 
 
 def declared_settings() -> list[SettingDeclaration]:
-    """Returns every setting in order of declaration, for the README and the tests."""
+    """Every setting in order of declaration, as the README and the tests read them."""
     declarations = []
     for key, field in _leaves(JobSettings):
         annotation = field.annotation
@@ -433,10 +433,10 @@ STATE_SETTINGS = (
     "state.provider",
     "state.partitions",
 )
-"""The settings that determine the layout of a stream's state: they cannot change while there is state."""
+"""What the state of a stream is laid out by: it cannot change under state that there is."""
 
 MERGE_PATCH = "application/merge-patch+json"
-"""The media type of RFC 7396 for a merge patch; `application/json` is accepted too."""
+"""What RFC 7396 calls such a patch; `application/json` does as well."""
 
 _GROUPS = frozenset(
     name
@@ -446,7 +446,7 @@ _GROUPS = frozenset(
 
 
 class Difference(NamedTuple):
-    """A setting whose value changes, with both values as in JSON."""
+    """A setting that is to change, with its values as JSON has them."""
 
     setting: str
     old: Any
@@ -456,32 +456,32 @@ class Difference(NamedTuple):
 def _read_patch(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise PydanticCustomError("dict_type", "Give the settings to change as an object.")
-    reset_groups = {name: None for name in _GROUPS if name in value and value[name] is None}
-    others = canonical_settings({name: part for name, part in value.items() if name not in reset_groups})
-    JobSettings.model_validate(_without_nulls(others))
-    return {**others, **reset_groups}
+    whole = {name: None for name in _GROUPS if name in value and value[name] is None}
+    parts = canonical_settings({name: part for name, part in value.items() if name not in whole})
+    JobSettings.model_validate(_without_nulls(parts))
+    return {**parts, **whole}
 
 
 PATCH_SCHEMA: dict[str, Any] = {
     "type": "object",
     "title": "SettingsPatch",
-    # Otherwise client generators create a type without any fields.
+    # Else generators of clients make a type of it that takes nothing.
     "additionalProperties": True,
-    "description": "Settings to change, nested or under their keys; null resets a setting to its default.",
+    "description": "Settings to change, nested or under their keys; null gives a setting its default again.",
     "examples": [{"mini_batch": {"allow_latency": "2s"}, "agg_phase": None}],
 }
 
 SettingsPatch = Annotated[dict[str, Any], BeforeValidator(_read_patch), WithJsonSchema(PATCH_SCHEMA)]
-"""Validated: canonical names, nested; None for a setting that is reset to its default."""
+"""Read: canonical names, nested; None for what is to be as by default."""
 
 
 def patched(settings: JobSettings, patch: Mapping[str, Any]) -> JobSettings:
-    """Returns `settings` with the changes of a `SettingsPatch` applied."""
+    """`settings` with what a `SettingsPatch` changes."""
     return JobSettings.model_validate(_merged(settings.model_dump(mode="json"), patch))
 
 
 def state_differences(old: JobSettings, new: JobSettings) -> list[Difference]:
-    """Returns the settings of `STATE_SETTINGS` that differ."""
+    """The settings that state depends on and that differ."""
     found = []
     before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
     for key in STATE_SETTINGS:

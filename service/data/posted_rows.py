@@ -1,12 +1,15 @@
-"""Stores posted rows: a directory of Parquet files for each stream, which Spark reads as a file stream.
+"""Where the rows that clients post are kept: a directory of Parquet files a stream, which Spark reads as a stream.
 
     <streams>/input/<tenant>/<name>/<stream id>/<sequence>-<start of the body's sha256>.parquet
-    <streams>/input/.hidden/<file id>.parquet        written, but not yet published
+    <streams>/input/.hidden/<file id>.parquet        written, and not yet shown
 
-A stream that is deleted and declared again gets a new id and directory, so late writes for the old one do not reach it.
-Files are published complete, by a rename, and never change. They may appear out of sequence: Spark's file source finds
-new paths regardless of order. `show_hidden` publishes files of accepted batches whose process ended, and removes other
-hidden files.
+A stream that is deleted and declared again has another id, hence a directory of its own: whatever is still under way
+for the old one never meets the new one. Files appear whole, by a rename, and never change. One of a smaller sequence
+may appear after one of a larger: Spark's file source goes by paths it has not seen, not by their order.
+
+Files of posted rows: written where nobody reads, durable, then shown by a rename.
+
+Hidden files that a process left behind when it ended: those of accepted batches are shown, others removed.
 """
 
 from __future__ import annotations
@@ -28,37 +31,33 @@ from service.data.file_io import make_directory, sync_directory
 from service.store.input_streams import Hidden, find_hidden
 from service.store.session import Database
 
-_log = structlog.get_logger(__name__)
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$"
-"""Names of streams: no leading dot or underscore, which Spark skips, and no characters with a meaning in paths."""
+"""Names of streams: no dot and no underscore in front, which Spark passes over, and nothing with a meaning in
+paths."""
+
 _INPUT = "input"
 _HIDDEN = ".hidden"
-_DIGEST_CHARACTERS = 12
-ORPHANS_KEPT_SECONDS = 3600
-"""Longer than any post takes between its file and its transaction."""
-_BATCH_SIZE = 500
-_YOUNG_SECONDS = 10
-"""The process that wrote a younger file is probably about to publish it."""
+_SHOWN_OF_DIGEST = 12
 
 
 def hidden_directory(streams_dir: Path) -> Path:
-    """The directory of unpublished files of all streams. It is on the same file system as the streams, for renames."""
+    """Files that nobody reads yet, of all streams: on the same file system as these, since they are renamed."""
     return streams_dir / _INPUT / _HIDDEN
 
 
 def stream_directory(streams_dir: Path, tenant: str, name: str, stream_id: str) -> Path:
-    """The directory of a stream's files. It exists once the stream is declared, and may be empty."""
+    """The directory of a stream's files; it is there from its declaration on, and may hold none."""
     return streams_dir / _INPUT / tenant / name / stream_id
 
 
 def segment_name(sequence: int, sha256: str) -> str:
-    """The name of a batch's file; valid on every file system and for Spark."""
-    return f"{sequence:012d}-{sha256[:_DIGEST_CHARACTERS]}.parquet"
+    """The name of a batch's file: plain enough for every file system and for Spark."""
+    return f"{sequence:012d}-{sha256[:_SHOWN_OF_DIGEST]}.parquet"
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A file that is not published yet; `id` is its name in the hidden directory."""
+    """A file that nobody sees yet; `id` names it below the hidden directory."""
 
     id: str
     rows: int
@@ -66,7 +65,7 @@ class Segment:
 
 
 def write_hidden(streams_dir: Path, table: pa.Table) -> Segment:
-    """Writes rows to a hidden file, durably. Raises OSError."""
+    """Writes rows to a hidden file, which survives a power cut once this returns. Raises OSError."""
     directory = hidden_directory(streams_dir)
     segment_id = uuid.uuid4().hex
     path = hidden_path(streams_dir, segment_id)
@@ -77,7 +76,7 @@ def write_hidden(streams_dir: Path, table: pa.Table) -> Segment:
         file = path.open("xb")
     try:
         with file:
-            # Without Arrow's own schema, so that all readers use the Parquet schema.
+            # Without Arrow's own schema: readers of Parquet shall see what Parquet says.
             pq.write_table(table, file, compression="zstd", store_schema=False)
             file.flush()
             os.fsync(file.fileno())
@@ -90,8 +89,7 @@ def write_hidden(streams_dir: Path, table: pa.Table) -> Segment:
 
 
 def show(streams_dir: Path, segment_id: str, target: Path) -> bool:
-    """Publishes a hidden file as `target`. Returns True also if another process has done so, False if neither file
-    exists.
+    """Lets readers see a hidden file as `target`; also where another process just did. False where there is neither.
 
     Raises OSError.
     """
@@ -106,33 +104,42 @@ def show(streams_dir: Path, segment_id: str, target: Path) -> bool:
 
 
 def remove_hidden(streams_dir: Path, segment_id: str) -> None:
-    """Removes a hidden file that will not be published."""
+    """Removes a hidden file that will never be shown."""
     hidden_path(streams_dir, segment_id).unlink(missing_ok=True)
 
 
 def hidden_path(streams_dir: Path, segment_id: str) -> Path:
-    """The path of the hidden file with this id."""
+    """Where the hidden file of this id is."""
     return hidden_directory(streams_dir) / f"{segment_id}.parquet"
 
 
+_log = structlog.get_logger(__name__)
+
+ORPHANS_KEPT_SECONDS = 3600
+"""No post takes so long between its file and its transaction."""
+
+_AT_ONCE = 500
+_YOUNG_SECONDS = 10
+"""Whoever wrote the file is about to show it."""
+
+
 class Recovered(NamedTuple):
-    """Numbers of files that were published, and that were removed."""
+    """Files that readers see from now on, and files that were removed."""
 
     shown: int
     removed: int
 
 
 def show_hidden(database: Database, streams_dir: Path, *, now: float | None = None) -> Recovered:
-    """Publishes the hidden files of accepted batches, and removes other hidden files after an hour. Any process may
-    call it at any time.
+    """Shows the hidden files of accepted batches and removes those of none after an hour; any process may, at any time.
 
-    `now` is the file system's time in seconds, by default the machine's. Raises database errors; file system errors are
-    logged, and the files are left for the next call.
+    `now` is the time of the file system's clock in seconds, the machine's by default. Raises what the database raises;
+    what the file system refuses is told in the log and left for the next time.
     """
     moment = time.time() if now is None else now
     waiting = iter(list(_waiting(hidden_directory(streams_dir), moment)))
     shown = removed = 0
-    while some := list(islice(waiting, _BATCH_SIZE)):
+    while some := list(islice(waiting, _AT_ONCE)):
         with database.read() as session:
             accepted = {hidden.file: hidden for hidden in find_hidden(session, [path.stem for _, path in some])}
         for modified, path in some:
@@ -164,7 +171,7 @@ def _waiting(directory: Path, moment: float) -> Iterator[tuple[float, Path]]:
         try:
             modified = path.stat().st_mtime
         except OSError:
-            # Published in the meantime.
+            # Just shown.
             continue
         if modified < moment - _YOUNG_SECONDS:
             yield modified, path

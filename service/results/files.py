@@ -1,8 +1,11 @@
-"""Reads the files of a published result from any row on, and writes them as CSV, Arrow or Parquet for a download.
+"""The files of a published result, read row by row from anywhere.
 
-Downloads hold one batch of rows in memory. In CSV, an apostrophe marks texts that a spreadsheet would run as formulas,
-since the author of the data may not be the person who opens the file (OWASP, "CSV Injection"). Signed numbers are no
-formulas and stay unchanged.
+Texts that a spreadsheet would take for formulas, and run, are marked as texts by an apostrophe.
+
+Whoever fills a table may not be whoever opens its CSV: see OWASP, "CSV Injection". Numbers with a sign are no formulas,
+and stay as they are.
+
+A whole result as a stream of bytes: CSV, Arrow or Parquet, one batch of rows in memory at a time.
 """
 
 from __future__ import annotations
@@ -25,20 +28,13 @@ from service.contract.errors import ResultMissingError
 from service.results.columns import Column, columns_of, json_value, served_schema
 
 _BATCH_ROWS = 65_536
-_BEGINS_AS_FORMULA = r"\A[=+\-@\t\r\n]"
-_NUMBER = r"\A[+-]?[0-9]+([.,][0-9]+)*([eE][+-]?[0-9]+)?\z"
-CSV = "text/csv"
-ARROW = "application/vnd.apache.arrow.stream"
-PARQUET = "application/vnd.apache.parquet"
-_MAX_PLAIN_SCALE = 6
-"""The largest scale that Arrow never writes in scientific notation."""
 
 
 @dataclass(frozen=True)
 class ResultFiles:
     """Parquet files with one schema, in the order of their rows. `row_counts` is parallel to `paths`.
 
-    `columns` and `schema` are the columns to read: all of them, or some.
+    `columns` and `schema` are what is read of them: all of their columns, or some.
     """
 
     paths: tuple[Path, ...]
@@ -48,13 +44,13 @@ class ResultFiles:
 
     @property
     def rows(self) -> int:
-        """Total number of rows."""
+        """Rows of all files together."""
         return sum(self.row_counts)
 
     def batches(self, start: int = 0, batch_rows: int = _BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-        """Yields all rows from `start` (counted from 0), in batches of at most `batch_rows`, in the served schema.
+        """All rows from `start` (from 0) on, in batches of at most `batch_rows`, in the served schema.
 
-        Raises ResultMissingError if files have been removed or damaged.
+        Raises ResultMissingError where files have been removed or damaged meanwhile.
         """
         for path, count in zip(self.paths, self.row_counts, strict=True):
             if start >= count:
@@ -66,7 +62,7 @@ class ResultFiles:
             start = 0
 
     def page(self, start: int, limit: int) -> pa.Table:
-        """Returns at most `limit` rows from `start`."""
+        """At most `limit` rows from `start` on."""
         batches = []
         missing = limit
         for batch in self.batches(start, min(limit, _BATCH_ROWS)):
@@ -78,9 +74,9 @@ class ResultFiles:
 
 
 def open_result(directory: Path) -> ResultFiles:
-    """Opens the result in `directory`. Raises ResultMissingError if its files have been removed or damaged."""
+    """The result in `directory`. Raises ResultMissingError where its files have been removed or damaged."""
     paths = tuple(sorted(directory.glob("*.parquet")))
-    with _missing_files_as_errors():
+    with _told_when_missing():
         if not paths:
             raise FileNotFoundError(directory)
         schema = pq.read_schema(paths[0])
@@ -89,17 +85,17 @@ def open_result(directory: Path) -> ResultFiles:
 
 
 @contextmanager
-def _missing_files_as_errors() -> Iterator[None]:
+def _told_when_missing() -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowInvalid) as error:
         raise ResultMissingError(
-            "The job succeeded, but its result files are missing or damaged. Submit the job again."
+            "The job succeeded, but its files in the results directory are gone or damaged. Submit it again."
         ) from error
 
 
 def _next_batch(rows: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-    with _missing_files_as_errors():
+    with _told_when_missing():
         return next(rows, None)
 
 
@@ -115,7 +111,7 @@ def _rows_of(path: Path, start: int, batch_rows: int) -> Iterator[pa.RecordBatch
 
 
 def _groups_from(metadata: pq.FileMetaData, start: int) -> tuple[list[int], int]:
-    """Returns the row groups from the one that contains row `start`, and the number of its rows before `start`."""
+    """The row groups from the one with row `start` on, and how many of its rows come before."""
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group).num_rows
         if start < rows:
@@ -124,8 +120,12 @@ def _groups_from(metadata: pq.FileMetaData, start: int) -> tuple[list[int], int]
     return [], 0
 
 
+_BEGINS_AS_FORMULA = r"\A[=+\-@\t\r\n]"
+_NUMBER = r"\A[+-]?[0-9]+([.,][0-9]+)*([eE][+-]?[0-9]+)?\z"
+
+
 def without_formulas(column: pa.Array) -> pa.Array:
-    """Returns a text column with an apostrophe before values that begin like a formula."""
+    """A column of text, with an apostrophe before what begins as a formula."""
     begins = pc.match_substring_regex(column, _BEGINS_AS_FORMULA)
     if not pc.any(begins).as_py():
         return column
@@ -135,15 +135,23 @@ def without_formulas(column: pa.Array) -> pa.Array:
 
 
 def name_without_formula(name: str) -> str:
-    """Returns the name of a column, with an apostrophe if it begins like a formula."""
+    """The same for the name of a column."""
     plain: str = without_formulas(pa.array([name], pa.string()))[0].as_py()
     return plain
 
 
-def as_csv(result: ResultFiles, *, formulas: bool = False) -> Iterator[bytes]:
-    """A header, then one line for each row: NULL is empty, text is quoted, BINARY is base64, nested values are JSON.
+CSV = "text/csv"
+ARROW = "application/vnd.apache.arrow.stream"
+PARQUET = "application/vnd.apache.parquet"
 
-    With `formulas`, texts that a spreadsheet would run as formulas are not marked.
+_EXACT_IN_CSV = 6
+"""Arrow writes decimals of a larger scale in scientific notation when they are small."""
+
+
+def as_csv(result: ResultFiles, *, formulas: bool = False) -> Iterator[bytes]:
+    """A header, then a line a row: NULL empty, text in quotes, BINARY as base64, nested values as JSON.
+
+    With `formulas`, texts stay as they are that a spreadsheet would take for formulas.
     """
     named = [field.name if formulas else name_without_formula(field.name) for field in result.schema]
     types = [_csv_type(field.type) for field in result.schema]
@@ -170,11 +178,11 @@ WRITERS: dict[str, tuple[str, Callable[[ResultFiles], Iterator[bytes]]]] = {
     ARROW: ("arrow", as_arrow),
     PARQUET: ("parquet", as_parquet),
 }
-"""By media type: the file name extension and the writer."""
+"""By media type: the ending of the file's name, and what writes it."""
 
 
 class _ParquetSink:
-    """Adapts the Parquet writer to the interface of the other two."""
+    """Gives Parquet's writer the methods of the other two."""
 
     def __init__(self, writer: pq.ParquetWriter) -> None:
         self._writer = writer
@@ -186,8 +194,8 @@ class _ParquetSink:
         self._writer.close()
 
 
-class _SendBuffer(io.RawIOBase):
-    """A file object that buffers only what has not been sent yet."""
+class _Drain(io.RawIOBase):
+    """A file that only holds what has not been sent yet."""
 
     def __init__(self) -> None:
         self._held: list[bytes] = []
@@ -205,7 +213,7 @@ class _SendBuffer(io.RawIOBase):
         return self._position
 
     def drain(self) -> bytes:
-        """Returns what has been written since the last call."""
+        """What was written since the last call."""
         data = b"".join(self._held)
         self._held.clear()
         return data
@@ -216,7 +224,7 @@ def _stream(
     open_writer: Callable[[pa.NativeFile], Any],
     prepare: Callable[[pa.RecordBatch], pa.RecordBatch],
 ) -> Iterator[bytes]:
-    drain = _SendBuffer()
+    drain = _Drain()
     with pa.PythonFile(drain, mode="w") as sink:
         writer = open_writer(sink)
         try:
@@ -225,7 +233,7 @@ def _stream(
                 if data := drain.drain():
                     yield data
         finally:
-            # Before its file is closed, also if a file is damaged or the client has disconnected.
+            # Before its file is, also where a file is damaged or the client has gone.
             writer.close()
         sink.flush()
         yield drain.drain()
@@ -233,7 +241,7 @@ def _stream(
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal(kind):
-        return kind if kind.scale <= _MAX_PLAIN_SCALE else pa.string()
+        return kind if kind.scale <= _EXACT_IN_CSV else pa.string()
     as_text = pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     return pa.string() if as_text or pa.types.is_null(kind) else kind
 

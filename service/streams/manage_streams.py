@@ -1,6 +1,12 @@
-"""Streams of posted rows: declares, reads, lists and deletes them, and looks them up for other use cases.
+"""Streams of posted rows as clients see them, and how the other use cases look one up.
 
-A repeated declaration with the same columns changes nothing. A stream that jobs still read cannot be deleted.
+Declares a stream of posted rows; the same declaration again changes nothing.
+
+Reads a stream of posted rows.
+
+Lists streams of posted rows by name, page by page.
+
+Deletes a stream with its batches and files, unless jobs still read it.
 """
 
 from __future__ import annotations
@@ -30,7 +36,7 @@ from service.contract.model import Frozen
 from service.contract.problems import Issue
 from service.data.file_io import make_directory
 from service.data.posted_rows import stream_directory
-from service.jobs.admission import require_stream_capacity
+from service.jobs.admission import require_room_for_stream
 from service.jobs.views import decode_cursor, encode_cursor, timestamp
 from service.sql.ddl import parse_schema, schema_text
 from service.sql.types.data_types import Field as SchemaField
@@ -40,29 +46,23 @@ from service.store.accounts import Counted
 from service.store.input_streams import InputStream
 from service.store.session import Database
 
-_log = structlog.get_logger(__name__)
-MAX_PAGE_SIZE = 200
-"""A larger `page_size` is reduced to this."""
-_SCOPE = "streams"
-_MAX_NAMED_JOBS = 5
-
 
 class Stream(Frozen):
-    """A declared stream, and what has been posted to it."""
+    """A stream as declared, and what was posted to it so far."""
 
     name: str = Field(examples=["clicks"])
     declared_schema: str = Field(
         alias="schema", description="Its columns as DDL.", examples=["uid BIGINT, page STRING, at TIMESTAMP"]
     )
-    batches: int = Field(description="Number of accepted batches.")
+    batches: int = Field(description="How many batches were accepted.")
     rows: int
-    bytes: int = Field(description="Total size of the files.")
+    bytes: int = Field(description="Size of its files.")
     created_at: datetime
     newest_at: datetime | None = Field(description="When its newest batch was accepted.")
 
     @classmethod
     def of(cls, stream: InputStream) -> Self:
-        """Returns the stream as it is stored in the database."""
+        """As the database has it."""
         return cls.model_validate(
             {
                 "name": stream.name,
@@ -77,7 +77,7 @@ class Stream(Frozen):
 
 
 def require_stream(session: Session, tenant: str, name: str, *, lock: bool = False) -> InputStream:
-    """Returns the tenant's stream; `lock` locks it until the transaction ends. Raises StreamNotFoundError."""
+    """The tenant's stream, locked until the transaction ends where that is asked for. Raises StreamNotFoundError."""
     stream = input_streams.find_stream(session, tenant, name, lock=lock)
     if stream is None:
         raise no_such_stream(name)
@@ -85,13 +85,16 @@ def require_stream(session: Session, tenant: str, name: str, *, lock: bool = Fal
 
 
 def no_such_stream(name: str) -> StreamNotFoundError:
-    """Returns the error for an unknown stream name."""
-    return StreamNotFoundError(f"There is no stream '{name}'. Declare it with its schema: PUT /v1/streams/{name}.")
+    """The refusal for a name that no stream has."""
+    return StreamNotFoundError(f"No stream is called '{name}'. Declare it: PUT /v1/streams/{name} with its schema.")
+
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Declared:
-    """The stream, and whether this request created it."""
+    """The stream, and whether it is new."""
 
     stream: Stream
     is_new: bool
@@ -100,22 +103,22 @@ class Declared:
 def declare_stream(
     database: Database, streams_dir: Path, limits: LimitSettings, tenant: str, name: str, ddl: str
 ) -> Declared:
-    """Creates a stream with these columns, or returns the existing stream that has them.
+    """Makes a stream of these columns, or finds the one that has them.
 
-    Raises SpecError `invalid_schema`, StreamDiffersError if the stream exists with other columns, TooManyStreamsError
-    if the tenant's limit is reached, and StorageUnavailableError.
+    Raises SpecError `invalid_schema`, StreamDiffersError where the stream has other columns, TooManyStreamsError where
+    the tenant has as many as it may, and StorageUnavailableError.
     """
     schema = parse_schema(ddl, "/schema")
     with database.read() as session:
         known = input_streams.find_stream(session, tenant, name)
         if known is None:
-            # Checked before a directory is created, and again below with a lock.
-            require_stream_capacity(session, limits, tenant)
+            # Before a directory is made; below it is counted so that nobody comes between.
+            require_room_for_stream(session, limits, tenant)
     if known is None:
         stream_id = uuid.uuid4().hex[:12]
         directory = stream_directory(streams_dir, tenant, name, stream_id)
         try:
-            # Before the stream is stored: its readers expect the directory to exist.
+            # Before the stream is there: who reads it may count on its directory.
             make_directory(directory)
         except OSError as error:
             raise storage_unavailable(error) from error
@@ -129,10 +132,10 @@ def declare_stream(
         directory.rmdir()
     differences = tuple(_differences(known.schema, schema))
     if differences:
-        details = " ".join(issue.detail for issue in differences[:3])
+        told = " ".join(issue.detail for issue in differences[:3])
         raise StreamDiffersError(
-            f"The stream '{name}' was declared with other columns. {details} Use another name for the new schema, or "
-            "delete the stream first.",
+            f"The stream '{name}' was declared with other columns. {told} Give the new schema another name, or delete "
+            "the stream first.",
             issues=differences,
         )
     return Declared(Stream.of(known), is_new=False)
@@ -141,20 +144,20 @@ def declare_stream(
 def _insert(
     database: Database, limits: LimitSettings, tenant: str, name: str, stream_id: str, schema: Schema
 ) -> tuple[InputStream, bool]:
-    """Returns the stream with that name, and whether this call created it."""
+    """The stream of that name, and whether it is this one."""
     with database.write() as session:
         accounts.count_alone(session, tenant, Counted.STREAMS)
         known = input_streams.find_stream(session, tenant, name)
         if known is not None:
             return known, False
-        require_stream_capacity(session, limits, tenant)
+        require_room_for_stream(session, limits, tenant)
         text, now = schema_text(schema), database.now(session)
         is_new = input_streams.insert_stream(session, tenant=tenant, name=name, stream_id=stream_id, ddl=text, now=now)
         return require_stream(session, tenant, name), is_new
 
 
 def storage_unavailable(error: OSError) -> StorageUnavailableError:
-    """Returns the error for a directory of streams that cannot be written."""
+    """The refusal where the directory of streams cannot be written."""
     _log.error("streams_directory_unusable", errno=error.errno, error=error.strerror)
     return StorageUnavailableError(
         f"The directory of streams (EVENKEEL_DATA_STREAMS) cannot be used: {error.strerror or type(error).__name__}."
@@ -164,38 +167,43 @@ def storage_unavailable(error: OSError) -> StorageUnavailableError:
 def _differences(known: Schema, wanted: Schema) -> Iterator[Issue]:
     for index, (old, new) in enumerate(zip_longest(known.fields, wanted.fields), start=1):
         if old != new:
-            yield Issue(code="stream_differs", detail=_describe_difference(index, old, new), pointer="/schema")
+            yield Issue(code="stream_differs", detail=_told(index, old, new), pointer="/schema")
 
 
-def _describe_difference(index: int, old: SchemaField | None, new: SchemaField | None) -> str:
+def _told(index: int, old: SchemaField | None, new: SchemaField | None) -> str:
     has = "none" if old is None else f"{old.name} {old.type}"
     says = "none" if new is None else f"{new.name} {new.type}"
     return f"Column {index} is {has} in the stream and {says} in the declaration."
 
 
 def get_stream(database: Database, tenant: str, name: str) -> Stream:
-    """Returns the tenant's stream. Raises StreamNotFoundError."""
+    """The tenant's stream as it stands. Raises StreamNotFoundError."""
     with database.read() as session:
         return Stream.of(require_stream(session, tenant, name))
+
+
+MAX_PAGE_SIZE = 200
+"""A larger `page_size` is read as this."""
+
+_SCOPE = "streams"
 
 
 class StreamPage(Frozen):
     """One page of the list of streams."""
 
     streams: tuple[Stream, ...]
-    next_cursor: str = Field(description="Pass it as `cursor` to get the next page; empty on the last page.")
+    next_cursor: str = Field(description="Give it as `cursor` for the next page; empty on the last one.")
 
 
 def list_streams(database: Database, tenant: str, cursor: str, page_size: int) -> StreamPage:
-    """Returns a page of at most `page_size` streams by name that follow `cursor`; an empty cursor starts at the first
-    name.
+    """A page of at most `page_size` streams from behind `cursor` (empty: from the first name on).
 
     Raises InvalidCursorError.
     """
     after = str(decode_cursor(cursor, _SCOPE, (str,))[0]) if cursor else ""
     limit = min(page_size, MAX_PAGE_SIZE)
     with database.read() as session:
-        # One extra row shows whether there is a next page.
+        # One more than asked for tells whether there is a next page.
         found = input_streams.list_streams(session, tenant=tenant, after=after, limit=limit + 1)
     page = found[:limit]
     return StreamPage(
@@ -204,21 +212,24 @@ def list_streams(database: Database, tenant: str, cursor: str, page_size: int) -
     )
 
 
-def delete_stream(database: Database, streams_dir: Path, tenant: str, name: str) -> None:
-    """Deletes the stream, then all of its files.
+_NAMED = 5
 
-    Raises StreamNotFoundError, and StreamInUseError if an unfinished job reads it.
+
+def delete_stream(database: Database, streams_dir: Path, tenant: str, name: str) -> None:
+    """Removes the stream, then every file of it.
+
+    Raises StreamNotFoundError, and StreamInUseError while a job reads it that has not finished.
     """
     with database.write() as session:
         stream = require_stream(session, tenant, name, lock=True)
         readers = input_streams.readers_of(session, tenant, name)
         if readers:
-            more = f" and {len(readers) - _MAX_NAMED_JOBS} more" if len(readers) > _MAX_NAMED_JOBS else ""
+            more = f" and {len(readers) - _NAMED} more" if len(readers) > _NAMED else ""
             raise StreamInUseError(
-                f"Unfinished jobs read the stream: {', '.join(readers[:_MAX_NAMED_JOBS])}{more}. Cancel them first."
+                f"Jobs read the stream that have not finished: {', '.join(readers[:_NAMED])}{more}. Cancel them first."
             )
         input_streams.delete_stream(session, tenant=tenant, name=name)
-    # After the commit: files without a stream are harmless, but a stream without its files would be broken.
+    # After the commit: files without a stream are garbage, a stream without its files would be a broken promise.
     directory = stream_directory(streams_dir, tenant, name, stream.id)
     shutil.rmtree(directory, ignore_errors=True)
     if directory.exists():

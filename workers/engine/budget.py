@@ -1,4 +1,4 @@
-"""The time limit and the cancellation of one planning pass."""
+"""The limits of one planning pass: when it must end, and when optional rewrites end."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import time
 from collections.abc import Callable
 
 
-def no_check() -> None:
-    """The check of a planning pass that cannot be cancelled."""
+def go_on() -> None:
+    """The check of a plan that nothing can stop."""
 
 
 class PlanningBudget:
-    """The time budget of a planning pass.
+    """How long a planning pass may take.
 
-    Planning calls `check` between steps; it raises an exception if the pass was cancelled. After `seconds` the planner
-    skips the remaining rules, and the plan made so far is run.
+    `check` raises as soon as the plan is no longer wanted: planning calls it between steps of Python code. After
+    `seconds` the planner skips the rules that it has not applied yet; the plan that it has then is run.
     """
 
     def __init__(
         self,
-        check: Callable[[], None] = no_check,
+        check: Callable[[], None] = go_on,
         seconds: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -30,5 +30,5 @@ class PlanningBudget:
         self._ends = clock() + seconds
 
     def is_spent(self) -> bool:
-        """Whether the time for rules is over."""
+        """Whether the time for optional rewrites is over."""
         return self._clock() >= self._ends

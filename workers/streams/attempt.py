@@ -1,8 +1,4 @@
-"""A running stream of this worker.
-
-`StreamAttempt.step` is called repeatedly. It stores metrics, follows lookup tables, starts the stream again where that
-helps, and returns the verdict once the stream has ended.
-"""
+"""A stream that this worker runs: looked at every now and then, until there is a verdict on its attempt."""
 
 from __future__ import annotations
 
@@ -29,43 +25,42 @@ from workers.engine.streaming.sinks.base import FenceLostError, Sink, SinkError
 from workers.engine.streaming.sources import SourceRead
 from workers.engine.streaming.stream_plan import StreamPlanError
 from workers.jobs.attempt import Attempt
-from workers.jobs.outcome import HandBack, LeaseLost, StreamStop, Verdict, verdict_of
-from workers.streams.batch_metrics import StreamMeasuring, report_metrics
-from workers.streams.lookup_table_polling import NotTaken
-from workers.streams.lookup_tables import LookupTables, OtherVersionsError, Versions
+from workers.jobs.outcome import HandBack, LeaseLost, Rest, Verdict, verdict_of
+from workers.streams.batch_metrics import StreamMeasuring, tell
+from workers.streams.lookup_table_polling import HeldBack
+from workers.streams.lookup_tables import Dimensions, OtherVersionsError, Versions
 
 _log = structlog.get_logger(__name__)
 
 STOP_SECONDS = 10.0
-"""How long to wait for the running mini-batch before it is interrupted. An interrupted one runs again."""
+"""How long a mini-batch that is under way is waited for. One that is cut short comes again."""
 
 _CONCURRENT = "Multiple streaming jobs detected"
-"""In the message of CONCURRENT_STREAM_LOG_UPDATE, and of the same error of a directory's log, which has no condition.
-"""
+"""Of CONCURRENT_STREAM_LOG_UPDATE, and of what the log of a directory's files says without a condition."""
 
 _OF_FILES = frozenset({CODE, StoreUnavailableError.code, "path_outside_data_roots"})
-"""Codes of the errors that a check of static tables' files raises. After one of them, no further check is needed."""
+"""Codes of errors that a check of the files of static tables raises: after one of them, no other check is needed."""
 
 _CHANGE_SECONDS = 0.5
-"""How long a step waits for the running mini-batch before a change of versions; the next step continues to wait."""
+"""How long a look waits for the mini-batch that is under way, before other versions are used; the next look goes on."""
 
 _RESTARTS = 5
 _STEADY_SECONDS = 300.0
-"""An attempt that ran for this long is considered stable: its job does not crash the driver at once."""
+"""An attempt that ran for so long is not one that its job brings down."""
 
 
 @dataclass(frozen=True)
 class Following:
-    """The lookup tables that a stream follows. `planned` returns the versions of its current plan."""
+    """The tables that a stream follows, and `planned`: the versions of them that it was planned with last."""
 
-    lookup_tables: LookupTables
+    dimensions: Dimensions
     planned: Callable[[], Versions]
 
 
 @dataclass(frozen=True)
 class Opened:
-    """Everything that is needed to start a stream, and to start it again with the newest versions of its lookup tables.
-    `reads` returns the sources of the current plan (`reads_of`).
+    """What a stream needs to be started, and started again: then with the newest versions of the tables that it
+    follows. `reads` gives the sources of the plan at hand (`reads_of`).
     """
 
     sink: Sink
@@ -73,21 +68,20 @@ class Opened:
     reads: Callable[[], Sequence[SourceRead]]
     start: Callable[[], RunningStream]
     ends: bool = True
-    """Whether the stream ends once it has read all input. If not, it uses new versions of lookup tables as they appear.
-    """
+    """Whether it ends by itself, once nothing is new. If not, it takes up tables that it follows as they change."""
     following: Following | None = None
-    release_session: Callable[[], None] = lambda: None
-    """Returns the session of the stream for reuse, once the stream has ended."""
+    let_go: Callable[[], None] = lambda: None
+    """Lets go of what the stream alone had, once it has ended."""
     measuring: StreamMeasuring | None = None
-    """Adds state changes and the backlog to the metrics that Spark reports."""
-    redact: Callable[[str], str | None] = str
-    """Returns the part of a message of Spark that clients may see; None if it is internal."""
+    """Tells more of its mini-batches than Spark, and how far it is behind."""
+    told: Callable[[str], str | None] = str
+    """What clients are told of a text of Spark's."""
     check_at_end: Callable[[], None] = lambda: None
     """Checks files that are not checked after each mini-batch. Raises SpecError and StoreUnavailableError."""
 
 
 class StreamAttempt:
-    """One attempt at a stream. The constructor starts the stream. Only one thread at a time may call the methods."""
+    """One attempt at a stream, which starts with it. One thread at a time calls it."""
 
     def __init__(
         self, attempt: Attempt, opened: Opened, database: Database, clock: Callable[[], float] = time.monotonic
@@ -100,36 +94,35 @@ class StreamAttempt:
         self._restarts = 0
         self._begun = clock()
         self._is_steady = False
-        self._is_changing_versions = False
-        self._versions_changed = opened.following is not None
-        self._reported: list[dict[str, Any]] = []
+        self._changes_over = False
+        self._tells_versions = opened.following is not None
+        self._told: list[dict[str, Any]] = []
         self._running = opened.start()
 
     def step(self) -> Verdict | None:
-        """Stores the stream's metrics, or stops it if the attempt must stop. Returns the verdict on the job once the
-        stream has ended, otherwise None.
+        """Notes how the stream gets on. What is to become of the job, once the stream has ended; else None.
 
-        Raises the errors of an unavailable database. Nothing is lost then; the next step continues.
+        Raises what the database raises while it is away: nothing is lost by that, and the next step goes on.
         """
         reason = self.attempt.reason
-        if reason is None and self._is_changing_versions:
-            return self._change_versions()
+        if reason is None and self._changes_over:
+            return self._change_over()
         if reason is None and self._running.is_active:
             if self._measure():
                 self._tidy()
-            self._mark_steady()
-            self._update_tables()
+            self._note_steadiness()
+            self._look_at_tables()
             return None
         if reason is not None:
             self._stop()
         return self._with_check(self._verdict())
 
     def close(self) -> None:
-        """Called after the verdict: stores the metrics of the last mini-batches, and closes the sink.
+        """After the verdict: notes what the last mini-batches were, and lets go of the sink.
 
-        Raises the errors of an unavailable database.
+        Raises what the database raises while it is away.
         """
-        self._end_checks()
+        self._end_looks()
         if not self._is_without_driver:
             try:
                 self._measure(at_end=True)
@@ -139,32 +132,32 @@ class StreamAttempt:
                 _log.warning("stream_not_measured", exc_info=True)
         if self.attempt.reason is None:
             self._tidy()
-            self._store_versions()
-        self._release()
+            self._tell_versions()
+        self._let_go()
 
     def abandon(self) -> None:
-        """Stops the stream after an error of its supervision. Another attempt continues after its last mini-batch."""
+        """Ends the stream where nobody can look at it any more; another attempt goes on from its last mini-batch."""
         self._running.stop()
-        self._end_checks()
-        self._release()
+        self._end_looks()
+        self._let_go()
 
-    def _end_checks(self) -> None:
+    def _end_looks(self) -> None:
         if self._opened.following is not None:
-            self._opened.following.lookup_tables.end()
+            self._opened.following.dimensions.end()
 
-    def _release(self) -> None:
+    def _let_go(self) -> None:
         self._opened.sink.close()
         if self._running.has_ended:
-            self._opened.release_session()
+            self._opened.let_go()
 
     def wait(self, seconds: float) -> bool:
-        """Waits for the end of the stream, at most `seconds`. Returns whether it has ended."""
+        """Whether the stream has ended, now or within `seconds`."""
         return self._running.wait(seconds)
 
     def _stop(self) -> None:
         if self.attempt.is_without_driver:
             return
-        if self.attempt.ends_gracefully:
+        if self.attempt.ends_gently:
             self._running.stop_between_batches(STOP_SECONDS, self._clock)
         else:
             self._running.stop()
@@ -175,22 +168,22 @@ class StreamAttempt:
         if isinstance(error, FenceLostError):
             return LeaseLost()
         if attempt.reason is not None:
-            return _stop_instead_of_failure(verdict_of(error or RuntimeError(attempt.reason.value), attempt))
+            return _resting(verdict_of(error or RuntimeError(attempt.reason.value), attempt))
         if isinstance(error, OtherVersionsError):
-            self._is_changing_versions = True
+            self._changes_over = True
             return None
         if error is None and self._opened.ends:
-            return StreamStop(StoppedBecause.CAUGHT_UP)
+            return Rest(StoppedBecause.CAUGHT_UP)
         if error is None:
             claim = attempt.claim
             return HandBack(AttemptStatus.CRASHED, problems.internal_error(claim.job_id, claim.fence))
         if self._starts_again(error):
             return None
-        return stream_verdict(error, attempt, self._opened.redact)
+        return resting_verdict(error, attempt, self._opened.told)
 
     def _with_check(self, verdict: Verdict | None) -> Verdict | None:
-        """Returns the verdict, or a failure if the stream stops and files of its static tables have changed."""
-        if not isinstance(verdict, StreamStop):
+        """The verdict, or a failure where a stream comes to rest and files of its static tables have changed."""
+        if not isinstance(verdict, Rest):
             return verdict
         code = None if verdict.error is None else verdict.error.code
         if code in _OF_FILES:
@@ -198,98 +191,94 @@ class StreamAttempt:
         try:
             self._opened.check_at_end()
         except SpecError as error:
-            return StreamStop(StoppedBecause.FAILED, problem_of_spec_error(error))
+            return Rest(StoppedBecause.FAILED, problem_of_spec_error(error))
         except StoreUnavailableError as error:
-            # The error of a stream that failed takes precedence.
+            # The error of a stream that failed counts.
             return (
-                verdict
-                if code is not None
-                else StreamStop(StoppedBecause.FAILED, problems.storage_unavailable(str(error)))
+                verdict if code is not None else Rest(StoppedBecause.FAILED, problems.storage_unavailable(str(error)))
             )
         return verdict
 
     @property
     def _is_without_driver(self) -> bool:
-        """Whether the stream cannot be queried: its driver is lost, or has ended after another request to stop."""
+        """Whether there is nobody to ask about the stream: its driver is lost, or ended after another order to stop."""
         attempt = self.attempt
         if attempt.reason is None:
-            # `DriverWatch` decides first whether the driver is lost.
+            # Nothing is decided before the driver is given up.
             return False
         return attempt.is_without_driver or attempt.driver is None or not attempt.driver.is_running()
 
     def _starts_again(self, error: Exception) -> bool:
-        """Starts the stream again if an attempt without a lease wrote the offsets of the next mini-batch, which this
-        attempt then runs. Returns whether it did.
-        """
+        """Where an attempt that has lost its lease wrote the plan of the next mini-batch: it is this one's now."""
         if _CONCURRENT not in str(error) or self._restarts >= _RESTARTS:
             return False
-        # The reports of mini-batches are lost with the query that ran them.
+        # What is told of mini-batches goes with the query that ran them.
         self._measure()
         self._restarts += 1
         _log.warning("stream_started_again", restarts=self._restarts)
         self._running = self._opened.start()
         return True
 
-    def _update_tables(self) -> None:
+    def _look_at_tables(self) -> None:
         following = self._opened.following
         if following is None:
             return
         if not self._opened.ends:
-            found = following.lookup_tables.step()
+            found = following.dimensions.step()
             if found is not None:
-                self._is_changing_versions, self._versions_changed = found, True
-        self._store_versions()
+                self._changes_over, self._tells_versions = found, True
+        self._tell_versions()
 
-    def _change_versions(self) -> Verdict | None:
-        """Restarts the stream with the versions of its next mini-batch, once no mini-batch is running."""
+    def _change_over(self) -> Verdict | None:
+        """Starts the stream anew, with the versions that its next mini-batch runs with, once none is under way."""
         if not self._running.ends_between_batches(_CHANGE_SECONDS, self._clock):
-            # No further mini-batch begins after the running one.
+            # No other one begins after it.
             return None
         error = self._running.error()
         if error is not None and not isinstance(error, OtherVersionsError | StreamOverError):
-            self._is_changing_versions = False
+            self._changes_over = False
             return self._verdict()
         self._measure()
         try:
-            self._running = self._restart()
-        except Exception as failure:  # noqa: BLE001 - every end of a job is reported to the client
-            return stream_verdict(failure, self.attempt, self._opened.redact)
-        self._is_changing_versions, self._versions_changed = False, True
+            self._running = self._started_anew()
+        except Exception as failure:  # noqa: BLE001 - every end of a job is told to the client
+            return resting_verdict(failure, self.attempt, self._opened.told)
+        self._changes_over, self._tells_versions = False, True
         self._tidy()
         return None
 
-    def _restart(self) -> RunningStream:
-        """Starts the stream with the newest versions, or with the previous ones if the newest cannot be planned."""
+    def _started_anew(self) -> RunningStream:
+        """With the newest versions, or as it was before where no stream can be planned with them."""
         try:
             return self._opened.start()
         except (SpecError, StreamPlanError) as refused:
             following = self._opened.following
-            reason = NotTaken(refused.code, str(refused))
-            if following is None or not following.lookup_tables.revert(following.planned(), reason):
+            reason = HeldBack(refused.code, str(refused))
+            if following is None or not following.dimensions.go_back(following.planned(), reason):
                 raise
             return self._opened.start()
 
-    def _store_versions(self) -> None:
+    def _tell_versions(self) -> None:
         following = self._opened.following
-        if following is None or not self._versions_changed:
+        if following is None or not self._tells_versions:
             return
         try:
-            report = following.lookup_tables.report(following.planned())
+            told = following.dimensions.told(following.planned())
         except (SpecError, OSError):
-            # A version or its disk is missing. The mini-batch that needs it fails with an error.
+            # A version is gone, or its disk: what needs it fails, and says so.
             _log.warning("versions_not_told", exc_info=True)
-            report = self._reported
-        if report != self._reported:
-            with self.attempt.waiting_for_database(), self._database.write() as session:
+            told = self._told
+        if told != self._told:
+            with self.attempt.aside(), self._database.write() as session:
                 now = self._database.now(session)
-                streaming_jobs.note_followed(session, self.attempt.claim, self._opened.generation, report, now)
-            self._reported = report
-        self._versions_changed = False
+                streaming_jobs.note_followed(session, self.attempt.claim, self._opened.generation, told, now)
+            self._told = told
+        self._tells_versions = False
 
-    def _mark_steady(self) -> None:
+    def _note_steadiness(self) -> None:
         if self._is_steady or self._clock() - self._begun < _STEADY_SECONDS:
             return
-        with self.attempt.waiting_for_database(), self._database.write() as session:
+        with self.attempt.aside(), self._database.write() as session:
             self._is_steady = streaming_jobs.mark_steady(session, self.attempt.claim, self._database.now(session))
 
     def _tidy(self) -> None:
@@ -297,49 +286,49 @@ class StreamAttempt:
             self._opened.sink.tidy()
             following = self._opened.following
             if following is not None:
-                following.lookup_tables.tidy(following.planned())
-        except Exception:  # noqa: BLE001 - the result is correct without it, and mini-batches report the error
+                following.dimensions.tidy(following.planned())
+        except Exception:  # noqa: BLE001 - the result is sound without, and mini-batches tell what is wrong
             _log.warning("sink_not_tidied", exc_info=True)
 
     def _measure(self, *, at_end: bool = False) -> bool:
-        """Stores the metrics since the last call. Returns whether a mini-batch was among them."""
+        """Stores what there is to tell since the last time; whether that was of a mini-batch."""
         found = self._running.progress(self._measured)
         opened, claim = self._opened, self.attempt.claim
-        report = report_metrics(opened.measuring, found, opened.reads(), at_end=at_end)
-        if not report:
+        told = tell(opened.measuring, found, opened.reads(), at_end=at_end)
+        if not told:
             return False
-        report = replace(report, measures=tuple(map(self._with_versions, report.measures)))
-        with self.attempt.waiting_for_database(), self._database.write() as session:
-            report.store(session, claim, opened.generation, self._database.now(session))
+        told = replace(told, measures=tuple(map(self._with_versions, told.measures)))
+        with self.attempt.aside(), self._database.write() as session:
+            told.store(session, claim, opened.generation, self._database.now(session))
         if opened.measuring is not None:
-            opened.measuring.stored(report)
+            opened.measuring.stored(told)
         if not found:
             return False
         self._measured = found[-1].batch_id
-        self._versions_changed = True
+        self._tells_versions = True
         return True
 
     def _with_versions(self, measures: BatchMeasures) -> BatchMeasures:
         following = self._opened.following
         if following is None:
             return measures
-        versions = following.lookup_tables.reported_versions(measures.batch_id)
+        versions = following.dimensions.told_of_batch(measures.batch_id)
         return replace(measures, metrics={**measures.metrics, "versions": versions})
 
 
-def stream_verdict(error: Exception, attempt: Attempt, redact: Callable[[str], str | None] = str) -> Verdict:
-    """Returns the verdict for an error that ended a stream or prevented its start. `redact` is as in `verdict_of`."""
+def resting_verdict(error: Exception, attempt: Attempt, told: Callable[[str], str | None] = str) -> Verdict:
+    """The meaning of what ended a stream, or kept it from starting. `told` is as `verdict_of` takes it."""
     if isinstance(error, FenceLostError):
         return LeaseLost()
     if isinstance(error, SinkError | StreamPlanError) and attempt.reason is None:
-        return StreamStop(StoppedBecause.FAILED, _problem(error))
-    return _stop_instead_of_failure(verdict_of(error, attempt, redact))
+        return Rest(StoppedBecause.FAILED, _problem(error))
+    return _resting(verdict_of(error, attempt, told))
 
 
-def _stop_instead_of_failure(verdict: Verdict) -> Verdict:
-    """Turns a failure into a stop: a stream that fails keeps its state, and can be resumed once the cause is fixed."""
+def _resting(verdict: Verdict) -> Verdict:
+    """A stream that fails keeps its state, and may go on once the cause is gone."""
     if isinstance(verdict, Ending) and verdict.status in {JobStatus.FAILED, JobStatus.TIMED_OUT}:
-        return StreamStop(StoppedBecause.FAILED, verdict.error)
+        return Rest(StoppedBecause.FAILED, verdict.error)
     return verdict
 
 

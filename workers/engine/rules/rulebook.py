@@ -1,4 +1,4 @@
-"""The ordered list of all rules. Each rule is applied to the whole plan before the next one."""
+"""The table of contents: every rule, in the order in which they see a plan."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from workers.engine.rules.rule import Rule
 from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
 
 RULES: tuple[Rule[Any], ...] = (
-    # Drop branches of UNION that a condition excludes: first, so that the other rules handle only the remaining plan.
+    # Drop branches of UNION that a condition excludes; first, since the other rules then see the plan that is left.
     PruneUnionBranches(),
-    # Aggregate below joins: before the rules for joins, since it changes the inputs of joins.
+    # Aggregate below joins; before joins are looked at, since what is aggregated is another join's input.
     EagerAggregation(),
-    # Decide how joins run: before the rule for hot keys, which are no problem if a side is broadcast.
+    # Decide how joins run; before hot keys are looked for, since a broadcast side has none.
     JoinStrategy(),
-    # Join hot keys separately: before the rules for aggregates, so that those above have their final input.
+    # Join hot keys apart; before the aggregates, since those above then see what they really aggregate.
     SkewedJoin(),
-    # Count distinct integers with bitmaps: before the split, which is for the aggregates that remain.
+    # Count distinct integers by bitmaps; before the split, which is for what neither this nor branches take.
     BitmapDistinct(),
-    # Deduplicate several sets of distinct values separately, also with bitmaps.
+    # Tell several sets of distinct values apart each by itself, by bitmaps too.
     DistinctBranches(),
-    # Split distinct aggregates into buckets: before the rule for phases, since it sets the phases of its parts.
+    # Split distinct aggregates into buckets; before phases are decided, since it decides those of its parts itself.
     SplitDistinctAggregate(),
-    # Merge the two middle phases of split aggregates.
+    # Merge the middle two phases of what has been split.
     IncrementalAggregate(),
-    # Skip the local phase of the remaining aggregates if it does not reduce the rows.
+    # Skip the local phase of what is still whole where it does not reduce.
     TwoPhaseAggregate(),
 )

@@ -119,11 +119,11 @@ _TEXT = 2
 _WORD = re.compile(r"\w+|[^\w\s()]")
 
 _MEANINGS = {
-    "version": "the state format of this release",
+    "version": "the release's way to run streams",
     "shape": "what the state holds",
     "streams": "the streams and their columns",
     "columns": "the columns of the result",
-    "keys": "the columns that identify groups",
+    "keys": "what tells groups apart",
     "plan": "the plan",
     "provider": "state.provider",
     "partitions": "state.partitions",

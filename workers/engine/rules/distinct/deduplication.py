@@ -1,7 +1,7 @@
-"""Deduplicates DISTINCT arguments with GROUP BY: one row for each value of a group, so calls need no DISTINCT.
+"""Telling distinct values apart by grouping: a row for each value of a group, over which DISTINCT calls are plain ones.
 
-Several sets of values are deduplicated together if every row has a copy for each set (`Expand`): each copy has the
-values of its own set only.
+Several sets of values are told apart at once where every row comes in a copy for each (`Expand`): each copy then has
+the values of its own set alone.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from workers.engine.plan.expressions import compose, conjunction, fresh_name
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Named, Node
 
 Values = dict[frozenset[str], tuple[Scalar, ...]]
-"""The columns with the values of each set, by `distinct_set_of`, in the order of `distinct_sets`."""
+"""The columns that have the values of each set, by `distinct_set_of`, in the order of `distinct_sets`."""
 
 
 @dataclass(frozen=True)
 class Deduplication:
-    """An aggregate in two steps: `rows` has a row for each value of a group. `aggregates` has, for each call of the
-    whole aggregate, the calls over `rows`; `results` has, for each call, its value over their outputs.
+    """`rows` has a row for each value of a group. The calls of `aggregates`, aggregated by the group over it, give the
+    calls of the whole aggregate, one for one, as `results`.
+
+    `aggregates` has, per call of the whole, the calls over `rows`.
     """
 
     rows: Aggregate
@@ -40,11 +42,10 @@ class Deduplication:
 def deduplicate(
     node: Aggregate, rows: Node, keys: tuple[Named, ...], branch: Scalar | None, taken: frozenset[str]
 ) -> Deduplication:
-    """Returns `rows` grouped by `keys`, `branch` and the distinct values of `node`, with partial calls for its other
-    calls.
+    """`rows` grouped by `keys`, `branch` and the distinct values of `node`, with its other calls in parts beside.
 
-    `branch` numbers the copies of a row from 1, in the order of the sets; None if there is one set. Raises ValueError
-    for a call without DISTINCT that cannot be split.
+    `branch` numbers the copies of a row from 1, in the order of the sets; None where there is one set. Raises
+    ValueError for a call without DISTINCT that the algebra does not split.
     """
     slots, values = value_columns(distinct_sets(node), branch, taken)
     numbers = {values_of: number for number, values_of in enumerate(values, start=1)}
@@ -77,21 +78,19 @@ def deduplicate(
 
 
 def names(prefix: str, taken: frozenset[str]) -> Iterator[str]:
-    """Yields `prefix` followed by 0, 1, …, without names in `taken`."""
+    """`prefix` with 0, 1, … behind it, none of them in `taken`."""
     return (fresh_name(f"{prefix}{number}", taken) for number in count())
 
 
 def flag_of(condition: Scalar, name: str) -> Call:
-    """Returns a call that says whether the condition is true for any of the rows."""
+    """Whether the condition held for any of the rows."""
     return Call(AggregateFunction.MAX, (condition,), Field(name, BOOLEAN))
 
 
 def value_columns(
     sets: tuple[tuple[Scalar, ...], ...], branch: Scalar | None, taken: frozenset[str]
 ) -> tuple[tuple[Named, ...], Values]:
-    """Returns the columns to group by, and those of each set. Sets share columns of the same type, since a copy of a
-    row has the values of one set only.
-    """
+    """The columns to group by, and those of each set. Sets share columns of the same type, since no copy has both."""
     arms: dict[tuple[DataType | int, int], list[tuple[int, Scalar]]] = {}
     places: list[tuple[frozenset[str], list[tuple[DataType | int, int]]]] = []
     for number, values in enumerate(sets, start=1):

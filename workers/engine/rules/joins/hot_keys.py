@@ -1,4 +1,4 @@
-"""Finds the keys that make one task of a join slow, by their rows on both sides and in the output."""
+"""Which keys make one task of a join slow: rows of both sides and of the output, key by key."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from workers.engine.plan.nodes import (
 )
 from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.distinct.aggregate_cost import input_tasks, parses_text
-from workers.engine.rules.joins.skew_rewrite import PRESERVED_SIDES, Side
+from workers.engine.rules.joins.skew_rewrite import KEEPS, Side
 from workers.engine.rules.joins.strategy_cost import hashed_bytes
 from workers.engine.statistics.cardinality import (
     KeyProfile,
     bytes_per_row,
     estimate_rows,
+    in_one_piece,
     label_of,
-    original_of,
     profile_of,
 )
 from workers.engine.statistics.model import KeySketch, Statistics, once_per_node
@@ -41,13 +41,13 @@ from workers.engine.statistics.partitioning import is_broadcast
 from workers.engine.statistics.selectivity import share_of
 
 MEMORY_PARTS = 8
-"""The broadcast rows of hot keys may use a task's memory divided by this number: the rest is for everything else, and a
-sample may have missed half of the rows."""
+"""Into so many parts a task's memory is cut, of which the hot rows that are broadcast may take one: they are held
+beside everything else, and a sample may have missed half of them."""
 
 
 @dataclass(frozen=True)
-class KeyLoad:
-    """The rows of one join key on both sides, and its values as literals; None if it has no exact literals."""
+class Load:
+    """One key of a join: its rows on both sides, and its values as literals where it can be named."""
 
     value: str
     left: float
@@ -55,66 +55,65 @@ class KeyLoad:
     literals: tuple[Scalar, ...] | None
 
     def rows(self, side: Side) -> float:
-        """Returns its rows on one side."""
+        """Its rows of one side."""
         return self.left if side is Side.LEFT else self.right
 
 
 @dataclass(frozen=True)
 class JoinProfile:
-    """How the rows of a join are distributed over its keys.
+    """What is known of a join: how its sides spread over its keys, rows of both by hot key, and bytes of a row.
 
-    `sides` has the distribution per side, `loads` the rows of each hot key, `row_bytes` the bytes per row. `nulls` are
-    the rows with a NULL key that the join keeps, `tasks` the number of tasks that read a side. `is_even`: in the
-    sample, the rows of a key are in all files of the side. `broadcast_limit` is in bytes of hashed rows; a hashed row
-    has `hashed_bytes`. `shuffled_below` are the rows that joins below shuffle each time that they are computed;
-    `text_sides` are the sides that read text files.
+    `nulls` has the rows with a NULL key that a side keeps, and `tasks` those that read a side. `even` says that the
+    rows of a side lie all over its files, as far as the sample tells. `room` is what may be broadcast, in bytes of
+    hashed rows, of which one has `hashed_bytes`. `sent_below` are the rows that joins below send, each time that they
+    are computed; `parsed` are the sides that read text files.
     """
 
     kind: JoinKind
     sides: Mapping[Side, KeyProfile]
-    loads: tuple[KeyLoad, ...]
+    loads: tuple[Load, ...]
     row_bytes: Mapping[Side, float]
     nulls: Mapping[Side, float]
     tasks: Mapping[Side, int]
-    is_even: Mapping[Side, bool]
+    even: Mapping[Side, bool]
     hashed_bytes: Mapping[Side, float]
-    broadcast_limit: float
+    room: float
     slots: int
-    shuffled_below: float = 0.0
-    text_sides: frozenset[Side] = frozenset()
+    sent_below: float = 0.0
+    parsed: frozenset[Side] = frozenset()
 
     @property
     def rows(self) -> float:
-        """Rows of both sides."""
+        """Of both sides."""
         return sum(side.rows for side in self.sides.values())
 
     def emitted(self, left: float, right: float) -> float:
-        """Returns the rows that the join emits for a key with these numbers of rows."""
+        """Rows that a key of so many rows emits."""
         match self.kind:
             case JoinKind.LEFT_SEMI:
                 return left if right else 0.0
             case JoinKind.LEFT_ANTI:
                 return 0.0 if right else left
             case _:
-                kept = PRESERVED_SIDES.get(self.kind, ())
+                kept = KEEPS.get(self.kind, ())
                 return max(left * right, left if Side.LEFT in kept else 0.0, right if Side.RIGHT in kept else 0.0)
 
-    def out(self, load: KeyLoad) -> float:
-        """Returns the rows that the join emits for a hot key."""
+    def out(self, load: Load) -> float:
+        """Rows that a hot key emits."""
         return self.emitted(load.left, load.right)
 
-    def handled(self, load: KeyLoad) -> float:
-        """Returns the rows that the task of a hot key reads, sorts and emits."""
+    def handled(self, load: Load) -> float:
+        """Rows that the task of a hot key reads, sorts and emits."""
         return 2 * (load.left + load.right) + self.out(load)
 
     @property
     def other_rows(self) -> float:
-        """Rows of both sides whose keys are not hot."""
+        """Rows of all keys but the hot ones, of both sides."""
         return sum(side.other_rows for side in self.sides.values())
 
     @property
     def other_out(self) -> float:
-        """Rows that the join emits for keys that are not hot."""
+        """Rows that all keys but the hot ones emit."""
         left, right = self.sides[Side.LEFT], self.sides[Side.RIGHT]
         widest = max(left.other_values, right.other_values, 1.0)
         return self.emitted(left.other_rows / widest, right.other_rows / widest) * widest
@@ -127,12 +126,12 @@ class JoinProfile:
 
 @once_per_node
 def join_profile(join: Join, statistics: Statistics, above: tuple[Scalar, ...] = ()) -> JoinProfile | None:
-    """Returns the profile of `join`; None if a key is not a column, or one side has no statistics for its keys.
+    """None where a key is not a column, or nothing is known of the keys of one side.
 
-    `above` are conditions above the join; Spark evaluates those on one side before the join. A split join below counts
-    as the join that it replaces.
+    `above` are conditions that Spark filters by before the join, where they are about one side alone. A join in parts
+    below counts as the one join that it is.
     """
-    join = replace(join, left=original_of(join.left, statistics), right=original_of(join.right, statistics))
+    join = replace(join, left=in_one_piece(join.left, statistics), right=in_one_piece(join.right, statistics))
     columns = {side: _columns(join, index) for index, side in enumerate(Side)}
     inputs = {Side.LEFT: join.left, Side.RIGHT: join.right}
     sides: dict[Side, KeyProfile] = {}
@@ -152,12 +151,12 @@ def join_profile(join: Join, statistics: Statistics, above: tuple[Scalar, ...] =
         row_bytes={side: bytes_per_row(inputs[side], statistics) for side in Side},
         nulls={side: _nulls(join, side, sides[side], sketches[side]) for side in Side},
         tasks={side: input_tasks(inputs[side], statistics) for side in Side},
-        is_even={side: statistics.is_adaptive and sketches[side].representative for side in Side},
+        even={side: statistics.is_adaptive and sketches[side].representative for side in Side},
         hashed_bytes={side: hashed_bytes(inputs[side], statistics) for side in Side},
-        broadcast_limit=statistics.task_memory / MEMORY_PARTS,
+        room=statistics.task_memory / MEMORY_PARTS,
         slots=max(1, statistics.slots),
-        shuffled_below=sum(_sent(inputs[side], statistics) for side in Side),
-        text_sides=frozenset(side for side in Side if parses_text(inputs[side], statistics)),
+        sent_below=sum(_sent(inputs[side], statistics) for side in Side),
+        parsed=frozenset(side for side in Side if parses_text(inputs[side], statistics)),
     )
 
 
@@ -173,7 +172,7 @@ def _columns(join: Join, index: int) -> tuple[str, ...] | None:
 
 
 def _sketch_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> KeySketch | None:
-    """Returns the sketch of the table columns that `node` emits as `columns`."""
+    """The sketch of what `columns` of `node` are in their table."""
     match node:
         case Scan():
             return statistics.keys.get(columns)
@@ -189,10 +188,8 @@ def _sketch_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
             return _sketch_of(node.input, columns, statistics)
 
 
-def _loads(sides: Mapping[Side, KeyProfile], sketches: Mapping[Side, KeySketch]) -> tuple[KeyLoad, ...]:
-    """Returns the rows of each hot key. Literals identify a value, since the files of each side may have another text
-    for it.
-    """
+def _loads(sides: Mapping[Side, KeyProfile], sketches: Mapping[Side, KeySketch]) -> tuple[Load, ...]:
+    """By value, where literals tell it: one value may have another text in the files of each side."""
     literals = {side: _literals(sketch) for side, sketch in sketches.items()}
     named: dict[str, tuple[str, tuple[Scalar, ...] | None]] = {}
     rows: dict[Side, dict[str, float]] = {side: {} for side in Side}
@@ -202,34 +199,34 @@ def _loads(sides: Mapping[Side, KeyProfile], sketches: Mapping[Side, KeySketch])
             if label in nulls:
                 continue
             values = literals[side].get(label) or literals[side.other].get(label)
-            # The text of a key without a literal may equal that of a literal by chance. This is only an estimate.
+            # A text without a literal is not that of a literal, but for one by chance: an estimate, no more.
             identity = label if values is None else identity_of(values)
             named.setdefault(identity, (label, values))
             rows[side][identity] = rows[side].get(identity, 0.0) + count
     even = {side: profile.even_rows for side, profile in sides.items()}
     left, right = rows[Side.LEFT], rows[Side.RIGHT]
     return tuple(
-        KeyLoad(label, left.get(identity, even[Side.LEFT]), right.get(identity, even[Side.RIGHT]), values)
+        Load(label, left.get(identity, even[Side.LEFT]), right.get(identity, even[Side.RIGHT]), values)
         for identity, (label, values) in named.items()
     )
 
 
 def _literals(sketch: KeySketch) -> Mapping[str, tuple[Scalar, ...]]:
-    """Returns the literals of the hot keys by label, without labels of two keys: long texts are truncated."""
+    """Of the hot keys, by label; none of a label that two of them have, as long texts may that are cut short."""
     labels = [label_of(key) for key in sketch.hot_keys]
     found = zip(labels, sketch.literals or (None,) * len(labels), strict=True)
     return {label: values for label, values in found if values is not None and labels.count(label) == 1}
 
 
 def _nulls(join: Join, side: Side, profile: KeyProfile, sketch: KeySketch) -> float:
-    if side not in PRESERVED_SIDES.get(join.kind, ()) or join.null_safe:
+    if side not in KEEPS.get(join.kind, ()) or join.null_safe:
         return 0.0
     return sketch.null_share * profile.rows
 
 
-def hot_key_loads(profile: JoinProfile, skew: SkewSettings) -> tuple[KeyLoad, ...]:
-    """Returns the keys that would keep one task busy: those with more rows than `skew.factor` times the other keys'
-    rows per slot, and at least `skew.threshold` bytes, on one side or in the output.
+def hot_loads(profile: JoinProfile, skew: SkewSettings) -> tuple[Load, ...]:
+    """Keys that would keep one task at work: of input, where one side of a key has more than `skew.factor` times what
+    that side's others leave to a slot, or of output, where it emits so much; and `skew.threshold` bytes of it.
     """
     emitted = profile.emitted_rows
     width = sum(profile.row_bytes.values())
@@ -245,23 +242,23 @@ def hot_key_loads(profile: JoinProfile, skew: SkewSettings) -> tuple[KeyLoad, ..
 
 
 def filtered_by_key(join: Join, statistics: Statistics, above: tuple[Scalar, ...]) -> bool:
-    """Whether one of the conditions `above`, or one below the join, is on a key, and so may remove a hot key. The
-    conditions by which a split join below divides its rows do not count.
+    """Whether one of these conditions, or one below, is about a key, so that it may be what removes the hot value. What
+    tells the parts of a join below apart removes none.
     """
-    join = replace(join, left=original_of(join.left, statistics), right=original_of(join.right, statistics))
+    join = replace(join, left=in_one_piece(join.left, statistics), right=in_one_piece(join.right, statistics))
     keys = _origins(join, (name for key in join.keys for scalar in key for name in scalar.columns))
     below = (_origins(node.input, node.condition.columns) for node in walk_up(join) if isinstance(node, Filter))
     return any(not keys.isdisjoint(names) for names in (*(_origins(join, one.columns) for one in above), *below))
 
 
 def _origins(node: Node, names: Iterable[str]) -> frozenset[str]:
-    """Returns the columns `names` of `node`, and the table columns from which they come."""
+    """These columns of `node`, and those of tables that they are under another name."""
     given = frozenset(names)
     return given.union(*(scanned_columns(node, (name,)) or () for name in given))
 
 
-def sides_with_hot_nulls(profile: JoinProfile, skew: SkewSettings) -> tuple[Side, ...]:
-    """Returns the sides with a hot NULL key: they keep many such rows, and all are hashed to one task."""
+def hot_nulls(profile: JoinProfile, skew: SkewSettings) -> tuple[Side, ...]:
+    """The sides that keep so many rows with a NULL key, which are all hashed to one task."""
     return tuple(
         side
         for side, rows in profile.nulls.items()
@@ -269,8 +266,8 @@ def sides_with_hot_nulls(profile: JoinProfile, skew: SkewSettings) -> tuple[Side
     )
 
 
-def sides_keeping_nulls(profile: JoinProfile) -> tuple[Side, ...]:
-    """Returns the sides that keep rows with a NULL key, even if they are few."""
+def kept_nulls(profile: JoinProfile) -> tuple[Side, ...]:
+    """The sides that keep rows with a NULL key, however few."""
     return tuple(side for side in Side if profile.nulls[side])
 
 
@@ -278,9 +275,9 @@ def _is_hot(rows: float, of_all: float, row_bytes: float, slots: int, skew: Skew
     return rows > skew.factor * max(of_all - rows, 0.0) / slots and rows * row_bytes >= max(skew.threshold, 1)
 
 
-def frequent_keys(profile: JoinProfile) -> tuple[KeyLoad, ...]:
-    """Returns the keys with more rows of a side, or of the output, than a task has on average, with two tasks per slot;
-    without such a key, the key with the most work. A forced strategy handles these keys.
+def standing_out(profile: JoinProfile) -> tuple[Load, ...]:
+    """Keys that have more than an even task's share of a side's rows or of the emitted ones, two tasks a slot; the
+    one with the most to do where none has. What is joined apart where that is forced.
     """
     least = 1 / (2 * profile.slots)
     emitted = profile.emitted_rows
