@@ -6,7 +6,7 @@
     example_bodies/problems.json
         code -> what a problem of that code has beside those of its class
 
-`python -m tests.clients.record_examples` records them anew from a running service.
+`python -m tests.clients.record_examples` records them again from a running service.
 
 The specification: what the framework derives from the routes, made fit for generated clients.
 """

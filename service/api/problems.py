@@ -2,7 +2,7 @@
 
 Every error that leaves the API, as RFC 9457 problem details; and how the specification tells of them.
 
-What may be wrong with a body of JSON before it is looked at: see `service.api.guard`.
+What may be wrong with a body of JSON before it is looked at: see `service.api.middleware`.
 """
 
 from __future__ import annotations

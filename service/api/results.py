@@ -88,7 +88,6 @@ def get_result(
 events_router = APIRouter(prefix="/v1/jobs", tags=["events"], route_class=SteadyRoute)
 
 SSE = "text/event-stream"
-JSON = "application/json"
 _HEARTBEAT_SECONDS = 10.0
 _DATABASE_PAUSE_SECONDS = 1.0
 

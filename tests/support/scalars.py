@@ -8,13 +8,9 @@ from service.sql.expressions.scalar import Scalar
 from service.sql.types.data_types import DataType
 
 
-def scalar(sql: str, type_: DataType | None, columns: tuple[str, ...] | None = None) -> Scalar:
-    """The expression `sql`; the columns in it are back-quoted under their full names, and `columns`, where given, are
-    those that it must have.
-    """
-    made = Scalar(_resolved(read_template(sql)), type_)
-    assert columns is None or set(made.columns) == set(columns), made.columns
-    return made
+def scalar(sql: str, type_: DataType | None) -> Scalar:
+    """The expression `sql`; the columns in it are back-quoted under their full names."""
+    return Scalar(_resolved(read_template(sql)), type_)
 
 
 def _resolved(node: Expression) -> Expression:

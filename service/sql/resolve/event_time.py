@@ -223,7 +223,6 @@ BOUNDED_KINDS = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT, JoinKi
 """Joins of two streams whose rows can be had, where the time between their rows has bounds."""
 
 _MAKES_LEFT = frozenset(kind for kind, sides in NULL_EXTENDED.items() if Side.LEFT in sides)
-_MILLISECOND = timedelta(milliseconds=1)
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 
 

@@ -99,7 +99,7 @@ MAX_PRODUCT_SCALE = 6
 """Most digits behind the point of a product that Spark is sure to keep (`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
 
 MAX_AVERAGE_PRECISION = 12
-"""Most digits of a DECIMAL whose AVG is taken apart: exact for up to 10^12 joined rows (see `plan/algebra.py`)."""
+"""Most digits of a DECIMAL whose AVG is taken apart: exact for up to 10^12 joined rows (see `plan/aggregates.py`)."""
 
 MAX_FACTOR_DIGITS = 24
 """Most digits of both factors of a DECIMAL product together: 38 digits then hold the sum of 10^14 of them, which are

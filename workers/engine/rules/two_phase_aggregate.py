@@ -47,8 +47,8 @@ class TwoPhaseAggregate:
 
     Spark's own plan has two phases: a local aggregate in every task, and one over its rows behind the shuffle. The
     local one pays where it leaves few rows; where nearly every row is a group of its own it is work for nothing, and
-    the rows go as they are. `stats/cost.py` has the formulas; without a hot group the turning point is a local phase
-    that keeps a fifth of its rows where its hash tables are large, and most of them where they are small.
+    the rows go as they are. `distinct/aggregate_cost.py` has the formulas; without a hot group the turning point is a
+    local phase that keeps a fifth of its rows where its hash tables are large, and most of them where they are small.
 
     Where distinct values are told apart in one phase, the plan says so in two aggregates, by group and value and then
     by group: for a DISTINCT call Spark would run four behind the exchange, a local and a global one for each. Where the

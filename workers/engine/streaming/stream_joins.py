@@ -2,8 +2,8 @@
 one.
 
 Rows of a key on the left meet all rows of it on the right, so that what a group counts, sums and compares follows from
-what each side counts, sums and compares by itself (`plan/eager_calls.py`). Rows of both sides are united and aggregated
-by the key at once (`plan/stream_rows.py`); the sides' parts are put together behind that, group by group. A row that
+what each side counts, sums and compares by itself (`eager/rewrite.py`). Rows of both sides are united and aggregated
+by the key at once (`stream_aggregates.py`); the sides' parts are put together behind that, group by group. A row that
 comes late, on either side, changes its group as if it had come first.
 
 A side that has no rows of a key yet: an inner join has no such group, which is left out until there is one; the side

@@ -16,7 +16,7 @@ Distinct values by the groups that have them: a row for each value and run of 64
 bits of a BIGINT, in place of one for each (group, value).
 
 Behind an exchange by the values, each is one entry of a hash table for each run that it is in; counting by group is
-summing each of the 64 bits over the entries. As in `plan/bitmaps.py` a group key g is bit g mod 64 of run
+summing each of the 64 bits over the entries. As with the bitmaps above, a group key g is bit g mod 64 of run
 floor(g / 64), by shifts. The group NULL has a run of its own, which is NULL.
 """
 

@@ -1,7 +1,7 @@
 """How an aggregate's DISTINCT values are best told apart: all ways with their costs, and the one that AUTO takes.
 
-The costs are those of `stats/cost.py`. A way other than Spark's own is taken only where it is expected to be clearly
-cheaper, since all of this is estimated.
+The costs are those of `distinct/aggregate_cost.py`. A way other than Spark's own is taken only where it is expected to
+be clearly cheaper, since all of this is estimated.
 """
 
 from __future__ import annotations

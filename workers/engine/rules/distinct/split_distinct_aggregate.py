@@ -92,7 +92,8 @@ class SplitDistinctAggregate:
         - `distinct_method` is another one, or auto and `distinct_split.enabled` false;
         - there are grouping sets;
         - DISTINCT changes nothing (MIN, MAX);
-        - a call cannot be split (the table in `plan/algebra.py` has the reasons), or a distinct value cannot be hashed,
+        - a call cannot be split (the table in `plan/aggregates.py` has the reasons), or a distinct value cannot be
+        hashed,
           such as an array or a structure with fractions inside;
         - the distinct values are group keys: each group has one, in one bucket;
         - it is auto and Spark itself shuffles by (group, value), which spreads a hot group just as well.

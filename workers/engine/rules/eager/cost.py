@@ -1,9 +1,9 @@
 """What aggregating sides of a join before it costs, in rows handled by the slowest task, all phases added.
 
-The unit is that of `stats/cost.py`: a row sent, aggregated, or put out by the join costs 1. A side left as it is
-is sent by the join's key; one that is aggregated is, in two phases, by its groups, and those then by the key, where
-they are not it already. What the join puts out is aggregated once more. A hot key of both sides makes the join put out
-their product on one task, and that is what aggregating first takes away.
+The unit is that of `distinct/aggregate_cost.py`: a row sent, aggregated, or put out by the join costs 1. A side left as
+it is is sent by the join's key; one that is aggregated is, in two phases, by its groups, and those then by the key,
+where they are not it already. What the join puts out is aggregated once more. A hot key of both sides makes the join
+put out their product on one task, and that is what aggregating first takes away.
 
 Beside a broadcast side nothing is sent: Spark reads a row, looks its partners up and aggregates what comes out in one
 loop, whose rows cost 1 each, read or put out, whichever are more. Aggregating first pays there where the join

@@ -82,7 +82,7 @@ class EagerAggregation:
 
     A side is grouped by its join keys and by whatever of it is still needed above: group keys, conditions that are not
     on one side alone, arguments of DISTINCT, arguments whose evaluation could raise an error for a row that the join
-    leaves out. `plan/eager_placement.py` decides what goes where, `plan/eager_calls.py` has the formulas. Where the
+    leaves out. `eager/pushdown.py` decides what goes where, `eager/rewrite.py` has the formulas. Where the
     groups are the join's keys and both sides were aggregated, the joined rows are the result, and no final aggregate is
     needed. Filters and projections between the two are seen through. A side that Spark would broadcast, by the size of
     its files, is still broadcast where its rows surely fit in memory, as those of `join_strategy`'s broadcasts do.
@@ -109,7 +109,7 @@ class EagerAggregation:
         rows of a side that are equal in its join keys and carried columns have the same partners, the same groups and
         pass the same conditions, so one row with their number n stands for them. Each of them meets each of the other
         side's: a sum of one side is multiplied by the other's n, one of products by the other factor's sum (see
-        `plan/eager_products.py`), extremes and DISTINCT values are not. A row without
+        `eager/wide_sums.py`), extremes and DISTINCT values are not. A row without
         partners keeps n = 1 for the missing side, whose own sums and counts are NULL and 0. NULL keys group, and match
         as little as they did. The right side of a semi or anti join multiplies nothing. Sums are carried with so many
         digits that only a total that does not fit raises an error, as it does in the query, but for groups that HAVING

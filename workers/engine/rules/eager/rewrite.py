@@ -7,18 +7,18 @@ the partial aggregate of the call's argument and w the number of the *other* sid
 
     COUNT(*)  sum(w)          COUNT(x)  sum(p * w)         SUM(x)  sum(p * w)
     AVG(x)    sum(p * w) of SUM / sum(p * w) of COUNT      MIN(x), MAX(x)  of p, whatever w is
-    SUM(x*y)  sum(p * q), x and y of one side each, with q that of y (`plan/eager_products.py`)
+    SUM(x*y)  sum(p * q), x and y of one side each, with q that of y (`eager/wide_sums.py`)
 
 Any other argument that cannot be computed below is its own p, and w then the product of both. A FILTER on another side
 than the argument's makes its n count the rows that pass it; where none does, the product is NULL rather than 0, since
 infinity times 0 is NaN, and a SUM of nothing is NULL.
 
-Types: a BIGINT's sum below the join is taken in halves of 32 bits (`plan/eager_halves.py`), so that rows which the join
+Types: a BIGINT's sum below the join is taken in halves of 32 bits (`eager/wide_sums.py`), so that rows which the join
 leaves out, or which others cancel, cannot overflow it. A side that is a join itself may have so many rows that sums of
 any integers, halves included, do: there they are DECIMALs of 30 digits, 10^10 times a BIGINT. What is multiplied is a
 DECIMAL of 38 digits, two numbers of rows included: their product may be more than a BIGINT where values of both signs,
 or zeros, leave a small sum. All of these cost several times what BIGINTs do, which are kept where the values' range
-says that they suffice (`plan/eager_bounds.py`). The total is cast back, and raises Spark's ARITHMETIC_OVERFLOW where it
+says that they suffice (`eager/wide_sums.py`). The total is cast back, and raises Spark's ARITHMETIC_OVERFLOW where it
 does not fit, which is where the sum that it stands for raises it whatever the order of the rows. A COUNT is a BIGINT
 throughout: it is no less than any of its parts.
 

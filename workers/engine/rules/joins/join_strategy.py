@@ -56,7 +56,7 @@ class JoinStrategy:
 
     Spark itself broadcasts a side whose files are below 10 MB, and else sorts and merges, until its adaptive execution
     sees that a side came out small. The choice becomes Spark's hint, which adaptive execution keeps to.
-    `stats/join_cost.py` has the formulas.
+    `joins/strategy_cost.py` has the formulas.
 
     Fires when:
         - `join.ship` or `join.local` is forced, by a hint, by the join itself or by the settings: what is left open is

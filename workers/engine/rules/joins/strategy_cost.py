@@ -2,7 +2,8 @@
 
 What the five ways of running a join cost, and whether the side that would be hashed fits in memory.
 
-Costs are rows handled by the slowest task, all phases added, as in `stats/cost.py`. For l and r rows on s slots:
+Costs are rows handled by the slowest task, all phases added, as in `distinct/aggregate_cost.py`. For l and r rows on s
+slots:
 
     sort-merge        (l + r)/s sent, then both hottest tasks sorted and merged     SORTED each row
     shuffled hash     (l + r)/s sent, then one hashed and the other looked up       HASHED the build side's rows
